@@ -1,9 +1,9 @@
 """Duration of a gradient at batch sizes without a measurement.
 
 A device has a *floor*: a small batch takes as long as the successive launches of its kernels. Above it the
-time grows with the batch. So the law is ``t(b) = max(floor, fixed + per_example b)``; other effects in the
-measurements (caches, partly filled tiles of a matrix product) are a factor that is interpolated between the
-measured sizes, so that the law is exact at them.
+time grows with the batch. So the law is ``t(b) = max(floor, fixed + per_example b)``; a factor for other
+effects (caches, partly filled tiles of a matrix product) is interpolated between the measured sizes, so that
+the law is exact at them.
 """
 
 from __future__ import annotations

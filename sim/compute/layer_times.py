@@ -29,13 +29,7 @@ OutputLoss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Durations of one layer.
-
-    Attributes:
-        name: of the module, as in ``named_modules``.
-        parameters: number of its own trained parameters; shared ones belong to the first module.
-        forward_s, backward_s: seconds of a batch.
-    """
+    """Seconds of a batch in one module; of its trained parameters, shared ones count in the first module."""
 
     name: str
     parameters: int
@@ -154,7 +148,7 @@ def _one_pass(
     order = [name for kind, name in clock.noted if kind == "forward"]
     starts = [begin, *(clock.noted["forward", name] for name in order[1:]), middle]
     forward = [clock.between_s(*each) for each in pairwise(starts)]
-    # Of branches gradients come in another order: a layer's is then there with that of the layer behind it.
+    # Gradients of branches come in another order: a layer's then counts with that of the layer behind it.
     ready = accumulate(
         (clock.between_s(middle, clock.noted["backward", name]) for name in reversed(order)), max
     )

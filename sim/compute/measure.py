@@ -20,7 +20,7 @@ MIN_RUNS: Final = 20
 MAX_RUNS: Final = 1000
 """Most runs that count."""
 ENOUGH_S: Final = 1.0
-"""Seconds of counted runs after which no more than ``MIN_RUNS`` are made."""
+"""Total seconds after which ``MIN_RUNS`` are enough."""
 
 
 def typical_times_s(runs: Sequence[Callable[[], object]], timer: Timer) -> list[float]:

@@ -22,9 +22,7 @@ class ComputeModel:
 
     Attributes:
         compute: mean and jitter, a trace, or a function of the user's.
-        stragglers: persistent and transient slowdowns, which multiply, then pauses, which are added; and
-            crashes.
-        seed: of the run.
+        stragglers: slowdowns, which multiply, then pauses, which are added; and crashes.
         gradients_each, added_s: the cost of a sampler, by worker: computations per used gradient, and added
             seconds; none: 1 and 0 s.
         longer: factor on the duration of each gradient under ``compute``.

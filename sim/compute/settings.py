@@ -241,7 +241,7 @@ class Markov(Settings):
 class Straggler(Settings):
     """A straggler: its workers, its slow periods, and its slowdown.
 
-    Who: ``workers``. When: ``probability``, ``markov`` or ``at``; without one of them, always. How much:
+    Workers: ``workers``. Periods: ``probability``, ``markov`` or ``at``; else permanent. Effect:
     ``slowdown``, ``pause`` or both; or ``crash``.
     """
 

@@ -81,7 +81,7 @@ def _since(
 
 
 def _ago(hits: Mask) -> Floats:
-    """Distance of each place from the latest hit before it; ``inf`` where there is none."""
+    """Distance of each place from the latest hit up to it; ``inf`` where there is none."""
     places = np.arange(len(hits))
     latest = np.maximum.accumulate(np.where(hits, places, -1))
     return np.where(latest >= 0, places - latest, np.inf)

@@ -64,7 +64,7 @@ def part(operation: ops.Operation[Any], result: Any, position: int, members: int
     """The part of the ``combined`` result for the member at ``position`` of its group."""
     if not isinstance(operation, ops.ReduceScatter):
         return result
-    cut = isinstance(operation.value, Encoded)  # into all shards, before they were encoded
+    cut = isinstance(operation.value, Encoded)  # into shards, before encoding
     return result[..., position, :] if cut else shard(result, position, members)
 
 

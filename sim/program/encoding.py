@@ -1,6 +1,6 @@
 """Encoded values: messages with fewer bytes than a tensor, decoded on arrival.
 
-Values of 16 bits can be summed in transit, codes and largest elements cannot. ``encode`` may draw random
+Values of 16 bits can be summed in transit; codes and largest elements cannot. ``encode`` may draw random
 numbers, which its caller supplies; ``decoded`` is a pure function of the message. Both work along the last
 axis, so that each value of a stack is encoded as it would be alone.
 
@@ -102,7 +102,6 @@ class Encoded:
         parts: the tensors to send; their leading axes are those of the value. Without a codec only the first
             one stands for a part of the model: the others are numbers of their own.
         length: m.
-        dtype: of the value.
         whole: elements of the value that this is a shard of; m, if it is one itself.
         shards: number of shards of that value.
     """
@@ -258,7 +257,7 @@ def _encoded_bytes(codec: Codec, elements: int) -> int:
 def _quantised(codec: Qsgd, value: Tensor, uniform: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
     length, s = value.shape[-1], codec.levels
     width = codec.width(length)
-    if value.is_cpu and not value.any():  # as where nothing is trained; a device would have to be waited for
+    if value.is_cpu and not value.any():  # untrained; on a device this would wait
         norms = value.new_zeros((*value.shape[:-1], -(-length // width)), dtype=torch.float32)
         return _packed(torch.zeros_like(value, dtype=torch.int8), codec), norms
     padded = torch.nn.functional.pad(value, (0, -length % width))

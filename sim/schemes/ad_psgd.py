@@ -43,12 +43,7 @@ class AdPsgdOptions(Settings):
 
 @dataclass
 class _Host:
-    """State shared by the coroutines of one worker, which switch only at ``await``.
-
-    Attributes:
-        x: its model [d].
-        swaps: number of averagings of it so far.
-    """
+    """Model [d] and number of averagings of one worker; its coroutines switch only at ``await``."""
 
     x: Tensor
     swaps: int = 0

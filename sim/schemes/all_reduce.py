@@ -140,7 +140,7 @@ async def _reduce(worker: Worker, options: AllReduceOptions) -> None:
 async def _reduce_in_buckets(worker: Worker, buckets: Buckets, next_forward: bool) -> None:
     x = worker.start
     state = worker.optimizer.init(x)
-    sent = 0  # steps whose gradients are, or have been, under way
+    sent = 0  # steps whose gradients were sent
     async for k in worker.steps():
         if next_forward and k:
             x, state = worker.optimizer.update(x, await buckets.mean(next_forward=True), state)

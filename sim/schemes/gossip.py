@@ -101,7 +101,7 @@ def held(options: GossipOptions, sizes: Sizes) -> Held:
     coming = most_neighbours(plan) * travels / sizes.members
     encoded = encoded_share(options.compression) * travels / sizes.members
     inside = 1 if sizes.members > 1 else 0  # the mean gradient of its members
-    beside = 1 if options.order == "combine_while_adapting" else 0  # the gradient that is computed meanwhile
+    beside = 1 if options.order == "combine_while_adapting" else 0  # the concurrent gradient
     in_flight = copies + encoded + coming + travels + inside + beside + REPLACED * travels
     return Held(optimizer=sizes.moments, in_flight=in_flight)
 

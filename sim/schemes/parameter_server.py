@@ -4,7 +4,7 @@ A visit sends one value to the centre and brings one back; visits are served one
 the same time. The worker on the centre's host pays nothing. A lost visitor is not missed.
 
 Elastic averaging (``easgd``, ``eamsgd``): springs hold workers to the centre c, and the centre to their mean.
-Every ``period`` steps, with alpha = pull / n, and with a gradient at the model before any exchange:
+Every ``period`` steps they exchange, with alpha = pull / n; every gradient is at the model before that:
 
     x_i <- x_i - alpha (x_i - c)  [- lr g(x_i), both at the old x_i]
     c   <- c + alpha (x_i - c)    for one visitor (asynchronous)
@@ -118,7 +118,7 @@ def _elastic(worker: Worker, options: EasgdOptions, momentum: float) -> Program:
 async def _elastic_steps(
     worker: Worker, options: EasgdOptions, centre: Centre | ReplicatedCentre, momentum: float
 ) -> None:
-    alike = isinstance(centre, ReplicatedCentre)  # then it depends on the number of the visit alone
+    alike = isinstance(centre, ReplicatedCentre)  # then the visit's number decides it
     x = scattered(worker, options.spread)
     velocity = torch.zeros_like(x)
     state = worker.optimizer.init(x)
@@ -167,14 +167,10 @@ Meeting = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Centre:
-    """The centre on one worker's host, as seen by one worker.
+    """The centre on the host of worker ``host``, as seen by one worker.
 
-    Args:
-        worker: that one worker.
-        host: rank of the worker on the centre's host.
-        meet: effect of a visit.
-        visitors: ranks of the visitors, besides the host; None: all workers.
-        compression: encoding of brought values, which then are changes; replies are sent plain.
+    ``visitors`` are ranks besides the host; None: all workers. With ``compression`` visitors bring changes,
+    encoded; replies are sent plain.
     """
 
     def __init__(
@@ -232,7 +228,7 @@ class Centre:
         return self._brought.change(value, "visit", self._visits)
 
     async def _serve(self, rank: int) -> None:
-        # A worker that is gone does not come again; the others have services of their own.
+        # A lost worker does not return; the others have their own services.
         with suppress(PeerLost):
             while True:
                 like = self._value if self._encoded is None else self._encoded  # of its shape

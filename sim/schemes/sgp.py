@@ -166,7 +166,7 @@ async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> 
             mass.whole = mass.whole * _kept_share(worker, plan.at(k))
             if len(under_way) > overlap:
                 mass.whole = mass.whole + await worker.wait(under_way.popleft())
-        # To look at a weight on a device would be to wait for it.
+        # Reading a weight on a device would wait for the device.
         await ops.Publish(k, mass.z, notes=mass.notes if mass.x.device.type == "cpu" else {})
     for handle in under_way:
         mass.whole = mass.whole + await worker.wait(handle)

@@ -80,7 +80,7 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         raise InputError(f"{quote(path)}: {error}") from None
 
     def program(worker: Worker, options: Settings) -> Program:
-        worker = replace(worker, start=worker.start.clone())  # the users' own code may write into it
+        worker = replace(worker, start=worker.start.clone())  # the user's code may write into it
         given = {name: getattr(options, name) for name in type(options).model_fields}
         with user_code.report_errors(quote(path), SchemeError):
             returned = function(worker, **given)
@@ -267,10 +267,10 @@ def _trial(program: _Program, options: Settings, steps: int) -> tuple[tuple[_Kin
 def _steps_of(coroutine: Coroutine[Any, Any, None], number: int) -> tuple[_Kinds, ...]:
     steps: list[list[type[ops.Operation[Any]]]] = [[]]
     reply: Any = None
-    for _ in range(_TRIED_OPERATIONS):  # it may never ask whether it is over
+    for _ in range(_TRIED_OPERATIONS):  # it may never ask for its end
         try:
             operation = coroutine.send(reply)
-        except (StopIteration, Exception):  # it may stumble over these replies: judged by what it did so far
+        except (StopIteration, Exception):  # these replies may break it: judged so far
             break
         if isinstance(operation, ops.NextStep):
             steps.append([])

@@ -34,11 +34,8 @@ class Topology:
     """A registered topology; its row in ``docs/topologies.md``.
 
     Attributes:
-        name: as in scenarios.
         build: (workers, options, seed) -> the graphs; raises ``InputError`` where there are none.
-        options: the settings model of ``options``.
-        workers: accepted numbers of workers, in words.
-        degree: number of others that a worker hears in a step, in words.
+        workers, degree: accepted numbers of workers, and number of others heard in a step, in words.
         directed: whether i may hear j without j hearing i.
     """
 
@@ -63,7 +60,7 @@ def topology_named(name: str) -> Topology:
     if name == FILE.name:
         return FILE
     if is_import_path(name):
-        load_object(name)  # what is not there is refused at once
+        load_object(name)  # refuse a missing one at once
         return Topology(name, partial(from_function, name), static.NoOptions, "as its author says", "", True)
     if name.endswith(files.SUFFIXES):
         raise InputError(f"unknown topology {quote(name)}; for a graph in a file write {{file: {name}}}")

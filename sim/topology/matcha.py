@@ -133,7 +133,7 @@ def activation(laplacians: Sequence[Floats], budget: float) -> Floats:
     the known planes (Kelley) and adds those at its solution. Source: Wang et al., problem (4).
     """
     from scipy.linalg import eigh
-    from scipy.optimize import linprog  # takes a fifth of a second to import, for MATCHA alone
+    from scipy.optimize import linprog  # a fifth of a second, for MATCHA alone
 
     number, n = len(laplacians), laplacians[0].shape[0]
     largest, best = -np.inf, np.full(number, budget)
@@ -145,7 +145,7 @@ def activation(laplacians: Sequence[Floats], budget: float) -> Floats:
         second = float(values[0])
         if second > largest:
             largest, best = second, point
-        # Where eigenvalues coincide, each eigenvector gives a plane of its own.
+        # Where eigenvalues coincide, each eigenvector gives its own plane.
         for vector in vectors[:, values < second + 1e-6 * max(second, 1.0)].T:
             planes.append(np.array([float(vector @ each @ vector) for each in laplacians]))
         solved = linprog(

@@ -157,8 +157,8 @@ def product_norm(matrices: list[Matrix]) -> float:
 def exact_after(matrices: list[Matrix]) -> int | None:
     """Number of steps of a periodic sequence until all have the mean, to rounding; None: never.
 
-    Searched within one period, or log2 n steps if longer, on random starts: exact for them is exact for all
-    with probability 1.
+    Searched within one period, or log2 n steps if longer, on random starts: exactness for
+    them is exactness for all with probability 1.
     """
     n = matrices[0].shape[0]
     x = np.stack([_start(n), np.roll(_start(n), n // 3)], axis=1)

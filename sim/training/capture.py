@@ -3,14 +3,12 @@
 ``torch.func.vmap`` and autograd work out at every call which operations on all workers' tensors a loss and
 its backward pass consist of. For small models that takes as long as the operations themselves. A *tape* holds
 these operations for inputs of one shape and layout and replays them with others: the same operations, the
-same bits.
-
-A tape knows nothing of its code, which must do the same at every call. Before a tape replaces its code, its
-results are compared with the code's, to the bit, on other inputs than those of the recording.
+same bits. It knows nothing of its code, which must do the same at every call. Before a tape replaces its
+code, its results are compared with the code's, to the bit, on other inputs than those of the recording.
 
 Several threads may share a tape's operations where they give the bits of one thread: that is tried, too, on
-some inputs for every shape and number of threads. They do not where each sums a part of one number, which few
-inputs may show: a tape with such an operation is for one thread.
+some inputs for every shape and number of threads. They do not where each sums a part of one number, which a
+few inputs need not show: a tape with such an operation is for one thread.
 
 Workers that do not wait for each other come in batches of many sizes. Two tapes of inputs with different
 numbers of rows determine the tape for any number, as long as their differences grow evenly.
@@ -69,11 +67,9 @@ class _Call:
     """One operation of a tape.
 
     Attributes:
-        operation: of torch.
         arguments: its positional arguments, without those that are tensors of the tape.
         tensors: (position, number) of these.
         lists: (position, (place, number)...) of those that are in lists.
-        keywords: its other arguments.
         results: numbers of the returned tensors, None for other results.
         many: whether it returns several.
         last: numbers of the tensors that are not needed after it.
@@ -91,13 +87,9 @@ class _Call:
 
 @dataclass(frozen=True)
 class Tape:
-    """Operations on numbered tensors, of which the first are the inputs.
+    """Operations on ``size`` numbered tensors: the first are the inputs, ``outputs`` the results.
 
-    Attributes:
-        calls: in order.
-        size: number of tensors.
-        outputs: numbers of the results.
-        for_threads: whether no operation reduces more than one number per row to a single number.
+    ``for_threads``: no operation reduces more than one number per row to a single number.
     """
 
     calls: tuple[_Call, ...]
@@ -160,13 +152,13 @@ def _tape(
     outputs: Sequence[Tensor],
 ) -> Tape | None:
     numbers = {id(tensor): number for number, tensor in enumerate(inputs)}
-    roots = {id(tensor): tensor for tensor in inputs}  # of a view: the tensor that it is a view of
+    roots = {id(tensor): tensor for tensor in inputs}  # of a view: its base
     places = {_place(tensor, tensor): number for number, tensor in enumerate(inputs)}
     size, written, for_threads = len(inputs), [], True
     for operation, arguments, keywords, result in calls:
         if any(isinstance(value, Tensor) for value in keywords.values()):
             return None
-        if torch.Tag.inplace_view in operation.tags:  # it had another shape or layout before
+        if torch.Tag.inplace_view in operation.tags:  # it changes shape or layout in place
             return None
         tensors = _known(arguments, numbers)
         lists = [(at, _known(each, numbers)) for at, each in enumerate(arguments) if isinstance(each, list)]
@@ -230,7 +222,7 @@ def _needed(written: Sequence[Any], ends: tuple[int, ...]) -> tuple[_Call, ...]:
         used = {number for _, number in (*tensors, *(pair for _, pairs in lists for pair in pairs))}
         own = list(arguments)
         for position, _ in tensors:
-            own[position] = None  # what was recorded is not kept
+            own[position] = None  # drop the recorded tensor
         for position, pairs in lists:
             places = dict(pairs)
             own[position] = [None if k in places else each for k, each in enumerate(own[position])]
@@ -284,14 +276,12 @@ def stretched(rows: int, one: tuple[int, Tape], other: tuple[int, Tape]) -> Tape
 class Captured:
     """A computation that is replaced by tapes once it has been called often enough.
 
-    Args:
-        computation: a function that does the same operations on all tensors of one shape and layout, each of
-            which has rows.
+    It must do the same operations on all tensors of one shape and layout, each of which has rows.
     """
 
     def __init__(self, computation: Computation) -> None:
         self._computation = computation
-        # How often so many threads have given the bits of one, or that they have not.
+        # Calls in which n threads gave the bits of one; None: they did not.
         self._alike: defaultdict[tuple[tuple[Any, ...], int], int | None] = defaultdict(int)
         self._called: Counter[tuple[Any, ...]] = Counter()
         self._tried: dict[tuple[Any, ...], Tape | None] = {}
@@ -305,7 +295,7 @@ class Captured:
         if tape is not None:
             try:
                 return self._play(key, tape, inputs, threads)
-            except (RuntimeError, LookupError):  # say, a class that is none: the code itself says where
+            except (RuntimeError, LookupError):  # the code itself says where, as for a wrong class
                 return self._computation(*inputs)
         called = self._called[key] = self._called[key] + 1
         if called <= CALLS_BEFORE and len(self._tried) < MOST_TAPES:

@@ -32,8 +32,8 @@ Method = Literal["batched", "looped"]
 CHUNK_BYTES: Final = 64 * 2**20
 """Parameters of one batched evaluation on a CPU; bounds its memory."""
 DEVICE_SHARE: Final = 16
-"""Inverse share of a GPU's memory for them: gradients and intermediate values need room too. A share of the
-free memory would fit better, but the same seed must be cut into the same batches again.
+"""Inverse of these parameters' share of a GPU's memory: gradients and intermediate values need room too. A
+share of the free memory would fit better, but the same seed must be cut into the same batches again.
 """
 
 BATCHED_WORKERS: Final = 8
@@ -60,12 +60,9 @@ class TrainingProblem:
     """A workload, spread over workers.
 
     Attributes:
-        workload: the training task.
-        batches: the examples of each worker's batches.
-        method: ``batched`` or ``looped``.
         sampler: draws and weighs the examples instead of ``batches``; None: all count the same.
-        threads: number of torch threads that may share the work of all workers, on a CPU and where that
-            changes no bit. The owner of a job may set it.
+        threads: returns the number of torch threads that may share the work of all workers, on a CPU and
+            where that changes no bit. The owner of a job may set it.
     """
 
     workload: Workload
@@ -85,7 +82,7 @@ class TrainingProblem:
             if self.workload.steady:
                 self._batched = Captured(self._batched)
         self._alone: GradientFunction | None = gradient_on and gradient_on(start.device)
-        # How many gradients are evaluated at once; less after the memory was not enough.
+        # Gradients per batch; fewer once the memory was too small.
         copies = 1 if self.sampler is None else self.sampler.batch_size  # each example has a gradient
         self._at_once = max(1, chunk_bytes(start.device) // (copies * start.numel() * start.element_size()))
 
@@ -140,12 +137,15 @@ class TrainingProblem:
         return out
 
     def gradients_of_all(self, index: int, points: Tensor) -> Evaluated:
-        """Gradient ``index`` of all workers, [n, d] at ``points`` [n, d], and their losses [n, 1]."""
+        """Gradient ``index`` of all workers, [n, d] at ``points`` [n, d], and their losses [n, 1].
+
+        Raises ``RunError`` as ``gradients``.
+        """
         workers, indices = list(range(len(points))), [index] * len(points)
         if self._one_by_one(len(points)):
             each = [self.gradient(w, index, x) for w, x in zip(workers, points.unbind(), strict=True)]
         else:
-            # Not so where they are then used one by one: some would be in the caches of other cores.
+            # Only here: gradients used one by one would lie in the caches of other cores.
             threads = self.threads_at(index)
             each = list(self._in_batches(workers, indices, lambda a, b: points[a:b], threads))
             if len(each) == 1:
@@ -224,9 +224,9 @@ def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[
     batched = torch.func.vmap(parts.loss)
 
     def evaluate(points: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        # No loss depends on another worker's point, so that the gradient of their sum has them all. This is
-        # faster than torch.func.grad within vmap, which also imports torch._dynamo, for a second. Leaves are
-        # the tensors of a model: to take them apart inside vmap, and their gradients together, takes longer.
+        # No loss depends on another worker's point, so the gradient of their sum has them all: faster than
+        # torch.func.grad within vmap, which also imports torch._dynamo, for a second. Leaves are a model's
+        # tensors: splitting it inside vmap, and joining the gradients, takes longer.
         leaves = [part.requires_grad_() for part in parts.of(points.detach())]
         with torch.enable_grad():
             losses = batched(leaves, inputs, targets)
@@ -263,7 +263,7 @@ def loss_given(loss: Tensor | None, worker: int) -> Tensor:
 
 
 class Deferred:
-    """Gradients that have begun and whose values have not been needed yet."""
+    """Gradients in flight, whose values have not been needed yet."""
 
     def __init__(self, problem: TrainingProblem) -> None:
         self._problem = problem

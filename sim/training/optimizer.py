@@ -100,11 +100,7 @@ def _rule(settings: OptimizerSettings) -> Optimizer:
 
 @dataclass(frozen=True)
 class NullOptimizer(Optimizer):
-    """No update at all: for runs in which only the clock matters.
-
-    Attributes:
-        moments: number of moments of the optimiser that it stands for; some schemes send them.
-    """
+    """No update: for runs in which only the clock matters. Some schemes send its ``moments``."""
 
     moments: int = 0
 
@@ -118,7 +114,7 @@ class NullOptimizer(Optimizer):
 
     @override
     def lr_at(self, k: int) -> float:
-        return 1.0  # so that schemes which divide by it can
+        return 1.0  # schemes may divide by it
 
 
 @dataclass(frozen=True)
@@ -155,11 +151,8 @@ class Sgd(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, ICLR 2015, algorithm 1) or AdamW: the updates of ``torch.optim``.
 
-    Attributes:
-        settings: the constants.
-        schedule: of the learning rate.
-        decoupled: weight decay shrinks x itself (AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2),
-            instead of adding to the gradient.
+    ``decoupled``: weight decay shrinks x itself (AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2),
+    instead of adding to the gradient.
     """
 
     settings: AdamSettings

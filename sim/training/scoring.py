@@ -137,12 +137,7 @@ def as_they_are(models: Sequence[Tensor]) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class KnownScores:
-    """Scores of one trajectory, shared by several clocks that score models at their own times.
-
-    Attributes:
-        of_models: scores of a model, by its digest.
-        of_steps: scores by ``key_of_steps``.
-    """
+    """Scores of one trajectory under several clocks: by a model's digest, and by ``key_of_steps``."""
 
     of_models: dict[str, Mapping[str, float]] = field(default_factory=dict)
     of_steps: dict[str, Mapping[On, Scores]] = field(default_factory=dict)
@@ -177,10 +172,7 @@ class Scorer(Generic[V]):
 
     Attributes:
         workload, task: None for a run that trains nothing: then nothing is scored.
-        every: steps between evaluations.
         on: the kind of scores under the metrics' own names.
-        target: ends the run, if given.
-        fetch: gets at the models.
         known: scores of the trajectory under other clocks; None: there are none. A worker's model after n
             steps is then the same under all of them.
         evaluations: in order of time; the first is that of the initial models.

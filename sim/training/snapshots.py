@@ -115,11 +115,9 @@ def keep_rule(workers: int, model_bytes: int, steps: int | None, every: int) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Published(Generic[V]):
-    """A worker's publication of one step.
+    """A worker's publication of one step (0-based).
 
     Attributes:
-        worker, step: its rank, and the step (0-based).
-        time_s: its time.
         value: its model; None where it is not kept.
         bytes_sent: by the worker since the run began.
         leader: the scheme's model for all workers, if it publishes one.
@@ -139,12 +137,7 @@ class Published(Generic[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepOfAll(Generic[V]):
-    """The publications of all workers for one step.
-
-    Attributes:
-        values, leaders, averages: of each worker, as in ``Published``; None: nobody has one.
-        notes: of all of them.
-    """
+    """The publications of all workers for one step, as in ``Published``; None: nobody has one."""
 
     values: Sequence[V | None]
     leaders: Sequence[V] | None = None
@@ -154,12 +147,7 @@ class StepOfAll(Generic[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PublishedInOrder(Generic[V]):
-    """Publications of workers that all do one step after the other, in order of time.
-
-    Attributes:
-        workers, steps, times_s, bytes_sent: of each publication, as in ``Published``.
-        of_steps: the rest of it, by step.
-    """
+    """Publications, in order of time, of workers that all do one step after the other."""
 
     workers: Sequence[int]
     steps: Sequence[int]
@@ -200,7 +188,6 @@ class Snapshot(Generic[V]):
 
     Attributes:
         step: steps of the workers, rounded down to whole ones of each.
-        time_s: the moment.
         bytes_sent: by all workers, up to their publications.
         steps: the step vector: number of steps in each worker's model, ``LOST`` where it is gone.
         models: of the present workers, by rank.
@@ -227,11 +214,7 @@ def is_one_instant(earlier_s: float, later_s: float) -> bool:
 
 
 class LatestModels(Generic[V]):
-    """The latest publications.
-
-    Args:
-        start: the workers' first models.
-    """
+    """The latest publications; before these, the workers' first models."""
 
     def __init__(self, start: Sequence[V]) -> None:
         self._latest: dict[int, tuple[int, V]] = {rank: (0, model) for rank, model in enumerate(start)}
@@ -251,7 +234,7 @@ class LatestModels(Generic[V]):
     def take(self, change: Published[V] | WorkerLost) -> None:
         """Apply a change; changes come in order of time."""
         if isinstance(change, WorkerLost):
-            # If all are gone, the last model is what there was.
+            # If all are lost, the last model stays.
             if len(self._latest) > 1:
                 self._latest.pop(change.worker, None)
             return
@@ -354,13 +337,8 @@ class ScoringInterval(Generic[V]):
 class Snapshots(Generic[V]):
     """Cuts the publications of workers, fed in order of time, into the intervals between two scorings.
 
-    Args:
-        start: the workers' first models.
-        every: steps of a worker between two scorings.
-        remember: whether intervals get their ``changes``; they hold on to all models of an interval.
-
-    Attributes:
-        due_s: the instant to score as soon as it has passed; None: none yet.
+    ``remember``: intervals get their ``changes``, which hold on to all models of an interval. ``due_s`` is
+    the instant to score as soon as it has passed; None: none yet.
     """
 
     def __init__(self, start: Sequence[V], every: int, remember: bool) -> None:

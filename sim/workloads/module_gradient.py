@@ -21,13 +21,10 @@ ModuleLoss = Callable[[torch.nn.Module, Tensor, Tensor], Tensor]
 
 
 class ModuleGradient:
-    """A function of a vector [d] = [parameters, running buffers], and of a batch.
+    """A function of a vector [d] = [parameters, running buffers] and a batch, both on ``device``.
 
-    Args:
-        module: in training mode; it is copied.
-        running: names of its running buffers.
-        loss: ``loss(module, inputs, targets)`` -> mean loss, a scalar.
-        device: of vectors and batches.
+    The module is in training mode, and is copied; ``running`` names its running buffers, and
+    ``loss(module, inputs, targets)`` is the mean loss, a scalar.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
     named = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
     held_tensors = [id(tensor) for each in named for _, tensor in each]
     tied = len(set(held_tensors)) < len(held_tensors)
-    in_use = Lock()  # runs in several threads share both, each of which holds one call's tensors at a time
+    in_use = Lock()  # threads share both modules, which hold one call's tensors at a time
 
     def call(called: torch.nn.Module, held: dict[str, Tensor], inputs: Tensor) -> Tensor:
         with in_use:
@@ -102,7 +102,7 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
 
     def tensors_at(x: Tensor, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
         there = dict(zip(fixed, fixed_on(x.device), strict=True))
-        own = x[:num_parameters] if running else x  # a slice has a backward pass of its own
+        own = x[:num_parameters] if running else x  # a slice would add a backward pass
         return {**there, **parameters_of(own), **buffers}
 
     def train_at(parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
@@ -113,14 +113,14 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
         buffers = buffers_of(x[num_parameters:].detach().clone()) if running else {}
         held = tensors_at(x, buffers)
         outputs = call(learner, held, inputs)
-        # The module writes into the buffers, or puts others in their place: then those are in ``held``.
+        # The module writes into the buffers, or replaces them: then the new ones are in ``held``.
         new = [held[name].reshape(-1) for name in running]
         return outputs, torch.cat(new) if new else x.new_empty(0)
 
     def evaluate(x: Tensor, inputs: Tensor) -> Tensor:
         buffers = buffers_of(x[num_parameters:]) if running else {}
         for name in buffers:
-            if name.endswith("running_var"):  # a scheme that extrapolates may have gone below 0
+            if name.endswith("running_var"):  # an extrapolating scheme may go below 0
                 buffers[name] = buffers[name].clamp_min(0)
         return call(judge, tensors_at(x, buffers), inputs)
 

@@ -125,10 +125,9 @@ def _whole_sources(sources: Indices | None, workers: int) -> tuple[Indices, ...]
 class Batches:
     """Batch ``index`` of a worker, as a pure function.
 
-    Batches run on across reshuffled epochs, so that their size is constant even where a shard is smaller than
-    a batch. Epochs are shuffled, and batches cut, in blocks: a generator for each of them would cost more
-    than a small model's gradient. Runs in several threads share the object, and each thread has its own
-    blocks.
+    Batches run on across reshuffled epochs, so that their size is constant even where a shard is smaller.
+    Epochs are shuffled, and batches cut, in blocks: a generator for each would cost more than a small model's
+    gradient. Runs in several threads share the object, and each thread has its own blocks.
     """
 
     shards: Sequence[Indices]
@@ -154,7 +153,7 @@ class Batches:
         numbers, offsets = np.divmod(np.array(indices), BATCH_BLOCK)
         for k in np.flatnonzero(cut[rows] != numbers).tolist():
             self._cut(workers[k], int(numbers[k]))
-        if (cut[rows] != numbers).any():  # a worker is there twice, with batches of two blocks
+        if (cut[rows] != numbers).any():  # a worker occurs twice, with two blocks
             return np.stack([self.examples(w, i) for w, i in zip(workers, indices, strict=True)])
         picked: Indices = batches[rows, offsets]
         return picked

@@ -101,11 +101,7 @@ class Draw(NamedTuple):
 
 
 class Coupling:
-    """A maximal coupling of a law v on n numbers with the uniform one: the two differ as seldom as possible.
-
-    Args:
-        smoothness: positive numbers [n], in proportion to v.
-    """
+    """A maximal coupling of law v (in proportion) and the uniform law: they differ as seldom as possible."""
 
     def __init__(self, smoothness: Floats) -> None:
         n = len(smoothness)
@@ -125,7 +121,7 @@ class Coupling:
 
 
 def _place(sums: Floats, target: float) -> int:
-    last = int(np.searchsorted(sums, sums[-1], side="left"))  # what follows has probability 0
+    last = int(np.searchsorted(sums, sums[-1], side="left"))  # later places have probability 0
     return min(int(np.searchsorted(sums, target, side="right")), last)
 
 
@@ -139,14 +135,9 @@ class _Table:
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """Draws examples for every worker. A worker's gradient 0 begins with an empty table.
+    """Draws ``batch_size`` examples per gradient of a worker, whose gradient 0 begins with an empty table.
 
-    Attributes:
-        settings: the rule.
-        shards: each worker's examples.
-        batch_size: number of draws for one gradient.
-        seed: of the run.
-        smoothness: L_i of every training example [N], for ``srg_plus``.
+    ``smoothness`` is L_i of every training example [N], for ``srg_plus``.
     """
 
     settings: SamplerSettings

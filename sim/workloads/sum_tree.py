@@ -75,7 +75,7 @@ class SumTree:
                     break
                 target -= weight
                 place += 1
-            else:  # rounding left the target beyond the last weight that is not 0, for which it stands
+            else:  # rounding left the target beyond the last weight above 0, its place
                 target, place = inf, place - 1
                 while row[place] <= 0:
                     place -= 1
@@ -83,12 +83,7 @@ class SumTree:
 
 
 class WeightedKeys:
-    """Keys from 0 to ``number`` - 1, each of the weight ``default`` until it is given its own.
-
-    Args:
-        number: of keys, at least 1.
-        default: weight of a key without its own.
-    """
+    """Keys from 0 to ``number`` - 1 (at least 1 key), each of the weight ``default`` until it has its own."""
 
     def __init__(self, number: int, default: float = 1.0) -> None:
         self.number = number
@@ -96,9 +91,9 @@ class WeightedKeys:
         self._tree = SumTree()
         self._keys = array("q")  # of the tree's places
         self._places: dict[int, int] = {}
-        # Keys without a weight, in a row without gaps: entry p is key p, but where it is noted otherwise.
+        # Keys without a weight, in a row without gaps: entry p is key p, except as noted here.
         self._others: dict[int, int] = {}
-        self._entries: dict[int, int] = {}  # key -> its entry, likewise
+        self._entries: dict[int, int] = {}  # key -> its entry, with the same default
 
     @property
     def total(self) -> float:

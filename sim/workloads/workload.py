@@ -33,11 +33,9 @@ GradientFunction = Callable[[Tensor, Tensor, Tensor, SegmentCallback | None], Ev
 
 @dataclass(frozen=True, eq=False)
 class LossAtTensors:
-    """The tensors of a model x [d], one after another, and the loss as a function of them.
+    """The shapes of the tensors of a model x [d], one after another, and the loss as a function of them.
 
-    Attributes:
-        shapes: of the tensors.
-        loss: ``loss(tensors, inputs, targets)``, equal to ``Workload.loss`` of the x that they make.
+    ``loss(tensors, inputs, targets)`` equals ``Workload.loss`` of the x that they make.
     """
 
     shapes: tuple[torch.Size, ...]
@@ -58,7 +56,6 @@ class Workload:
     new, and the optimiser subtracts it as it is.
 
     Attributes:
-        task: its name.
         start: the initial model [d], the same for all workers.
         loss: ``loss(x [d], inputs [b, ...], targets [b, ...])`` -> mean loss, a scalar; pure, so that
             ``torch.func`` can batch it over workers.
@@ -103,16 +100,15 @@ class Workload:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a task's data against which a scenario is checked.
+    """Facts about a task's data against which a scenario is checked; 0: unknown.
 
     Attributes:
-        num_examples: number of training examples.
-        labelled: each of them has a class.
+        labelled: each example has a class.
         metrics: names of the scores.
-        num_parameters: size of the model, for an estimate of memory; 0: unknown.
-        example_numbers: numbers of 32 bits per example, including those to make it; 0: unknown.
-        activations: numbers that a gradient keeps for each example of its batch; 0: unknown.
-        sources: number of sources of the examples; 0: unknown.
+        num_parameters: size of the model, for an estimate of memory.
+        example_numbers: numbers of 32 bits per example, including those to make it.
+        activations: numbers that a gradient keeps for each example of its batch.
+        sources: number of sources of the examples.
     """
 
     num_examples: int
@@ -129,8 +125,6 @@ class Task:
     """The registry's record of a workload.
 
     Attributes:
-        name: as in scenarios.
-        options: the task's own settings.
         metrics: names of its possible scores.
         falling: the metrics that get better by falling; the others rise.
         facts: the facts about its data for options and a seed; raises ``InputError``.

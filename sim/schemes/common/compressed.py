@@ -142,12 +142,12 @@ class CompressedAllReduce:
         return self.elements(length) / self.worker.members(groups).shape[-1]
 
     async def spends(self, encoded: float = 0, decoded: float = 0, pattern: Pattern | None = None) -> None:
-        """Pass the time of encoding and decoding these numbers of elements.
+        """Pass the time of encoding and decoding these numbers of elements of values.
 
-        To decode largest elements, only these count. With a ``pattern`` one value comes from each neighbour.
+        Of top-k values only the largest elements are decoded. In a ``pattern`` each neighbour sends a value.
         """
         codec = self.codec
-        if codec is None or isinstance(codec, str):  # to round to 16 bits takes no time
+        if codec is None or isinstance(codec, str):  # rounding to 16 bits takes no time
             return
         values: float | Tensor = 1
         if pattern is not None:
@@ -226,17 +226,14 @@ class CompressedAllReduce:
 
 @dataclass
 class AverageUnderWay:
-    """An average in progress, while the worker does something else.
+    """An average of values [..., d] in progress, while the worker does something else.
 
     One of encoded shards has two halves, one after the other: the second begins at ``go_on``.
 
     Attributes:
-        average: its owner.
         handle: the half in progress.
-        index: of the random numbers.
-        length: d, the elements of the value.
+        length: d.
         halves: number of halves still to come.
-        groups: see ``paceline.sim.program.operations.AllReduce``.
         gathers: joins a mean of shards to a value; None: it is one.
     """
 
@@ -309,7 +306,7 @@ def unpack(value: Tensor, state: State, momentum: Momentum) -> tuple[Tensor, Sta
     """The inverse of ``pack``; buffers that were not averaged are those of ``state``."""
     if momentum == "local" or not state.moments:
         return value, state
-    widths = [moment.shape[-1] for moment in state.moments]  # less than the model's where that has buffers
+    widths = [moment.shape[-1] for moment in state.moments]  # shorter than a model with running buffers
     x, *moments = torch.split(value, [value.shape[-1] - sum(widths), *widths], dim=-1)
     return x, state._replace(moments=tuple(moments))
 

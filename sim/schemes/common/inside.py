@@ -83,11 +83,7 @@ def check_inside(inside: str | None, network: Network) -> None:
 
 
 class Units:
-    """The units as seen by one worker, or by all workers at once.
-
-    Args:
-        worker: that worker.
-        inside: a scheme's option of that name.
+    """The units as seen by one worker, or by all workers at once; ``inside``: a scheme's option.
 
     Attributes:
         number: of units.

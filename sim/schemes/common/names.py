@@ -86,11 +86,7 @@ _SEPARATORS: Final = re.compile(r"[\s_-]+")
 
 
 def explain_unknown(name: str, schemes: Iterable[str]) -> str:
-    """Say what to write in place of a name that no scheme has.
-
-    Args:
-        name: what was written.
-        schemes: the names that there are.
+    """Say what to write instead of an unknown scheme's ``name``, given the known ``schemes``.
 
     >>> explain_unknown("AD-PSGD", ["ad_psgd", "all_reduce"])
     "unknown scheme 'AD-PSGD'; write 'ad_psgd'"
@@ -118,5 +114,4 @@ def explain_unknown(name: str, schemes: Iterable[str]) -> str:
 
 
 def _bare(name: str) -> str:
-    """A name without what does not count in a comparison."""
     return _SEPARATORS.sub("", name.lower())

@@ -114,9 +114,9 @@ def held(options: DilocoOptions, sizes: Sizes) -> Held:
     if leaves_out(options):
         in_flight = in_rounds(sizes)
     else:
-        several = 1 if options.fragments > 1 else 0  # the model put together again, and the fragment before
+        several = 1 if options.fragments > 1 else 0  # the rejoined model and the last fragment
         in_flight = (2 + several + encoded_share(options.compression)) / options.fragments + several
-        in_flight = max(in_flight, 1.0) if sizes.members > 1 else in_flight  # the gradients' mean inside
+        in_flight = max(in_flight, 1.0) if sizes.members > 1 else in_flight  # mean gradient inside
     return Held(optimizer=sizes.moments, anchors=1, outer_momentum=outer, in_flight=in_flight)
 
 

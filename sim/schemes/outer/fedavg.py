@@ -9,7 +9,7 @@ workers, at least one:
 The others compute nothing and wait for the end of the round; their steps count all the same. The optimiser
 begins each round anew. All do the same steps on batches of one size, so the mean has equal weights, where the
 paper's are in proportion to a worker's examples. With all workers, and plain SGD, it is ``local_sgd``. With
-``quorum`` or ``deadline`` a straggler's change is left out of the mean for all (``quorum/rounds.py``).
+``quorum`` or ``deadline`` a straggler's change is left out of the mean (``quorum/rounds.py``).
 
 Bytes per step and worker, over the period: those of an all-reduce among m = |S| workers, 2 (m-1)/n models,
 and, unless m = n, of a broadcast of the mean to all, (n-1)/n models; ``compression`` encodes the first. Waits
@@ -117,7 +117,7 @@ async def _rounds_of_all(worker: Worker, options: FedavgOptions) -> None:
         ends = since == options.period - 1
         if ends:
             groups = None if for_all else (chosen, *((i,) for i in range(worker.size) if i not in chosen))
-            own = average if for_all or worker.rank in chosen else replace(average)  # keeps what is not sent
+            own = average if for_all or worker.rank in chosen else replace(average)  # keeps the unsent part
             change = await own.all_reduce(x - common, k, groups)
             x = common = common + (change if for_all else await worker.broadcast(change, chosen[0]))
         await worker.publish(k, x, averaged=x if ends else None)

@@ -59,11 +59,8 @@ class Bucket:
 class Buckets:
     """The buckets of one worker's gradients, step by step.
 
-    Args:
-        worker: their owner.
-        first_bytes: size from which the first bucket of a gradient is full.
-        bucket_bytes: size from which the others are; 0: with a layer each.
-        order: of the communication thread; None: there is none.
+    The first bucket is full from ``first_bytes`` on, the others from ``bucket_bytes`` (0: with a layer each).
+    Without an ``order`` there is no communication thread.
     """
 
     def __init__(
@@ -133,7 +130,7 @@ class Buckets:
 
     async def _filled_everywhere(self, filled: int, sent: int) -> int:
         """Number of buckets filled on all workers, equal on all; at least ``filled`` and above ``sent``."""
-        if self._complete and filled == len(self._queue):  # and so it is on all workers
+        if self._complete and filled == len(self._queue):  # as on all workers
             return filled
         if filled == sent:
             await self._wait_for_more_than(filled)

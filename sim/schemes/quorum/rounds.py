@@ -45,7 +45,6 @@ class Rounds:
     """The rounds as seen by one worker.
 
     Args:
-        worker: that worker.
         quorum: number of contributions that end a round; None: all.
         deadline_s: longest duration of a round that has a contribution by then; None: no limit.
         like: a tensor of a contribution's shape [d].
@@ -66,7 +65,7 @@ class Rounds:
         is_here = worker.rank == _SERVER
         self._server = _Server(worker, quorum, deadline_s, like, self._chosen) if is_here else None
         self._round = 0
-        self._busy: ops.Handle | None = None  # a gradient, or a contribution that is on its way
+        self._busy: ops.Handle | None = None  # a gradient, or a contribution in transit
         self._number: ops.Handle | None = None  # of that contribution
         self._average: ops.Handle | None = None
         self._included: ops.Handle | None = None
@@ -169,8 +168,7 @@ class Rounds:
 class _Server:
     """Collects contributions on the host of one worker.
 
-    Attributes:
-        averages: for that worker itself: whether its own part is in the mean, and the mean [d].
+    ``averages`` are for that worker itself: whether its own part is in the mean, and the mean [d].
     """
 
     def __init__(
@@ -182,7 +180,7 @@ class _Server:
         self._like = like
         self._chosen = chosen
         self._members = set(range(worker.size))
-        self._leaving: set[int] = set()  # who has left within the round, and gets its average
+        self._leaving: set[int] = set()  # leavers within the round, which get its average
         self._round = 0
         self._there: dict[int, Tensor] = {}
         self._rounds: dict[int, deque[int]] = defaultdict(deque)  # of a worker's next contributions

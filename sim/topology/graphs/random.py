@@ -60,7 +60,7 @@ def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
     refuse_too_many(degree * workers)
 
     def draw(random: np.random.Generator) -> Matrix:
-        # Of a dense graph the edges that it has not are drawn: pairing would hardly ever succeed.
+        # Draw a dense graph's missing edges: pairing its own would hardly ever succeed.
         dense = 2 * degree >= workers
         fewer = workers - 1 - degree if dense else degree
         while (pairs := _pair_half_edges(workers, fewer, random)) is None:
@@ -141,7 +141,7 @@ def _draw_pairs(workers: int, chance: float, random: np.random.Generator) -> NDA
     several = int(expected + 4.0 * math.sqrt(expected)) + 16
     parts, last = [np.empty(0, np.int64)], -1
     while last < pairs:
-        # Longer gaps than there are pairs are cut, so that their sum fits.
+        # Cut gaps beyond the last pair, so that their sum fits.
         parts.append(last + np.cumsum(np.minimum(random.geometric(chance, several), pairs + 1)))
         last = int(parts[-1][-1])
     number = np.concatenate(parts)
@@ -169,7 +169,7 @@ def random_geometric(workers: int, options: Radius, seed: int) -> Graphs:
     Raises:
         InputError: the radius is too small for a connected graph.
     """
-    from scipy.spatial import KDTree  # heavy, and few want it
+    from scipy.spatial import KDTree  # slow to import, seldom used
 
     usual = min(1.5, math.sqrt(2.0 * math.log(workers) / workers))
     radius = options.radius if options.radius is not None else usual

@@ -34,13 +34,7 @@ REFRESH: Final = 32
 
 @dataclass
 class Tally:
-    """Counts of a walk's moves.
-
-    Attributes:
-        moves: candidates judged.
-        computed: of these, those that a bound on a fixed block did not reject.
-        accepted: of these, those that were made.
-    """
+    """Counts of a walk's candidates: judged; of these, not rejected by a fixed block's bound; made."""
 
     moves: int = 0
     computed: int = 0
@@ -79,7 +73,7 @@ def anneal(
     rewire: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> EdgeArray:
-    """Walk from ``graph``, which is changed, and return the edges of the best graph on the way.
+    """Walk from ``graph`` (changed in place) and return the edges of the best graph on the way.
 
     Args:
         random: the only source of chance.
@@ -99,7 +93,7 @@ def anneal(
             batch = min(2 * batch, LARGEST_BATCH)
             used = drawn
         else:
-            # What comes after an accepted move was drawn for another graph: it is drawn again.
+            # Candidates after an accepted move were drawn for another graph: draw them again.
             batch = max(1, min(2 * accepted, LARGEST_BATCH))
             used = drawn - (len(candidates.pairs) - 1 - accepted)
             if walk.cost < best_cost:

@@ -33,12 +33,7 @@ COOLING: Final = 50.0
 
 @dataclass(frozen=True)
 class Budget:
-    """Size of a search.
-
-    Attributes:
-        moves: candidates in one walk.
-        restarts: walks, each from its own graph.
-    """
+    """Size of a search: candidate ``moves`` per walk, and ``restarts``, walks from graphs of their own."""
 
     moves: int
     restarts: int
@@ -55,15 +50,9 @@ def default_budget(workers: int) -> Budget:
 
 @dataclass(frozen=True)
 class Request:
-    """The target of a search.
+    """The target of a search: a ``degree`` of every worker, or None and a number of ``edges`` anywhere.
 
-    Attributes:
-        workers: n.
-        degree: of every worker, or None:
-        edges: then this is the number of edges, wherever they are.
-        weights: the rule of the mixing weights by which the graph is judged.
-        seed: of every random choice.
-        budget: size of the search.
+    The graph is judged with mixing ``weights`` by that rule; ``seed`` decides every random choice.
     """
 
     workers: int
@@ -79,12 +68,10 @@ class SearchResult:
     """The best graph of a search.
 
     Attributes:
-        request: the target of the search.
         edges: pairs i < j, ascending.
         second, last: the Laplacian's second and last eigenvalue, of a full decomposition.
         modulus: second-largest eigenvalue modulus of the mixing matrix.
         step_s: seconds per step, if there was a step time.
-        tally: counts of the walks.
     """
 
     request: Request

@@ -31,13 +31,7 @@ class Moves:
 
 
 class SearchGraph:
-    """A simple undirected graph of n workers whose number of edges never changes.
-
-    Attributes:
-        workers: n.
-        edges: [edges, 2].
-        adjacent: [n, n], symmetric.
-    """
+    """A simple undirected graph of n workers, of constant size: ``edges`` [m, 2], ``adjacent`` [n, n]."""
 
     def __init__(self, workers: int, edges: EdgeArray) -> None:
         self.workers = workers
@@ -78,7 +72,7 @@ class SearchGraph:
         self.edges[numbers] = pairs[len(numbers) :]
 
     def after(self, moves: Moves, index: int) -> EdgeArray:
-        """The edges after one of the moves, which is not made."""
+        """The edges as they would be after one of the moves."""
         edges = self.edges.copy()
         numbers = moves.numbers[index]
         edges[numbers] = moves.pairs[index, len(numbers) :]

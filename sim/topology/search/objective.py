@@ -66,7 +66,7 @@ WEIGHTS: Final = ("laplacian", "metropolis")
 def modulus_for(weights: str, degree: int | None) -> Modulus:
     """The modulus under one of the ``WEIGHTS``; ``degree`` None: degrees differ.
 
-    Raises ``InputError`` for another rule, or one that needs a degree.
+    Raises ``InputError`` for another rule, or a missing degree.
     """
     if weights not in WEIGHTS:
         raise InputError(f"--weights {weights}: {did_you_mean(weights, WEIGHTS)}")
@@ -79,12 +79,7 @@ def modulus_for(weights: str, degree: int | None) -> Modulus:
 
 @dataclass(frozen=True)
 class Objective:
-    """Logarithm of the time, or number of steps, per e-fold of consensus.
-
-    Attributes:
-        modulus: of the mixing matrix.
-        step_time: of a graph; None counts steps.
-    """
+    """Logarithm of the time per e-fold of consensus; of the number of steps, if ``step_time`` is None."""
 
     modulus: Modulus
     step_time: StepTime | None = None

@@ -47,11 +47,9 @@ SETTLED: Final = 1e-8
 
 @dataclass(frozen=True)
 class Ends:
-    """Eigenpairs at both ends of the spectrum, the constant vector left out.
+    """Eigenvalues [block], ascending, and orthonormal eigenvectors [n, block] at both ends of the spectrum.
 
-    Attributes:
-        low, high: eigenvalues, ascending, [block].
-        low_vectors, high_vectors: orthonormal, [n, block].
+    The constant vector is left out.
     """
 
     low: Floats
@@ -124,7 +122,7 @@ def move_ends(
     basis = np.zeros((workers, size + width * LANCZOS_STEPS), order="F")
     basis[:, 0] = 1.0 / math.sqrt(workers)
     basis[:, 1 : 1 + block], basis[:, 1 + block : size] = ends.low_vectors, ends.high_vectors
-    # The constant vector is there to be kept out: a value in the middle keeps it away from both ends.
+    # A value in the middle keeps the constant vector away from both ends.
     known = np.concatenate([[(ends.second + ends.last) / 2], ends.low, ends.high])
     touched = basis[nodes, :size]
     small = np.zeros((basis.shape[1], basis.shape[1]))

@@ -21,7 +21,7 @@ def _block(
     weights = 2 * width**2 + 2 * width * keys + matrices * width * hidden
     biases = bias * (2 * width + 2 * keys + (matrices - 1) * hidden + width)
     products = 2.0 * weights * length
-    attention = 4.0 * length**2 * width  # scores, and the sum of values that they weigh
+    attention = 4.0 * length**2 * width  # scores, and the weighted sum of values
     numbers = length * width
     return Layer(name, weights + biases + norms, products + attention, numbers, numbers)
 

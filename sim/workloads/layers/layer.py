@@ -10,12 +10,11 @@ class Layer:
     """One layer, per example (an image, a frame, a sequence).
 
     Attributes:
-        name: in messages.
         parameters: number of its own trained numbers, weights and others.
         forward_flops: floating-point operations of a forward pass; a multiplication with its addition counts
             as two. A backward pass takes twice as many: gradients by inputs and by weights. Seconds, where
             the layer was timed.
-        inputs, outputs: numbers that enter and leave.
+        inputs, outputs: numbers of the input and of the output.
         rows: of an example's outputs, which cores share between them; 0: a product, cut anywhere.
         backward_s: of a timed layer, until its gradient by the weights is complete; None: by operations.
     """

@@ -24,7 +24,7 @@ def layer_segments(length: int, layers: Sequence[Layer]) -> tuple[tuple[str, int
     """
     owners = [layer for layer in layers if layer.parameters]
     total = sum(layer.parameters for layer in owners)
-    spare = length - len(owners)  # beyond the one that each has
+    spare = length - len(owners)  # beyond one for each
     exact = accumulate((max(0.0, layer.parameters / total * length - 1) for layer in owners), initial=0.0)
     ends = list(exact)
     cuts = [k + round(end / max(ends[-1], 1e-300) * spare) for k, end in enumerate(ends)]

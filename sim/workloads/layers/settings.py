@@ -83,7 +83,7 @@ class LayerProfile(Settings):
             data = {"file": data} if Path(data).suffix == ".csv" else {"preset": data}
         if not isinstance(data, Mapping) or not isinstance(data.get("file"), str) or data.get("rows"):
             return data
-        if not data["file"] and data.get("preset"):  # as a resolved scenario has it
+        if not data["file"] and data.get("preset"):  # a resolved scenario
             return data
         return {**data, "rows": read_beside(info, data["file"], _read_rows, "file")}
 

@@ -106,7 +106,7 @@ def _num_train(options: RandomFeaturesOptions) -> int:
 def facts(options: RandomFeaturesOptions, seed: int) -> Facts:
     """Facts about the examples; those of a real data set are the same for every seed."""
     m, num_train = options.features, _num_train(options)  # features are computed with 64 bits
-    drawn = 0  # points, and the frequencies that they are multiplied by, with 64 bits too
+    drawn = 0  # points and frequencies, with 64 bits too
     if options.data == "synthetic":
         drawn = 2 * options.dimension * (num_train + SYNTHETIC_TESTED + m)
     example_numbers = 5 * m + -(-drawn // num_train)

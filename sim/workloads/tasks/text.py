@@ -103,7 +103,7 @@ def parse_verses(code: bytes) -> SourceText:
     for verse, offset in re.findall(rb"\b(\d{7,8}): (\d{1,9})\b", code[literal.end() :]):
         book = int(verse) // VERSES_PER_BOOK
         begins[book] = min(int(offset), begins.get(book, len(text)))
-    places = [0, *sorted(begins.values())[1:]] if begins else []  # what comes before the first book is its
+    places = [0, *sorted(begins.values())[1:]] if begins else []  # text before the first book belongs to it
     in_bytes = (len(part.encode()) for part in (text[a:b] for a, b in pairwise(places)))
     return SourceText(text.encode(), tuple(accumulate(in_bytes, initial=0)) if places else ())
 
