@@ -1,4 +1,4 @@
-"""What ``paceline.attach`` records of a run inside a user's training loop.
+"""The record that ``paceline.attach`` makes of a run inside a user's training loop.
 
 ``paceline calibrate`` fits factors to the durations of its operations; a scenario's
 ``compute.trace.attached`` takes those of its gradients.
@@ -20,17 +20,17 @@ from ..records.run import Event
 KIND: Final = "attached run"
 RECORD_VERSION: Final = 1
 MAX_RECORDED_STEPS: Final = 200
-"""Steps that are recorded at most: more would tell calibration little more, and cost it time."""
+"""Largest number of recorded steps: more would tell calibration little more, and cost it time."""
 
 MAX_MOMENTS: Final = 16
-"""Buffers of an optimiser as large as the model; those that we know have two at most."""
+"""Largest number of an optimiser's buffers as large as the model; known optimisers have two at most."""
 
 EventTuple = tuple[int, int, int, int, str, float, float, float, int, int]
 """An ``Event``, its fields in their order."""
 
 
 class AttachedRun(Settings):
-    """The first steps of a run, and what is needed to simulate them."""
+    """The first steps of a run, and the facts needed to simulate them."""
 
     kind: Literal["attached run"] = "attached run"
     version: int = RECORD_VERSION
@@ -64,11 +64,11 @@ class AttachedRun(Settings):
 
     @property
     def events(self) -> list[Event]:
-        """Of all workers, in the order in which they resumed."""
+        """Events of all workers, in the order in which they resumed."""
         return [Event(*row) for row in self.rows]
 
     def gradients_s(self) -> tuple[tuple[float, ...], ...]:
-        """How long each worker's gradients took, in order."""
+        """Durations of each worker's gradients, in order."""
         durations_s: list[list[float]] = [[] for _ in range(self.workers)]
         for event in self.events:
             if event.operation == "gradient" and event.end_s > event.start_s:
@@ -77,18 +77,10 @@ class AttachedRun(Settings):
 
 
 def load(path: Path) -> AttachedRun:
-    """Read a record.
-
-    Raises:
-        InputError: it cannot be read, is damaged, or is of another version.
-    """
+    """Read a record; ``InputError`` for one that is unreadable, damaged or of another version."""
     return validate_record(files.read_json(path, "paceline.attach"), path)
 
 
 def validate_record(document: dict[str, Any], path: Path) -> AttachedRun:
-    """Check a record that has been read from ``path``.
-
-    Raises:
-        InputError: it is damaged, or is of another version.
-    """
+    """Check a record read from ``path``; ``InputError`` for one that is damaged or of another version."""
     return files.as_model(AttachedRun, document, path, RECORD_VERSION)

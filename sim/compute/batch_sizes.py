@@ -1,9 +1,9 @@
-"""What a gradient takes at batch sizes at which it was not measured.
+"""Duration of a gradient at batch sizes without a measurement.
 
-A device has a *floor*: a small batch takes as long as its kernels need to be started one after the other.
-Above it the time grows with the batch. So the law is ``t(b) = max(floor, fixed + per_example b)``; what the
-measurements show beside it (caches, tiles of a matrix product that are not full) is a factor that is
-interpolated between the measured sizes, so that the law holds exactly where something was measured.
+A device has a *floor*: a small batch takes as long as the successive launches of its kernels. Above it the
+time grows with the batch. So the law is ``t(b) = max(floor, fixed + per_example b)``; a factor for other
+effects (caches, partly filled tiles of a matrix product) is interpolated between the measured sizes, so that
+the law is exact at them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,11 @@ class BatchLaw:
 
 
 def fit_batch_law(batch_sizes: Sequence[int], times_s: Sequence[float]) -> BatchLaw:
-    """The law with the least sum of relative errors: one disturbed time hardly counts.
+    """Fit the law to seconds [m] above 0 at ascending batch sizes [m], m >= 1.
 
-    Errors are differences of logarithms. Every line through two of the measurements is tried, with every
-    floor through one. A time neither falls with the batch nor is negative.
-
-    Args:
-        batch_sizes: ascending, m of them, m >= 1.
-        times_s: seconds [m], above 0.
+    It has the least sum of relative errors, as differences of logarithms, so one disturbed time has little
+    effect. Every line through two of the measurements is tried, with every floor through one. A time neither
+    falls with the batch nor is negative.
     """
     sizes, times = np.array(batch_sizes, dtype=np.float64), np.array(times_s)
     rising = [
@@ -57,10 +54,7 @@ def fit_batch_law(batch_sizes: Sequence[int], times_s: Sequence[float]) -> Batch
 
 
 def seconds_at(batch_size: int, batch_sizes: Sequence[int], times_s: Sequence[float]) -> float:
-    """Seconds that a gradient takes at ``batch_size``; beyond the measured sizes the law goes on.
-
-    Arguments as for ``fitted``.
-    """
+    """Seconds of a gradient at ``batch_size``, by measured ones; beyond these the law goes on."""
     law = fit_batch_law(batch_sizes, times_s)
     sizes = np.array([*batch_sizes, batch_size], dtype=np.float64)
     *known, here = law.seconds(sizes)

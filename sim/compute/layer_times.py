@@ -1,8 +1,8 @@
-"""How long each layer of a user's module takes on its device: a file for ``workload.layer_profile``.
+"""Durations of the layers of a user's module on its device, for ``workload.layer_profile``.
 
-A layer is a module with parameters of its own. Forward it lasts until the next one begins; backward from the
-moment at which the layer behind it has its gradient until it has its own, which is when it can be sent. So
-what has no parameters counts with a neighbour, and all layers together are the time of a gradient.
+A layer is a module with its own parameters. Forward it lasts until the next one begins; backward from the
+moment at which the layer behind it has its gradient until it has its own, which can then be sent. So modules
+without parameters count with a neighbour, and all layers together are the time of a gradient.
 """
 
 from __future__ import annotations
@@ -29,13 +29,7 @@ OutputLoss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LayerTime:
-    """One layer.
-
-    Attributes:
-        name: of the module, as in ``named_modules``.
-        parameters: of its own that are trained; of those that modules share the first one's.
-        forward_s, backward_s: seconds of a batch.
-    """
+    """Seconds of a batch in one module; of its trained parameters, shared ones count in the first module."""
 
     name: str
     parameters: int
@@ -44,15 +38,10 @@ class LayerTime:
 
 
 def time_layers(model: nn.Module, loss: OutputLoss, inputs: Tensor, targets: Tensor) -> tuple[LayerTime, ...]:
-    """Time the layers of a model, in the order of a forward pass; its gradients are those of the last one.
+    """Time the layers of a model, in the order of a forward pass; leaves the last pass's gradients in it.
 
-    Args:
-        model: on the device that the inputs are on.
-        loss: ``loss(outputs, targets)``, one number.
-        inputs, targets: a batch.
-
-    Raises:
-        InputError: it has no trained parameters, or a layer takes no part in its output.
+    ``loss(outputs, targets)`` is one number; the batch is on the model's device. Raises ``InputError`` where
+    it has no trained parameters, or a layer takes no part in its output.
     """
     clock = _Clock(inputs.device)
     owners = _owners(model, _called(model, inputs))
@@ -83,7 +72,7 @@ def time_layers(model: nn.Module, loss: OutputLoss, inputs: Tensor, targets: Ten
 
 
 def _called(model: nn.Module, inputs: Tensor) -> set[str]:
-    """The modules that a forward pass calls: the parameters of others are used by those they are in."""
+    """The modules called in a forward pass; parameters of others are used by their parents."""
     called = set[str]()
     handles = [
         module.register_forward_pre_hook(lambda *_, name=name: called.add(name))
@@ -159,7 +148,7 @@ def _one_pass(
     order = [name for kind, name in clock.noted if kind == "forward"]
     starts = [begin, *(clock.noted["forward", name] for name in order[1:]), middle]
     forward = [clock.between_s(*each) for each in pairwise(starts)]
-    # Of branches gradients come in another order: a layer's is then there with that of the layer behind it.
+    # Gradients of branches come in another order: a layer's then counts with that of the layer behind it.
     ready = accumulate(
         (clock.between_s(middle, clock.noted["backward", name]) for name in reversed(order)), max
     )

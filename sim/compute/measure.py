@@ -1,4 +1,4 @@
-"""How long something takes on this device: warmed up, repeated, and robust against disturbances."""
+"""Timing on this device: warmed up, repeated, and robust against disturbances."""
 
 from __future__ import annotations
 
@@ -11,26 +11,22 @@ from typing import Final
 import torch
 
 Timer = Callable[[Callable[[], object]], float]
-"""Runs something once and returns the seconds that it took."""
+"""Runs a callable once and returns its duration in seconds."""
 
 WARM_UP_RUNS: Final = 5
 """Runs that do not count: caches, allocators and kernels that are compiled at first use."""
 MIN_RUNS: Final = 20
-"""Runs that count, at least."""
+"""Fewest runs that count."""
 MAX_RUNS: Final = 1000
-"""Runs that count, at most."""
+"""Most runs that count."""
 ENOUGH_S: Final = 1.0
-"""Seconds that ``MIN_RUNS`` may take together: beyond that there are no more runs."""
+"""Total seconds after which ``MIN_RUNS`` are enough."""
 
 
 def typical_times_s(runs: Sequence[Callable[[], object]], timer: Timer) -> list[float]:
-    """The median duration of each: half of the measurements may be disturbed without moving it far.
+    """Median durations: half of the measurements may be disturbed without moving them far.
 
-    They are timed in turn: what slows the device down for a while touches all of them alike.
-
-    Args:
-        runs: what to time.
-        timer: of the device that does the work, see ``timer_of``.
+    The runs are timed in turn: a temporary slowdown of the device touches all of them alike.
     """
     for run in runs:
         for _ in range(WARM_UP_RUNS):

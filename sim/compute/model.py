@@ -1,4 +1,4 @@
-"""How long a computation lasts: a pure function of (seed, worker, index)."""
+"""Durations of computations: a pure function of (seed, worker, index)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ class ComputeModel:
 
     Attributes:
         compute: mean and jitter, a trace, or a function of the user's.
-        stragglers: persistent and transient slowdowns, which multiply, and pauses, which are added then; and
-            crashes.
-        seed: of the run.
-        gradients_each, added_s: by worker, for what a sampler does: computations for each gradient that is
-            used, and seconds beside them; none: 1 and 0 s.
-        longer: how many times as long each gradient takes as ``compute`` says.
+        stragglers: slowdowns, which multiply, then pauses, which are added; and crashes.
+        gradients_each, added_s: the cost of a sampler, by worker: computations per used gradient, and added
+            seconds; none: 1 and 0 s.
+        longer: factor on the duration of each gradient under ``compute``.
     """
 
     compute: Compute
@@ -40,7 +38,7 @@ class ComputeModel:
 
     @property
     def random(self) -> bool:
-        """Whether durations are drawn, or come from a trace or a function of the user's, however seldom."""
+        """Whether durations are drawn, or come from a trace or a user's function, however seldom."""
         compute = self.compute
         return (
             compute.jitter is not None
@@ -51,11 +49,11 @@ class ComputeModel:
 
     @property
     def varies(self) -> bool:
-        """Whether a worker's gradients may differ in how long they take."""
+        """Whether a worker's gradients may differ in duration."""
         return self.random or any(straggler.at is not None for straggler in self.stragglers)
 
     def duration_s(self, worker: int, index: int) -> float:
-        """Seconds that gradient ``index`` of ``worker`` takes."""
+        """Seconds of gradient ``index`` of ``worker``."""
         number, offset = divmod(index, seeds.BLOCK)
         known = self._blocks.get(worker)
         if known is None or known[0] != number:
@@ -63,7 +61,7 @@ class ComputeModel:
         return known[1][offset]
 
     def crash_of(self, worker: int) -> int | None:
-        """The gradient at whose start a worker is gone; None if it stays."""
+        """The gradient at whose beginning a worker crashes; None if it stays."""
         planned = (
             straggler.at
             for straggler in self.stragglers
@@ -74,19 +72,13 @@ class ComputeModel:
     def block_s(self, worker: int, block: int) -> Floats:
         """Durations of the gradients ``block * BLOCK ...`` of a worker, [BLOCK].
 
-        Raises:
-            InputError: the durations are to be measured, and that has not been done; or the user's function
-                gives none.
+        Raises ``InputError`` where they are not measured yet, or the user's function gives none.
         """
         durations: Floats = self.blocks_s(range(worker, worker + 1), block)[0]
         return durations
 
     def blocks_s(self, workers: range, block: int) -> Floats:
-        """Each worker's ``block_s``, [len(workers), BLOCK].
-
-        Raises:
-            InputError: as ``block_s``.
-        """
+        """Each worker's ``block_s``, [len(workers), BLOCK]; raises as that."""
         durations = self.longer * self._undisturbed_s(workers, block)
         if self.added_s:
             own = slice(workers.start, workers.stop)
@@ -133,7 +125,7 @@ class ComputeModel:
         return durations
 
     def _own_factor(self, worker: int, spread: float) -> float:
-        """How much longer than others a worker always takes: lognormal with mean 1 and this deviation."""
+        """A worker's constant factor on durations: lognormal with mean 1 and this deviation."""
         variance = math.log1p(spread**2)
         normal = float(seeds.normals(self.seed, worker, "own speed", 0)[0])
         return math.exp(math.sqrt(variance) * normal - variance / 2)
@@ -141,8 +133,7 @@ class ComputeModel:
     def _followed_s(self, values: tuple[float, ...], block: int) -> Floats:
         """The first of ``values`` first, then the others over and over, in order.
 
-        They begin at one drawn at random, the same for all workers: what slowed all of them down at a time,
-        and for how long, stays so.
+        They begin at one drawn at random, the same for all workers, so that common slowdowns stay common.
         """
         first, rest = np.array(values[:1]), np.array(values[1:] or values)
         begin = seeds.integer(self.seed, seeds.SHARED, "compute", 0, len(rest))
@@ -152,9 +143,9 @@ class ComputeModel:
 
 
 def steady_compute(model: ComputeModel, workers: int) -> ComputeModel:
-    """The model in which every computation takes its mean, and only workers that are always slow are slow.
+    """The model with every computation at its mean, and only permanent stragglers.
 
-    Of the user's own function the mean over everybody's first gradients counts, for all workers.
+    A user's own function counts with its mean over the first gradients of all workers.
     """
     compute = model.compute
     mean_s = compute.time

@@ -1,4 +1,4 @@
-"""How long a computation lasts, as the user writes it."""
+"""Durations of computations, as written in a scenario."""
 
 from __future__ import annotations
 
@@ -25,15 +25,10 @@ from .traces import read_durations
 
 
 def user_duration_s(path: str, seed: int, worker: int, index: int) -> float:
-    """Seconds that gradient ``index`` of ``worker`` takes.
+    """Seconds of gradient ``index`` of ``worker`` by the function of a user at ``package.module:name``.
 
-    Args:
-        path: ``package.module:name`` of a function of (worker, index, random), where ``random`` is a
-            ``numpy.random.Generator`` that is the same each time for the same gradient.
-        seed, worker, index: which gradient, of which run.
-
-    Raises:
-        InputError: there is no such function, it raises, or it returns no duration.
+    Its arguments are (worker, index, random), where ``random`` is a ``numpy.random.Generator`` that is the
+    same each time for the same gradient. Raises ``InputError`` where that fails, or returns no duration.
     """
     random = seeds.generator(seed, worker, "own compute", index)
     arguments = {"worker": worker, "index": index, "random": random}
@@ -53,7 +48,7 @@ _WHEN = ("probability", "markov", "at")
 
 
 class Trace(Settings):
-    """Durations that were measured elsewhere; every computation draws one of them."""
+    """Durations measured elsewhere; every computation draws one of them."""
 
     file: str | None = Field(
         default=None,
@@ -77,7 +72,7 @@ class Trace(Settings):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any, info: ValidationInfo) -> Any:
-        """A file is read once: the resolved scenario has its contents."""
+        """Read a file once: the resolved scenario has its contents."""
         if not isinstance(data, Mapping) or data.get("durations") or data.get("workers"):
             return data
         if isinstance(data.get("attached"), str):
@@ -113,7 +108,7 @@ def _as_text(seconds: Iterable[float]) -> tuple[str, ...]:
 
 
 class MeasuredCompute(Settings):
-    """One gradient, timed on this device; at several batch sizes, to know it at others too."""
+    """One gradient, timed on this device; at several batch sizes, to predict it at others too."""
 
     batch_sizes: tuple[Annotated[int, Field(ge=1, le=MAX_BATCH)], ...] = Field(
         default=(), description="where to measure, ascending; absent: at the scenario's batch size alone"
@@ -138,15 +133,15 @@ class MeasuredCompute(Settings):
         return self
 
     def known_at(self, batch_size: int) -> bool:
-        """Whether a gradient of this batch size is measured, or can be predicted from what is."""
+        """Whether the duration of a gradient of this batch size is measured or can be predicted."""
         return len(self.batch_sizes) != 1 or self.batch_sizes == (batch_size,)
 
     def seconds(self, batch_size: int) -> float:
-        """What a gradient takes; needs ``times``."""
+        """Duration of a gradient; needs ``times``."""
         return seconds_at(batch_size, self.batch_sizes, self.times)
 
     def outside(self, batch_size: int) -> str:
-        """A sentence where a batch size leaves the measured range, else ""."""
+        """A sentence where a batch size is outside the measured range, else ""."""
         if not self.times or self.batch_sizes[0] <= batch_size <= self.batch_sizes[-1]:
             return ""
         low, high = self.batch_sizes[0], self.batch_sizes[-1]
@@ -158,7 +153,7 @@ class MeasuredCompute(Settings):
 
 
 class Encoding(Settings):
-    """How fast a worker encodes values, and decodes them, by codec; to round to 16 bits takes no time."""
+    """Speed of encoding and decoding on a worker, by codec; rounding to 16 bits takes no time."""
 
     qsgd: Annotated[BytesPerSecond, Field(gt=0)] | None = Field(
         default=None,
@@ -220,11 +215,9 @@ class Compute(OneOf):
         return self
 
     def at(self, batch_size: int, flops: float | None = None) -> Compute:
-        """These settings with the time that was measured, or predicted, for this batch size.
+        """These settings with the measured, or predicted, time for this batch size.
 
-        Args:
-            batch_size: of a gradient.
-            flops: floating-point operations of its forward and backward pass for one example, where known.
+        ``flops``: operations of a forward and backward pass for one example, where known.
         """
         if self.speed is not None and flops is not None:
             return self.model_copy(update={"time": batch_size * flops / self.speed, "speed": None})
@@ -239,16 +232,16 @@ class Compute(OneOf):
 
 
 class Markov(Settings):
-    """A worker turns slow and fast again, as a Markov chain over its computations."""
+    """Slow and fast periods of a worker, as a Markov chain over its computations."""
 
     slow: Annotated[Steps, Field(ge=2)] = Field(description="mean length of a slow period, in computations")
     fast: Annotated[Steps, Field(ge=2)] = Field(description="mean length of a fast one")
 
 
 class Straggler(Settings):
-    """Who is slow, when, and by how much.
+    """A straggler: its workers, its slow periods, and its slowdown.
 
-    Who: ``workers``. When: ``probability``, ``markov`` or ``at``; without one of them, always. How much:
+    Workers: ``workers``. Periods: ``probability``, ``markov`` or ``at``; else permanent. Effect:
     ``slowdown``, ``pause`` or both; or ``crash``.
     """
 

@@ -1,10 +1,10 @@
-"""Which computations of a worker are slow: a pure function of (seed, worker, index), a block at a time.
+"""Slow computations of a worker: a pure function of (seed, worker, index), a block at a time.
 
-A slow period of given length holds at step k if one began in the last ``duration`` steps. A Markov chain
-with two states is driven by one uniform number u per step: u < P(fast -> slow) makes the worker slow
-whatever it was, u >= 1 - P(slow -> fast) makes it fast whatever it was, anything between leaves it as it
-is. So the state at a step is that of the latest decisive number before it, and no earlier step has to be
-known. Before the first step the state is drawn from the chain's stationary distribution.
+A slow period of given length covers step k if one began in the last ``duration`` steps. A Markov chain with
+two states is driven by one uniform number u per step: u < P(fast -> slow) makes the worker slow from either
+state, u >= 1 - P(slow -> fast) makes it fast from either state, anything between keeps its state. So the
+state at a step is that of the latest decisive number before it, and no earlier step is needed. Before the
+first step the state is drawn from the chain's stationary distribution.
 
 References:
     Propp and Wilson, Exact sampling with coupled Markov chains, 1996 (updates that forget the state).
@@ -25,14 +25,9 @@ Mask = NDArray[np.bool_]
 
 
 def slow_mask(straggler: Straggler, number: int, seed: int, worker: int, block: int) -> Mask:
-    """Whether each computation of ``worker`` in a block is slow, [BLOCK].
+    """Whether the computations ``block * BLOCK ...`` of ``worker`` are slow, [BLOCK].
 
-    Args:
-        straggler: the rule.
-        number: its place in the scenario's list; each has its own random numbers.
-        seed: of the run.
-        worker: the rank.
-        block: computations ``block * BLOCK ...``.
+    ``number`` is the straggler's place in the scenario's list; each has its own random numbers.
     """
     if straggler.workers is not None and worker not in straggler.workers:
         return np.zeros(seeds.BLOCK, dtype=bool)
@@ -71,7 +66,7 @@ def _since(
     block: int,
     at_most: float = float("inf"),
 ) -> Floats:
-    """Uniform numbers of a block, behind those of earlier blocks as far back as they matter.
+    """Uniform numbers of a block, after those of earlier blocks as far back as they matter.
 
     That is to the latest earlier block with a decisive number, but no more than ``at_most`` numbers and one
     block back.
@@ -86,7 +81,7 @@ def _since(
 
 
 def _ago(hits: Mask) -> Floats:
-    """For each place, how many places ago the latest hit is; ``inf`` where there is none."""
+    """Distance of each place from the latest hit up to it; ``inf`` where there is none."""
     places = np.arange(len(hits))
     latest = np.maximum.accumulate(np.where(hits, places, -1))
     return np.where(latest >= 0, places - latest, np.inf)

@@ -1,1 +1,1 @@
-"""What a scheme sees and can ask for; the arithmetic of averages that all drivers share."""
+"""The interface of schemes: worker and operations; the arithmetic of averages that all drivers share."""

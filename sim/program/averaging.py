@@ -1,4 +1,4 @@
-"""What collectives return, given everybody's values: the same arithmetic under every clock."""
+"""Results of collectives from all members' values: the same arithmetic under every clock."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ COLLECTIVES = (
 
 
 def root_of(operation: ops.Broadcast, rank: int, members: Sequence[int]) -> int:
-    """The root of a broadcast for the worker ``rank``.
-
-    Raises:
-        SchemeError: it is not one of the ``members`` of that worker's group.
-    """
+    """The root of a broadcast for worker ``rank``; ``SchemeError`` if it is not among the ``members``."""
     roots = operation.root
     root = int(roots[rank]) if isinstance(roots, Tensor) and roots.dim() else int(roots)
     if root not in members:
@@ -45,12 +41,9 @@ def root_of(operation: ops.Broadcast, rank: int, members: Sequence[int]) -> int:
 
 
 def combined(operation: ops.Operation[Any], inputs: Sequence[Any], members: Sequence[int]) -> Any:
-    """The result of a collective for the whole group, before each member takes its part of it.
+    """The result of a collective (any member's) for the whole group, before each member takes its part.
 
-    Args:
-        operation: any member's, one of ``COLLECTIVES``.
-        inputs: the members' values, in the order of their ranks.
-        members: their ranks, ascending.
+    ``inputs`` are the values of ``members``, in the order of their ranks.
     """
     match operation:
         case ops.Broadcast():
@@ -68,10 +61,10 @@ def combined(operation: ops.Operation[Any], inputs: Sequence[Any], members: Sequ
 
 
 def part(operation: ops.Operation[Any], result: Any, position: int, members: int) -> Any:
-    """The part of the ``combined`` result that the member at ``position`` of its group gets."""
+    """The part of the ``combined`` result for the member at ``position`` of its group."""
     if not isinstance(operation, ops.ReduceScatter):
         return result
-    cut = isinstance(operation.value, Encoded)  # into all shards, before they were encoded
+    cut = isinstance(operation.value, Encoded)  # into shards, before encoding
     return result[..., position, :] if cut else shard(result, position, members)
 
 
@@ -95,8 +88,8 @@ def _slots(
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor | float]]]:
     """Own weights [n, 1] and, for the k-th source of every worker, its rank [n] and weight [n, 1].
 
-    Workers with fewer sources are filled up with weight 0 on themselves. On a CPU, where everybody is the
-    source of one worker and all weights are equal: instead whose source each is [n], and the weight.
+    Workers with fewer sources are padded with weight 0 on themselves. On a CPU, where each worker is the
+    source of one worker and all weights are equal, instead: each one's receiver [n], and the weight.
     """
     own = _column(pattern.own, dtype, device)
     slots: list[tuple[Tensor, Tensor | float]] = []
@@ -131,7 +124,7 @@ def weighted_sum_vectorised(pattern: Pattern, values: Tensor) -> Tensor:
 
 
 def mean_model(values: Sequence[Tensor]) -> Tensor:
-    """Mean of the workers' models, added up in rank order and in double precision."""
+    """Mean of the workers' models, summed in rank order and in double precision."""
     total = values[0].to(torch.float64, copy=True)
     for value in values[1:]:
         total += value
@@ -139,11 +132,11 @@ def mean_model(values: Sequence[Tensor]) -> Tensor:
 
 
 def mean_in_half(values: Sequence[Encoded]) -> Tensor:
-    """Mean of values that are added up on their way in 16 bits, in rank order, and rounded at each addition.
+    """Mean of values that are summed in transit in 16 bits, in rank order, and rounded at each addition.
 
     Each is divided by their number before, as by DistributedDataParallel's hooks (torch,
-    distributed/algorithms/ddp_comm_hooks/default_hooks.py). A library adds up in an order of its own: of n
-    values v with a unit roundoff u (2^-8 of bfloat16, 2^-11 of half precision) two orders differ by
+    distributed/algorithms/ddp_comm_hooks/default_hooks.py). A library sums in its own order: of n values v
+    with a unit roundoff u (2^-8 of bfloat16, 2^-11 of half precision) two orders differ by
     2 (n - 1) u sum |v / n| at most, up to terms of u^2, and of two values by nothing.
     """
     halves = [share_in_half(value, len(values)) for value in values]
@@ -154,7 +147,7 @@ def mean_in_half(values: Sequence[Encoded]) -> Tensor:
 
 
 def share_in_half(value: Encoded, members: int) -> Tensor:
-    """What a member adds to the sum: its part of the mean, rounded to 16 bits."""
+    """A member's addend to the sum: its part of the mean, rounded to 16 bits."""
     assert value.half is not None
     return value.half / members
 

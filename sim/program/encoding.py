@@ -1,9 +1,8 @@
-"""Encoded values: fewer bytes travel instead of a tensor, and become one again at the other end.
+"""Encoded values: messages with fewer bytes than a tensor, decoded on arrival.
 
-Values of 16 bits can be added up on their way, codes and largest elements cannot.
-
-``encode`` may draw random numbers, which its caller supplies; ``decoded`` is a pure function of what travels.
-Both work along the last axis, so that a stack of values is encoded as each of them is.
+Values of 16 bits can be summed in transit; codes and largest elements cannot. ``encode`` may draw random
+numbers, which its caller supplies; ``decoded`` is a pure function of the message. Both work along the last
+axis, so that each value of a stack is encoded as it would be alone.
 
 Source: Alistarh et al., NeurIPS 2017 (QSGD), with one norm for each bucket of elements (their section 4);
 Stich, Cordonnier, Jaggi, NeurIPS 2018 (arXiv 1809.07599) (top-k with memory).
@@ -25,17 +24,17 @@ from ..config.settings import OneOf, Settings
 from .groups import shard_length
 
 _NORM_BYTES: Final = 4
-"""Bytes of the norm of a bucket, whatever the value's own type."""
+"""Bytes of a bucket's norm, for values of any type."""
 _PAIR_BYTES: Final = 8
-"""Bytes of an element and its position, whatever the value's own type."""
+"""Bytes of an element and its position, for values of any type."""
 _STEP: Final = 512
-"""Elements of which widths of buckets that are larger than the value are multiples."""
+"""Widths of buckets that are larger than the value are multiples of this number of elements."""
 
 
 class Qsgd(Settings):
     """Stochastic rounding to levels of a bucket's norm: unbiased.
 
-    An element v of a bucket with norm r becomes sign(v) l r / s with a whole number l in 0..s, for
+    An element v of a bucket with norm r becomes sign(v) l r / s with an integer l in 0..s, for
     s = 2^(bits - 1) - 1 levels, such that its expectation is v. The squared error of a bucket of m elements
     is min(m / s^2, sqrt(m) / s) r^2 at most (their lemma 3.1).
     """
@@ -45,40 +44,40 @@ class Qsgd(Settings):
 
     @property
     def levels(self) -> int:
-        """s: how many multiples of the norm there are besides 0."""
+        """s: the number of multiples of the norm besides 0."""
         return int(2 ** (self.bits - 1) - 1)
 
     def width(self, elements: int) -> int:
-        """Elements in which a bucket is computed: beyond the value it has nothing but zeros to add."""
+        """Computed elements of a bucket; those beyond the value would add zeros only."""
         return min(self.bucket, _STEP * max(1, -(-elements // _STEP)))
 
     def code_bytes(self, elements: int) -> int:
-        """Bytes of the codes of so many elements: where they are not bytes, eight take ``bits`` bytes."""
+        """Bytes of the codes of ``elements``: if a code is not a byte, eight of them take ``bits`` bytes."""
         return elements if self.bits == 8 else -(-elements // 8) * self.bits
 
 
 class TopK(Settings):
-    """The largest elements alone, in magnitude, each as 32 bits with its position; the others become 0.
+    """The largest elements in magnitude, each as 32 bits with its position; the others become 0.
 
-    Where values are averaged among all, a worker keeps what it did not send and adds it to its next value
-    (error feedback), and all gather what all have sent, so that bytes grow with the number of workers.
+    In averages over all workers, a worker adds its unsent part to its next value (error feedback), and all
+    gather the messages of all, so that bytes grow with the number of workers.
     """
 
     share: float = Field(gt=0, le=1, description="of the elements that is sent, rounded up to whole elements")
 
     def count(self, elements: int) -> int:
-        """How many of so many elements are sent."""
+        """Number of elements sent out of ``elements``."""
         return min(elements, max(1, math.ceil(self.share * elements)))
 
 
 Half = Literal["bf16", "fp16"]
 Codec = Qsgd | TopK | Half
 HALF: Final[Mapping[Half, torch.dtype]] = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
-"""Types of 16 bits: values in them can be added up on their way."""
+"""Types of 16 bits: values in them can be summed in transit."""
 
 
 class Compression(OneOf):
-    """How values are encoded when they travel: one of these."""
+    """Encoding of the messages: one of these."""
 
     qsgd: Qsgd | None = Field(default=None, description="stochastic rounding to few bits; unbiased")
     bf16: bool = Field(default=False, description="rounding to bfloat16")
@@ -96,16 +95,15 @@ class Compression(OneOf):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A value [..., m] as it travels.
+    """A value [..., m] in encoded form.
 
     Attributes:
-        codec: how it is encoded; None: its parts are pieces of the value as they are, one behind the other.
-        parts: what travels; their leading axes are those of the value. Without a codec only the first one
-            stands for a part of the model: the others are numbers of their own.
+        codec: its encoding; None: its parts are pieces of the plain value, one behind the other.
+        parts: the tensors to send; their leading axes are those of the value. Without a codec only the first
+            one stands for a part of the model: the others are numbers of their own.
         length: m.
-        dtype: of the value.
         whole: elements of the value that this is a shard of; m, if it is one itself.
-        shards: into how many shards that value is cut.
+        shards: number of shards of that value.
     """
 
     codec: Codec | None
@@ -117,7 +115,7 @@ class Encoded:
 
     @property
     def _version(self) -> int:
-        """Grows when somebody writes in place, as a tensor's does."""
+        """Grows with every write in place, as a tensor's does."""
         return sum(part._version for part in self.parts)
 
     @property
@@ -127,7 +125,7 @@ class Encoded:
 
     @property
     def half(self) -> Tensor | None:
-        """The value [..., m] in 16 bits, which can be added up on its way; None: it is not encoded so."""
+        """The value [..., m] in 16 bits, which can be summed in transit; None: it has another encoding."""
         return self.parts[0] if isinstance(self.codec, str) else None
 
     def row(self, index: int) -> Encoded:
@@ -135,12 +133,12 @@ class Encoded:
         return replace(self, parts=tuple(part[index] for part in self.parts))
 
     def filled(self, parts: Sequence[Tensor]) -> Encoded:
-        """This value with other ``parts`` of the same shapes, as they came over the network."""
+        """This value with other ``parts`` of the same shapes, as received from the network."""
         return replace(self, parts=tuple(parts))
 
 
 Payload = Tensor | Encoded
-"""What operations carry."""
+"""The values of operations."""
 
 
 def encode(
@@ -150,14 +148,10 @@ def encode(
     whole: int | None = None,
     shards: int = 1,
 ) -> Encoded:
-    """A value, encoded to be sent.
+    """Encode a value [..., m] for sending.
 
-    Args:
-        codec: how it is encoded.
-        value: [..., m].
-        uniform: draws numbers on [0, 1) of the same shape; called at most once.
-        whole, shards: where rows of ``value`` are shards: of how many elements, and how many there are; see
-            ``Encoded``.
+    ``uniform`` draws numbers on [0, 1) of the same shape, at most once. Where rows of ``value`` are shards,
+    ``whole`` and ``shards`` are those of ``Encoded``.
     """
     if isinstance(codec, str):
         parts: tuple[Tensor, ...] = (value.to(HALF[codec]),)
@@ -172,22 +166,22 @@ def encode(
 def append_numbers(value: Tensor, numbers: Tensor) -> Encoded:
     """``value`` [..., m] with ``numbers`` [..., k] behind it, [..., m + k], which cost their own bytes.
 
-    A model may stand for one that is larger, such numbers never do.
+    A model may stand for a larger one, such numbers never do.
     """
     length = value.shape[-1] + numbers.shape[-1]
     return Encoded(None, (value, numbers), length, value.dtype, length)
 
 
 def as_shard(value: Tensor, whole: int, shards: int) -> Encoded:
-    """``value`` [..., m] as one of ``shards`` of a value [..., whole], of whose bytes each has an equal part.
+    """``value`` [..., m] as one of ``shards`` of a value [..., whole], each with an equal part of its bytes.
 
-    A few zeros at the end, which fill up the shards of a small model, stand for nothing.
+    A few zeros at the end, the padding of a small model's shards, stand for nothing.
     """
     return Encoded(None, (value,), value.shape[-1], value.dtype, whole, shards)
 
 
 def decoded(value: Payload) -> Tensor:
-    """The tensor that a payload stands for: itself, if it is one."""
+    """The tensor of a payload: itself, if it is one."""
     if isinstance(value, Tensor):
         return value
     if value.codec is None:
@@ -209,8 +203,8 @@ def decoded(value: Payload) -> Tensor:
 def message_bytes(value: Payload, element_bytes: float) -> int:
     """Bytes of ``value`` on the wire, where an element of the model stands for ``element_bytes``.
 
-    What stands for more bytes than it has is encoded as a value of that many bytes: every one of its
-    elements takes its bits, and every bucket of them a norm. Whole numbers are sent as they are.
+    A value that stands for more bytes than it has is encoded as one of that many bytes: every one of its
+    elements takes its bits, and every bucket of them a norm. Integers are sent plain.
 
     >>> model = torch.zeros(10)  # stands for 4 MB: a million elements
     >>> message_bytes(encode(Qsgd(bits=8, bucket=500), model, lambda: model), 4e5)
@@ -253,7 +247,6 @@ def _elements(length: int, dtype: torch.dtype, element_bytes: float) -> int:
 
 
 def _encoded_bytes(codec: Codec, elements: int) -> int:
-    """Bytes of the parts of a value [elements]."""
     if isinstance(codec, str):
         return HALF[codec].itemsize * elements
     if isinstance(codec, TopK):
@@ -262,10 +255,9 @@ def _encoded_bytes(codec: Codec, elements: int) -> int:
 
 
 def _quantised(codec: Qsgd, value: Tensor, uniform: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-    """Codes of the elements, and norms of the buckets."""
     length, s = value.shape[-1], codec.levels
     width = codec.width(length)
-    if value.is_cpu and not value.any():  # as where nothing is trained; a device would have to be waited for
+    if value.is_cpu and not value.any():  # untrained; on a device this would wait
         norms = value.new_zeros((*value.shape[:-1], -(-length // width)), dtype=torch.float32)
         return _packed(torch.zeros_like(value, dtype=torch.int8), codec), norms
     padded = torch.nn.functional.pad(value, (0, -length % width))
@@ -287,7 +279,7 @@ def _largest(codec: TopK, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _packed(levels: Tensor, codec: Qsgd) -> Tensor:
-    """Whole numbers from -s to s as bytes: eight of them take ``bits`` bytes."""
+    """Pack integers from -s to s into bytes: eight of them take ``bits`` bytes."""
     if codec.bits == 8:
         return levels
     codes = torch.nn.functional.pad(levels.to(torch.int64) + codec.levels, (0, -levels.shape[-1] % 8))
@@ -297,7 +289,6 @@ def _packed(levels: Tensor, codec: Qsgd) -> Tensor:
 
 
 def _unpacked(codes: Tensor, codec: Qsgd, length: int) -> Tensor:
-    """The inverse of ``_packed``."""
     if codec.bits == 8:
         return codes
     grouped = codes.reshape(*codes.shape[:-1], -1, codec.bits)

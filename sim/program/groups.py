@@ -1,4 +1,4 @@
-"""Groups: a partition of the workers, each of which carries out a collective for itself."""
+"""Groups: a partition of the workers, each part of which runs its own collective."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 from ..errors import SchemeError
 
 Groups = tuple[tuple[int, ...], ...]
-"""Ranks, each of which stands in exactly one group; their order inside a group does not matter."""
+"""Groups of ranks, each rank in exactly one; their order inside a group does not matter."""
 
 
 def fault(groups: Groups, workers: int) -> str:
-    """Why ``groups`` is no partition of the ranks, in a sentence that names one of them; "" if it is.
+    """The fault of ``groups`` as a partition of the ranks, in a sentence that names one of them, or "".
 
     >>> fault(((0, 1), (1, 2)), 4)
     'worker 1 is in more than one group'
@@ -35,8 +35,7 @@ def fault(groups: Groups, workers: int) -> str:
 def partition(groups: Groups | None, workers: int) -> Groups:
     """The groups with their ranks ascending; None is one group of all.
 
-    Raises:
-        SchemeError: a worker is in no group or in several, or does not exist.
+    Raises ``SchemeError`` where a worker is in no group or in several, or does not exist.
     """
     if groups is None:
         return (tuple(range(workers)),)
@@ -52,11 +51,7 @@ def _group_of(groups: Groups | None, workers: int) -> dict[int, tuple[int, ...]]
 
 
 def members(groups: Groups | None, workers: int, rank: int) -> tuple[int, ...]:
-    """The group of ``rank``, ascending.
-
-    Raises:
-        SchemeError: as ``partition``.
-    """
+    """The group of ``rank``, ascending; raises as ``partition``."""
     return _group_of(groups, workers)[rank]
 
 
@@ -66,10 +61,7 @@ def shard_length(length: int, members: int) -> int:
 
 
 def shard(value: Tensor, position: int, members: int) -> Tensor:
-    """Shard ``position`` of ``members``: [..., d] becomes [..., ceil(d / members)].
-
-    Zeros stand where the value has ended, so that all shards are equally long.
-    """
+    """Shard ``position`` of ``members``, padded with zeros: [..., d] becomes [..., ceil(d / members)]."""
     length = shard_length(value.shape[-1], members)
     elements = value[..., position * length : (position + 1) * length]
     missing = length - elements.shape[-1]
@@ -77,7 +69,7 @@ def shard(value: Tensor, position: int, members: int) -> Tensor:
 
 
 def shards(value: Tensor, members: int) -> Tensor:
-    """All shards of a value, filled up with zeros: [..., d] becomes [..., members, ceil(d / members)]."""
+    """All shards of a value, padded with zeros: [..., d] becomes [..., members, ceil(d / members)]."""
     length = shard_length(value.shape[-1], members)
     wide = torch.nn.functional.pad(value, (0, members * length - value.shape[-1]))
     return wide.reshape(*value.shape[:-1], members, length)

@@ -1,17 +1,16 @@
-"""The vocabulary: everything that a scheme can ask of a driver.
+"""The vocabulary of schemes: the operations that a driver carries out.
 
 A scheme is a coroutine; ``await`` is the only place where time passes. Awaiting an operation hands
 it, a frozen value, to the driver, which decides what it means on its clock and sends the reply
 back. The set is closed: an operation holds data only, never a callable or an environment.
 
 *Pattern operations* (``Mix``, ``AllReduce``, ``ReduceScatter``, ``AllGatherShards``, ``AllGather``,
-``Broadcast``, ``Barrier``, with ``Gradient``, ``Encode``, ``BatchLoss``, ``NextStep`` and
-``Publish``) are issued by
-every worker in the same order. A scheme made of them alone is *synchronous* and runs unchanged with values
-of shape ``[d]`` (one worker) or ``[n, d]`` (all workers at once). The others are *point-to-point*.
+``Broadcast``, ``Barrier``, with ``Gradient``, ``Encode``, ``BatchLoss``, ``NextStep`` and ``Publish``) are
+issued by every worker in the same order. A scheme made of them alone is *synchronous* and runs unchanged with
+values of shape ``[d]`` (one worker) or ``[n, d]`` (all workers at once). The others are *point-to-point*.
 
-Values are never written in place: an operation keeps a reference. Where a ``Payload`` will do, an encoded
-value may travel instead of a tensor; what arrives is decoded.
+Values are never written in place: an operation keeps a reference. A ``Payload`` is a tensor or an encoded
+value; the receiver gets it decoded.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from .pattern import Pattern
 Reply = TypeVar("Reply")
 
 ANY: Final = -1
-"""Source of a ``Receive`` that takes a message from whoever sends first."""
+"""Source of a ``Receive`` that takes a message from any sender, the first one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +43,7 @@ class Operation(Generic[Reply]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handle:
-    """A started operation of one worker: a ticket, good for one ``Wait``.
+    """A ticket for a begun operation of one worker, good for one ``Wait``.
 
     >>> import torch
     >>> from paceline import ops
@@ -79,7 +78,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """What a ``Receive`` returns: who sent it and what was sent."""
+    """The reply of a ``Receive``: sender and value."""
 
     source: int
     value: Tensor
@@ -97,11 +96,11 @@ class NextStep(Operation[bool]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Publish(Operation[None]):
-    """Say that a step is done and ``value`` is this worker's model now; takes no time.
+    """Report that a step is done and ``value`` is this worker's model; takes no time.
 
     ``leader`` is the model that stands for all workers, where the scheme has one (an elastic centre, a
-    server's model); any worker that knows it may say so. ``averaged`` is what this step's averaging among all
-    workers has made, where there was one. ``notes`` are numbers about this step, by name.
+    server's model), from any worker that knows it. ``averaged`` is the average over all workers of this step,
+    where there was one. ``notes`` are numbers about this step, by name.
     """
 
     step: int
@@ -115,8 +114,8 @@ class Publish(Operation[None]):
 class Gradient(Operation[Tensor]):
     """The gradient of this worker's loss on its next batch at ``point``, same shape as ``point``.
 
-    The batch is fixed when the operation starts; it lasts as long as the compute model says. Where it is
-    ``droppable`` the coroutine that has started it may end before it is there.
+    The batch is fixed when the operation begins; the compute model gives its duration. The coroutine that
+    began a ``droppable`` one may end before it is complete.
     """
 
     point: Tensor
@@ -127,8 +126,8 @@ class Gradient(Operation[Tensor]):
 class Forward(Operation[None]):
     """The forward pass of the layers whose parameters lie in [start, stop), ahead of the next gradient.
 
-    Lasts their share of what that gradient takes, which then takes so much less. It is time only: the
-    gradient is computed as a whole at the point that it is given.
+    Lasts their share of that gradient's time, which is shorter by as much. It is time only: the gradient is
+    computed as a whole at the point that it is given.
     """
 
     start: int
@@ -167,9 +166,9 @@ class Mix(Operation[Tensor]):
 class AllReduce(Operation[Tensor]):
     """The mean of ``value`` over the members of this worker's group, the same bits on each.
 
-    An encoded value has to be in 16 bits: then it is added up in them, at half the bytes.
-    ``groups``, here and below: a partition of the workers, the same on all of them, of which each part does
-    the operation for itself; None: one group of all workers.
+    An encoded value has to be in 16 bits: then it is summed in them, at half the bytes. ``groups``, here and
+    below: a partition of the workers, equal on all of them, each part of which runs its own operation; None:
+    one group of all workers.
     """
 
     value: Payload
@@ -181,7 +180,7 @@ class ReduceScatter(Operation[Tensor]):
     """This worker's shard of the mean of ``value`` over its group: [..., d] becomes [..., ceil(d / g)].
 
     Of g members the one at position p (by rank) gets elements p ceil(d / g) and following of the last axis;
-    zeros fill up a shard that goes beyond the end. An encoded value is that of all shards, [g, ceil(d / g)].
+    zeros pad a shard that goes beyond the end. An encoded value is that of all shards, [g, ceil(d / g)].
     """
 
     value: Payload
@@ -190,7 +189,7 @@ class ReduceScatter(Operation[Tensor]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllGatherShards(Operation[Tensor]):
-    """The shards of all members, one after another: the way back from ``ReduceScatter``.
+    """The shards of all members, one after another: the inverse of ``ReduceScatter``.
 
     [..., ceil(length / g)] becomes [..., length].
     """
@@ -204,8 +203,8 @@ class AllGatherShards(Operation[Tensor]):
 class AllGather(Operation[Tensor]):
     """The members' values as rows in rank order: ``[..., k]`` becomes ``[n, k]`` (replicated).
 
-    With ``groups``, one worker gets ``[g, k]``, and all of them at once ``[n, g, k]``. A few numbers: they
-    are sent as they are, whatever a model stands for.
+    With ``groups``, one worker gets ``[g, k]``, and all of them at once ``[n, g, k]``. For a few numbers:
+    they count their own bytes, whatever a model stands for.
     """
 
     value: Tensor
@@ -216,7 +215,7 @@ class AllGather(Operation[Tensor]):
 class Broadcast(Operation[Tensor]):
     """The value of the worker ``root`` of this worker's group, on every member.
 
-    ``root``: a rank, or ranks ``[...]``, one for each worker that the value stands for.
+    ``root``: a rank, or ranks ``[...]``, one for each worker of the value.
     """
 
     value: Payload
@@ -226,7 +225,7 @@ class Broadcast(Operation[Tensor]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Barrier(Operation[None]):
-    """Return when every member of this worker's group has come here."""
+    """Return when every member of this worker's group has arrived."""
 
     groups: Groups | None = None
 
@@ -266,7 +265,7 @@ class Now(Operation[float]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signal(Operation[None]):
-    """Let a coroutine of this worker that awaits the signal ``name`` go on, at once or when it does.
+    """Wake a coroutine of this worker that awaits the signal ``name``, now or later.
 
     Takes no time; each signal is for one ``AwaitSignal``. So a service can wake its worker's main coroutine.
     """
@@ -286,13 +285,13 @@ class AwaitSignal(Operation[None]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Start(Operation[Handle]):
-    """Start an operation and go on; takes no time. Every handle must be waited for."""
+    """Begin an operation without waiting; takes no time. Every handle must be waited for."""
 
     operation: Operation[Any]
 
 
 def adds_in_half(operation: Operation[Any]) -> bool:
-    """Whether values are added up in 16 bits."""
+    """Whether values are summed in 16 bits."""
     value = operation.value if isinstance(operation, AllReduce) else None
     return isinstance(value, Encoded) and value.half is not None
 
@@ -305,34 +304,34 @@ def computes(operation: Operation[Any]) -> bool:
 
 
 def is_droppable(operation: Operation[Any]) -> bool:
-    """Whether the coroutine that has started an operation may end before its end."""
+    """Whether the coroutine that began an operation may end before it is complete."""
     return isinstance(operation, Gradient) and operation.droppable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wait(Operation[Any]):
-    """The reply of a started operation, when it is there."""
+    """The reply of a begun operation, once it is complete."""
 
     handle: Handle
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitAny(Operation[Handle]):
-    """The first of several started operations to complete (the earliest in the list if several are)."""
+    """The first of several begun operations to complete (the earliest in the list if several are)."""
 
     handles: tuple[Handle, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Poll(Operation[bool]):
-    """Whether a started operation has completed; takes no time."""
+    """Whether a begun operation has completed; takes no time."""
 
     handle: Handle
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NextSegment(Operation[Segment | None]):
-    """The next segment of a started ``Gradient``, in backward order, or None after the last."""
+    """The next segment of a begun ``Gradient``, in backward order, or None after the last."""
 
     handle: Handle
 

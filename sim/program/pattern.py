@@ -1,4 +1,4 @@
-"""One step's averaging pattern: a mixing matrix with its messages spelled out."""
+"""The averaging pattern of one step: a mixing matrix with its messages spelled out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Pattern:
     """A mixing matrix W [n, n] in sparse rows; ``W[i, j]`` is the weight that i gives to j's value.
 
-    Rows are receivers. A directed ring, in which everybody averages with the one before:
+    Rows are receivers. A directed ring, in which each worker averages with the one before:
 
     >>> ring = Pattern(own=(0.5, 0.5, 0.5), sources=((2,), (0,), (1,)), weights=((0.5,), (0.5,), (0.5,)))
     >>> ring.matrix
@@ -29,7 +29,7 @@ class Pattern:
 
     Attributes:
         own: ``own[i]`` is W[i, i].
-        sources: ``sources[i]`` are the j != i with W[i, j] != 0, ascending: whom i receives from.
+        sources: ``sources[i]`` are the j != i with W[i, j] != 0, ascending: the senders to i.
         weights: ``weights[i][k]`` is W[i, sources[i][k]].
     """
 
@@ -65,7 +65,7 @@ class Pattern:
 
     @cached_property
     def destinations(self) -> tuple[tuple[int, ...], ...]:
-        """``destinations[j]``: the i != j with W[i, j] != 0, ascending: whom j sends to."""
+        """``destinations[j]``: the i != j with W[i, j] != 0, ascending: the receivers from j."""
         out: list[list[int]] = [[] for _ in self.own]
         for i, row in enumerate(self.sources):
             for j in row:

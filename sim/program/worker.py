@@ -1,4 +1,4 @@
-"""What a scheme sees: its worker.
+"""The interface of a scheme to its driver: the worker.
 
 A scheme is ``async def scheme(worker, options)``, or a function that returns a ``Program`` when it
 also has services. The methods of ``Worker`` wrap the operations of ``sim.program.operations``, so that a
@@ -30,7 +30,7 @@ class State(NamedTuple):
     """The state of an optimiser between two updates.
 
     Attributes:
-        updates: how many were done; says which learning rate is next.
+        updates: number of updates so far; determines the next learning rate.
         moments: running means of gradients [..., d]: () or (velocity,) or (mean, mean of squares).
     """
 
@@ -45,7 +45,7 @@ class Optimizer(Protocol):
         """The state before the first update at ``x``."""
 
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
+        """Take one step from ``x``; returns the new value and state, writes nothing in place."""
 
     def lr_at(self, k: int) -> float:
         """Learning rate of update ``k``, counted from 0."""
@@ -66,7 +66,7 @@ class Program:
 class Worker:
     """One participant, or all of them at once under the lockstep driver, which is vectorised.
 
-    A scheme awaits what its worker offers; a driver takes each operation and sends the reply back:
+    A scheme awaits its worker's methods; a driver takes each operation and sends the reply back:
 
     >>> async def averaged(worker: Worker) -> None:
     ...     x = worker.start
@@ -88,15 +88,15 @@ class Worker:
     >>> driven.close()
 
     Attributes:
-        ranks: the workers that this object stands for: one, or 0..n-1 when vectorised.
+        ranks: the workers of this object: one, or 0..n-1 when vectorised.
         size: number of workers n.
         start: the initial model, [d] or [n, d].
         optimizer: the update rule.
         seed: the scenario's seed (of this repeat).
-        sites: the site of each of the n workers, as a number.
-        hosts: its host, likewise; workers of one host are its GPUs.
-        element_bytes: what one element of a value stands for on the wire.
-        sums_inside: ``hosts`` or ``sites``, whose workers add up what is encoded then; None: nobody does.
+        sites: number of each worker's site, [n].
+        hosts: number of each worker's host, [n]; workers of one host are its GPUs.
+        element_bytes: bytes on the wire per element of a value.
+        sums_inside: ``hosts`` or ``sites``, whose workers sum values before encoding; None: they do not.
     """
 
     ranks: tuple[int, ...]
@@ -121,18 +121,16 @@ class Worker:
         return seeds.integer(self.seed, self.rank, purpose, index, bound)
 
     def uniform(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
-        """Draw numbers uniform on [0, 1): draw ``index`` of this worker's stream ``purpose``.
+        """Draw uniform numbers on [0, 1): draw ``index`` of this worker's stream ``purpose``.
 
-        Returns:
-            [*shape] of the model's type, or [n, *shape] when vectorised: row i has worker i's numbers.
+        Shape [*shape] of the model's type; [n, *shape] when vectorised: row i has worker i's numbers.
         """
         return self._draw(seeds.uniform_array, purpose, index, shape)
 
     def normal(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
         """Draw standard normal numbers: draw ``index`` of this worker's stream ``purpose``.
 
-        Returns:
-            [*shape] of the model's type, or [n, *shape] when vectorised: row i has worker i's numbers.
+        Shape [*shape] of the model's type; [n, *shape] when vectorised: row i has worker i's numbers.
         """
         return self._draw(seeds.normal_array, purpose, index, shape)
 
@@ -152,7 +150,7 @@ class Worker:
         return self.start.dim() > 1
 
     def _of_ranks(self, rows: list[Tensor]) -> Tensor:
-        """One value for each of ``ranks`` as a scheme gets them: the only one, or all as [n, ...]."""
+        """A value per rank in a scheme's form: the only one, or all as [n, ...]."""
         return torch.stack(rows) if self.vectorised else rows[0]
 
     def members(self, groups: Groups | None = None) -> Tensor:
@@ -161,7 +159,7 @@ class Worker:
         return self._of_ranks([torch.tensor(ranks) for ranks in of_rank])
 
     def shard(self, value: Tensor, groups: Groups | None = None) -> Tensor:
-        """Cut out what ``reduce_scatter`` leaves here if all workers have ``value``: [..., ceil(d / g)]."""
+        """Cut out this worker's shard of ``value``, as ``reduce_scatter`` would: [..., ceil(d / g)]."""
         rows = []
         for rank, row in zip(self.ranks, value.unbind() if self.vectorised else [value], strict=True):
             members = groups_of.members(groups, self.size, rank)
@@ -169,7 +167,7 @@ class Worker:
         return self._of_ranks(rows)
 
     async def steps(self) -> AsyncIterator[int]:
-        """Count 0, 1, 2, ... until the driver says that the run is over."""
+        """Count 0, 1, 2, ... until the driver ends the run."""
         step = 0
         while await ops.NextStep(step):
             yield step
@@ -183,17 +181,17 @@ class Worker:
         averaged: Tensor | None = None,
         **notes: float,
     ) -> None:
-        """Say that ``step`` is done and this worker's model is ``value``. Takes no time.
+        """Report that ``step`` is done and ``value`` is this worker's model. Takes no time.
 
         Args:
             step: 0, 1, 2, ...
             value: the model [..., d].
-            leader: the model that stands for all workers, where the scheme has one; otherwise that is the
-                worker's with the lowest training loss.
-            averaged: what this step's averaging among all workers has made, where there was one: the same on
-                all of them, and something that a user could take away. ``evaluate.on: averaged`` scores it.
+            leader: the model that stands for all workers, where the scheme has one; otherwise it is that of
+                the worker with the lowest training loss.
+            averaged: the average over all workers of this step, where there was one: equal on all of them,
+                and a possible end product. ``evaluate.on: averaged`` scores it.
             **notes: numbers about this step: their mean and maximum over all workers since the last
-                evaluation stand among its metrics.
+                evaluation are among its metrics.
         """
         await ops.Publish(step, value, leader, averaged, notes)
 
@@ -202,15 +200,15 @@ class Worker:
         return await ops.Gradient(point)
 
     async def forward(self, start: int, stop: int) -> None:
-        """Go forward through the layers with parameters in [start, stop), ahead of the next gradient.
+        """Run the forward pass of the layers with parameters in [start, stop) ahead of the next gradient.
 
-        That gradient lasts so much shorter. So a step can begin while later layers' parameters are still on
-        their way. A layer's forward pass can be done once before each gradient.
+        That gradient is shorter by as much. So a step can begin while later layers' parameters are still in
+        transit. A layer's forward pass can be done once before each gradient.
         """
         await ops.Forward(start, stop)
 
     async def batch_loss(self) -> Tensor:
-        """Tell the loss [..., 1] on the batch of the latest gradient, at the point of that. Takes no time."""
+        """Return the loss [..., 1] on the batch, and at the point, of the latest gradient. Takes no time."""
         return await ops.BatchLoss()
 
     async def mix(self, pattern: Pattern, value: Payload) -> Tensor:
@@ -230,7 +228,7 @@ class Worker:
         return await ops.AllGatherShards(value, length, groups)
 
     async def all_gather(self, value: Tensor, groups: Groups | None = None) -> Tensor:
-        """Collect everybody's ``value`` [..., k] as [n, k], by rank; with groups, members': [..., g, k]."""
+        """Collect all workers' ``value`` [..., k] as [n, k], by rank; with groups, members': [..., g, k]."""
         return await ops.AllGather(value, groups)
 
     async def broadcast(self, value: Payload, root: int | Tensor, groups: Groups | None = None) -> Tensor:
@@ -238,7 +236,7 @@ class Worker:
         return await ops.Broadcast(value, root, groups)
 
     async def barrier(self, groups: Groups | None = None) -> None:
-        """Wait for everybody, or for this worker's group."""
+        """Wait for all workers, or for this worker's group."""
         await ops.Barrier(groups)
 
     async def send(self, destination: int, value: Payload, tag: str = "") -> None:
@@ -250,15 +248,15 @@ class Worker:
         return await ops.Receive(source, like, tag)
 
     async def sleep(self, duration_s: float) -> None:
-        """Do nothing for a while."""
+        """Do nothing for ``duration_s`` seconds."""
         await ops.Sleep(duration_s)
 
     async def now(self) -> float:
-        """Tell the seconds since the run began. Takes no time."""
+        """Return the seconds since the run began. Takes no time."""
         return await ops.Now()
 
     async def signal(self, name: str) -> None:
-        """Let a coroutine of this worker that awaits ``name`` go on. Takes no time."""
+        """Wake a coroutine of this worker that awaits the signal ``name``. Takes no time."""
         await ops.Signal(name)
 
     async def await_signal(self, name: str) -> None:
@@ -266,28 +264,26 @@ class Worker:
         await ops.AwaitSignal(name)
 
     async def begin(self, operation: ops.Operation[Any]) -> ops.Handle:
-        """Start an operation and go on; ``wait`` for the handle later. Takes no time."""
+        """Begin an operation without waiting; ``wait`` for the handle later. Takes no time."""
         return await ops.Start(operation)
 
     async def wait(self, handle: ops.Handle) -> Any:
-        """Wait for the reply of a started operation."""
+        """Wait for the reply of a begun operation."""
         return await ops.Wait(handle)
 
     async def wait_any(self, *handles: ops.Handle) -> ops.Handle:
-        """Wait for the first of several started operations; it still has to be waited for itself."""
+        """Wait for the first of several begun operations; it still has to be waited for itself."""
         return await ops.WaitAny(handles)
 
     async def poll(self, handle: ops.Handle) -> bool:
-        """Tell whether a started operation has completed. Takes no time."""
+        """Whether a begun operation has completed. Takes no time."""
         return await ops.Poll(handle)
 
     async def segments(self, gradient: ops.Handle) -> AsyncIterator[ops.Segment]:
-        """Yield the segments of a started gradient, each as soon as the backward pass has made it.
+        """Yield the segments of a begun gradient, each as soon as the backward pass has made it.
 
-        They are the layers of the model that is trained. Of the layers that a ``payload`` has nothing is
-        known, so it has no segments: a scheme of your own cannot ask for them there.
-
-        After the last one the handle counts as waited for.
+        They are the layers of the trained model. A ``payload`` has no known layers, and so no segments: a
+        scheme of your own cannot ask for them there. After the last one the handle counts as waited for.
 
         >>> async def overlapped(worker: Worker) -> None:
         ...     computing = await worker.begin(ops.Gradient(worker.start))

@@ -1,4 +1,4 @@
-"""The registry of averaging schemes: name -> program, options, check. Nothing else."""
+"""Registry of averaging schemes: name -> program, options and checks."""
 
 from __future__ import annotations
 
@@ -100,11 +100,7 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 def find_scheme(name: str) -> Scheme:
-    """The scheme of that name, or the user's at ``package.module:scheme``.
-
-    Raises:
-        InputError: no scheme has that name, or the user's cannot be had.
-    """
+    """Look up a built-in scheme, or a user's ``package.module:scheme``; ``InputError`` if there is none."""
     if is_import_path(name):
         return user_scheme(name)
     if name not in SCHEMES:

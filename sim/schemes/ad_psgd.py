@@ -1,16 +1,15 @@
-"""Asynchronous decentralised SGD: nobody waits for a straggler.
+"""Asynchronous decentralised SGD: no worker waits for a straggler.
 
 The topology is two-coloured: its edges join an active worker to a passive one, so that no cycle of waiting
-can form. Worker 0 is active. An active worker, at each of its steps:
+can form. Worker 0 is active. At each of its steps an active worker
 
-1. starts its gradient at x_a;
+1. begins its gradient at x_a;
 2. meanwhile swaps models with one random passive neighbour p; both take (x_a + x_p) / 2;
-3. applies the gradient, computed at the older x_a, to the model that it has now.
+3. applies the gradient, computed at the older x_a, to its current model.
 
-A passive worker steps alone while a service on its host answers the swaps. The metric ``staleness`` is how
-many swaps have changed a worker's model between the read of the model that a gradient was computed at and its
-application. Bytes per step: one model out and one in per active step. Waits for: the passive host's service
-only.
+A passive worker steps alone while a service on its host answers swaps. The metric ``staleness`` counts the
+swaps of a worker's model between the read at which a gradient was computed and its application. Bytes per
+step: one model out and one in per active step. Waits for: the passive host's service only.
 
 Source: Lian et al., ICML 2018 (AD-PSGD), Algorithm 1 and its bipartite communication.
 """
@@ -44,18 +43,12 @@ class AdPsgdOptions(Settings):
 
 @dataclass
 class _Host:
-    """What the coroutines of one worker share. They switch only at ``await``.
-
-    Attributes:
-        x: its model [d].
-        swaps: how many averagings have changed it.
-    """
+    """Model [d] and number of averagings of one worker; its coroutines switch only at ``await``."""
 
     x: Tensor
     swaps: int = 0
 
     def average_with(self, other: Tensor) -> None:
-        """Replace this worker's model by the mean of it and ``other`` [d]."""
         self.x = 0.5 * (self.x + other)
         self.swaps += 1
 
@@ -64,10 +57,9 @@ class _Host:
 def passive_neighbours(
     entry: TopologyEntry, workers: int, seed: int = 0
 ) -> tuple[tuple[int, ...] | None, ...]:
-    """For every active rank its neighbours, all passive; None for passive ranks.
+    """The neighbours, all passive, of every active rank; None for passive ranks.
 
-    Raises:
-        InputError: the topology is directed, time-varying, with weights of its own, or not two-colourable.
+    Raises ``InputError`` for a directed, time-varying, weighted or not two-colourable topology.
     """
     import networkx as nx
 
@@ -96,12 +88,11 @@ def passive_neighbours(
 
 
 def topology_for(options: AdPsgdOptions, workers: int) -> TopologyEntry:
-    """The topology of the options, else one that is two-coloured with that many workers."""
+    """The topology of the options, else a two-colourable one for this number of workers."""
     return options.topology or TopologyEntry.of("ring" if workers % 2 == 0 else "path")
 
 
 def _choice(workers: int) -> str:
-    """A hint that names a graph which is two-coloured with that many workers."""
     return "use ring" if workers % 2 == 0 else f"use path, or ring with {workers + 1} workers"
 
 
@@ -111,15 +102,12 @@ def check(options: AdPsgdOptions, workers: int) -> None:
 
 
 def held(options: AdPsgdOptions, sizes: Sizes) -> Held:
-    """Model, gradient and the point where it is computed; an offer and its answer, and the last ones."""
+    """Model, gradient and its point; an offer and its answer, and the last ones."""
     return Held(optimizer=sizes.moments, anchors=1, in_flight=2 * (1 + REPLACED))
 
 
 def ad_psgd(worker: Worker, options: AdPsgdOptions) -> Program:
-    """Asynchronous decentralised SGD: nobody waits for a straggler.
-
-    Active and passive workers run different programs.
-    """
+    """Asynchronous decentralised SGD: nobody waits for a straggler."""
     host = _Host(worker.start)
     topology_entry = topology_for(options, worker.size)
     neighbours = passive_neighbours(topology_entry, worker.size, worker.seed)[worker.rank]

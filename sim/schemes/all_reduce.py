@@ -2,16 +2,16 @@
 
     x(k+1) = x(k) - step of the optimiser at (1/n) sum_i grad F_i(x(k))
 
-It is the update of one process with the n-fold batch. Bytes per step and worker: 2 (n-1)/n x model
-with a ring. Waits for: everybody.
+This is one process's update with the n-fold batch. Bytes per step and worker: 2 (n-1)/n x model with a ring.
+Waits for: all workers.
 
-``overlap``: parts of the gradient are all-reduced while the backward pass goes on, a layer at a time or in
-buckets, as DistributedDataParallel does; of a payload without ``workload.layer_profile`` in equal buckets.
-With ``send_order`` a thread of communication sends one at a time, and with ``next_forward`` the next step
-begins before all have come (how: ``overlap/buckets.py``). ``part_reduce``: every worker owns a shard of the
-model; gradients are reduce-scattered, the shard is updated, its optimiser's state nowhere else, and all
-gather the shards: the same update and the same bytes. ``compression``: gradients travel encoded. ``quorum``,
-``deadline``: whose gradient is late is left out (how, and what it costs: ``quorum/rounds.py``).
+``overlap``: parts of the gradient are all-reduced during the backward pass, by layers or in buckets, as in
+DistributedDataParallel; a payload without ``workload.layer_profile`` has equal buckets. With ``send_order`` a
+communication thread sends one at a time, and with ``next_forward`` the next step begins before all have
+arrived (``overlap/buckets.py``). ``part_reduce``: every worker owns a shard of the model; gradients are
+reduce-scattered, the owner alone updates its shard and keeps its optimiser state, and all gather the shards:
+the same update and the same bytes. ``compression``: gradients are sent encoded. ``quorum``, ``deadline``:
+gradients of stragglers are left out (``quorum/rounds.py``).
 
 Source: Das et al., arXiv 1602.06709 (part-reduce and part-broadcast); QSGD: Alistarh et al., NeurIPS 2017.
 """
@@ -91,13 +91,13 @@ def check(options: AllReduceOptions, workers: int) -> None:
 
 
 def bucket_bytes(options: AllReduceOptions) -> tuple[float, float] | None:
-    """Bytes of the first part that is sent during the backward pass, and of the others; 0: of a layer."""
+    """Bytes of the first part sent during the backward pass, and of the others; 0: of a layer."""
     bucket = options.bucket or 0.0
     return (options.first_bucket or bucket, bucket) if options.overlap else None
 
 
 def averages_gradients(options: AllReduceOptions) -> bool:
-    """Whether every gradient is all-reduced whole: not sharded, and nobody is left out."""
+    """Whether every gradient is all-reduced whole: neither sharded nor without stragglers."""
     return not (options.part_reduce or leaves_out(options))
 
 
@@ -140,7 +140,7 @@ async def _reduce(worker: Worker, options: AllReduceOptions) -> None:
 async def _reduce_in_buckets(worker: Worker, buckets: Buckets, next_forward: bool) -> None:
     x = worker.start
     state = worker.optimizer.init(x)
-    sent = 0  # steps whose gradients are, or have been, under way
+    sent = 0  # steps whose gradients were sent
     async for k in worker.steps():
         if next_forward and k:
             x, state = worker.optimizer.update(x, await buckets.mean(next_forward=True), state)

@@ -5,21 +5,19 @@ With d_j the step of the optimiser at g_j = grad F_j(x_j(k)) and W(k) the mixing
     adapt_then_combine:      x_i(k+1) = sum_j W_ij(k) (x_j(k) - d_j(k))
     combine_while_adapting:  x_i(k+1) = sum_j W_ij(k) x_j(k) - d_i(k)
 
-The second order sends x(k) while the gradient is computed at it, so that a step lasts as long as the longer
-of the two. With ``global_period`` H every H-th combination is the mean over all workers. With ``momentum:
+The second order sends x(k) while the gradient at x(k) is computed, so a step lasts as long as the longer of
+the two. With ``global_period`` H every H-th combination is the mean over all workers. With ``momentum:
 mixed`` the optimiser's buffers are combined too; for heavy-ball momentum b and adapt then combine:
 
     m_i(k+1) = sum_j W_ij(k) u_j,   x_i(k+1) = sum_j W_ij(k) (x_j(k) - lr u_j),   u_j = b m_j(k) + g_j
 
-With ``compression`` Q each average is x_i + sum_j W_ij (Q(x_j) - Q(x_i)): the mean of all models stays as it
-is where W is doubly stochastic.
-
-With ``inside`` the workers of a host (or of a site) act as one: they average their gradients at every step,
-and the topology joins hosts (``inside.py``).
+With ``compression`` Q each average is x_i + sum_j W_ij (Q(x_j) - Q(x_i)): the mean of all models is kept
+where W is doubly stochastic. With ``inside`` the workers of a host (or of a site) act as one: they average
+their gradients at every step, and the topology joins hosts (``inside.py``).
 
 Bytes per step and worker: out-degree x model, twice that with one mixed buffer; an all-reduce's in a global
-step. Waits for: the neighbours of this step (to a receiver too: a message leaves when it is awaited), so that
-a straggler's delay spreads one hop a step; for everybody in a global step.
+step. Waits for: the neighbours of this step (to a receiver too: a message leaves when it is awaited), so a
+straggler's delay spreads one hop a step; for all workers in a global step.
 
 Source: combine while adapting is D-PSGD of Lian et al., NeurIPS 2017, AWC in BlueFog; adapt then combine is
 ATC there, and what the code of Ying et al., NeurIPS 2021 (arXiv 2110.13363) runs on exponential graphs;
@@ -65,7 +63,7 @@ class GossipOptions(MixingOptions):
 
 
 def check(options: GossipOptions, workers: int) -> None:
-    """Raise ``InputError`` where the topology or its weights cannot be had, or take no average."""
+    """Raise ``InputError`` where the topology or its weights are not possible, or give no average."""
     if options.compression is not None and options.global_period is not None:
         raise InputError("compression and global_period do not go together; choose one of them")
     refuse_top_k(options.compression)
@@ -90,20 +88,20 @@ def _check_plan(options: GossipOptions, workers: int) -> None:
 
 
 def cycle(options: GossipOptions, workers: int) -> int:
-    """Steps after which graphs and global averages repeat themselves; one where graphs are random."""
+    """Number of steps after which graphs and global averages repeat; random graphs count as 1."""
     plan = topology.plan(options.topology, workers, options.weights)
     return math.lcm(plan.period or 1, options.global_period or 1)
 
 
 def held(options: GossipOptions, sizes: Sizes) -> Held:
-    """Model and gradient; what comes from the neighbours, and their average with the own."""
+    """Model and gradient; messages of the neighbours, and the average."""
     plan = topology.plan(options.topology, sizes.units or sizes.workers, options.weights)
     travels = 1 + (sizes.moments if options.momentum == "mixed" else 0)
     copies = travels if travels > 1 else 0
     coming = most_neighbours(plan) * travels / sizes.members
     encoded = encoded_share(options.compression) * travels / sizes.members
     inside = 1 if sizes.members > 1 else 0  # the mean gradient of its members
-    beside = 1 if options.order == "combine_while_adapting" else 0  # the gradient that is computed meanwhile
+    beside = 1 if options.order == "combine_while_adapting" else 0  # the concurrent gradient
     in_flight = copies + encoded + coming + travels + inside + beside + REPLACED * travels
     return Held(optimizer=sizes.moments, in_flight=in_flight)
 

@@ -6,18 +6,17 @@ second such term for the leader of each. Local steps, x_i <- x_i - step of the o
     every period:        x_i <- x_i + pull (leader of i's group - x_i)
     every global_period: x_i <- x_i + global_pull (leader of all - x_i)
 
-The leader is the worker with the lowest mean of its last ``loss_window`` batch losses (the lower rank where
-two are equal). Its own pull is zero, so that its model is an ordinary iterate of SGD. With batches that hold
-the whole training set (``partition: replicated``) this is leader gradient descent, LGD.
+The leader is the worker with the lowest mean of its last ``loss_window`` batch losses (ties: the lower rank).
+Its own pull is zero, so its model is an ordinary iterate of SGD. With batches that hold the whole training
+set (``partition: replicated``) this is leader gradient descent, LGD.
 
-Asynchronous: periods are counted on the steps of all workers together (a service of worker 0 counts), so that
-between two rounds n * period steps are done in all, more of them by faster workers; then all meet. A worker
-that has done its steps waits in the next round for the others.
+Asynchronous: a service of worker 0 counts the steps of all workers together; after every n * period of them,
+more by faster workers, all meet in a round. A worker that has done its steps waits in the next round.
 
 Bytes per step and worker, over the period: (n-1)/n models (a broadcast along a tree), 4 (n-1) bytes of losses
-and, asynchronous, two numbers a step to and from the counter. Waits for: its group once a period, everybody
-once a global period; asynchronous: everybody once a round, and for the counter's answer. The counter is a
-service on the host of worker 0; a worker sends its request for a step before it computes the one before.
+and, asynchronous, two numbers a step to and from the counter. Waits for: its group once a period, all workers
+once a global period; asynchronous: all workers once a round, and for the counter's answer. A worker sends its
+request for a step to the counter before it computes the previous step.
 
 Source: Teng et al., NeurIPS 2019 (arXiv 1905.10395), the algorithm and the multi-leader objective; the
 score of the leader as in its experiments. Left out: the continuous pull between rounds of the authors' code.
@@ -90,12 +89,12 @@ def check_network(options: LeaderSgdOptions, network: Network) -> None:
 
 
 def cycle(options: LeaderSgdOptions, workers: int) -> int:
-    """Steps after which both pulls meet again."""
+    """Number of steps after which both pulls coincide again."""
     return options.global_period or options.period
 
 
 def held(options: LeaderSgdOptions, sizes: Sizes) -> Held:
-    """Model and gradient, and the leader's model as it comes."""
+    """Model and gradient, and the arriving model of the leader."""
     return Held(optimizer=sizes.moments, in_flight=1)
 
 
@@ -148,7 +147,7 @@ async def _asynchronous(worker: Worker, options: LeaderSgdOptions, counter: Step
 async def _meet(
     worker: Worker, options: LeaderSgdOptions, rounds: int, x: Tensor, recent: deque[Tensor], stepping: bool
 ) -> tuple[Tensor, bool]:
-    """Round number ``rounds`` (from 1) of all workers: x [d] after it, and whether anybody still steps."""
+    """Round number ``rounds`` (from 1) of all workers: x [d] after it, and whether any worker still steps."""
     loss = _mean(recent) if recent else x.new_full((1,), torch.inf)
     gathered = await worker.all_gather(torch.cat([loss, x.new_tensor([float(stepping)])]))
     if not gathered[:, 1].any():
@@ -164,7 +163,7 @@ async def _meet(
 
 @dataclass(frozen=True)
 class _Tier:
-    """One pull: towards the leader of each group, or (``groups`` None) of all; how often, and how far."""
+    """One pull: towards the leader of each group, or of all (``groups`` None)."""
 
     groups: Groups | None
     period: int
@@ -180,7 +179,7 @@ def _tiers(worker: Worker, options: LeaderSgdOptions) -> tuple[_Tier, ...]:
 
 
 def _groups(number: int | str, worker: Worker) -> Groups:
-    """That many equally large blocks of neighbouring ranks, or (``sites``) the workers of each site."""
+    """Equal blocks of neighbouring ranks, ``number`` in all, or (``sites``) the workers of each site."""
     if isinstance(number, int):
         size = worker.size // number
         return tuple(tuple(range(first, first + size)) for first in range(0, worker.size, size))
@@ -206,7 +205,7 @@ _COUNTING_RANK: Final = 0
 """The worker whose host counts the steps."""
 
 _STEP, _LEAVE = 0, 1
-"""What a worker sends to the counter: that it wants to do a step, or that it has done all of its steps."""
+"""Messages to the counter: a request for one step, or that all steps are done."""
 
 _LIKE: Final = torch.zeros(1, dtype=torch.int32)
 
@@ -214,7 +213,7 @@ _LIKE: Final = torch.zeros(1, dtype=torch.int32)
 class StepBudget:
     """Grants ``budget`` steps of all workers together between two rounds.
 
-    When they are used up, every worker that still steps is refused, and so sent to the next round, once.
+    Once they are used up, every worker with steps left is refused, and so sent to the next round, once.
     """
 
     def __init__(self, workers: int, budget: int) -> None:
@@ -224,7 +223,7 @@ class StepBudget:
         self._expected: set[int] = set()
 
     def grant(self, rank: int) -> bool:
-        """Whether a worker may do one more step; otherwise it has to take part in the round first."""
+        """Grant one more step, or refuse it: the worker has to take part in the round first."""
         if self._left:
             self._left -= 1
             if not self._left:
@@ -246,25 +245,25 @@ class StepBudget:
 
 
 CounterRequest = tuple[ops.Handle, ops.Handle]
-"""A request for one more step, on its way to the counter, and the receive of the counter's answer."""
+"""A request for one more step in transit, and the receive of the counter's answer."""
 
 
 class StepCounter:
-    """The counter as one worker sees it; ``budget`` steps of all workers together between two rounds."""
+    """The step counter as seen by one worker; ``budget`` steps of all workers between two rounds."""
 
     def __init__(self, worker: Worker, budget: int) -> None:
         self._worker = worker
         self._steps = StepBudget(worker.size, budget) if worker.rank == _COUNTING_RANK else None
 
     def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """The services that the counting host runs beside its own steps: one for each other worker."""
+        """Services of the counting host: one for each other worker."""
         if self._steps is None:
             return ()
         others = (rank for rank in range(self._worker.size) if rank != _COUNTING_RANK)
         return tuple(self._serve(self._steps, rank) for rank in others)
 
     async def request(self) -> CounterRequest | bool:
-        """Send the request for one more step, and go on; on the counting host the answer is there at once."""
+        """Request one more step without waiting; the counting host has its answer at once."""
         if self._steps is not None:
             return self._steps.grant(self._worker.rank)
         answer = await self._worker.begin(ops.Receive(_COUNTING_RANK, like=_LIKE, tag="granted"))
@@ -281,7 +280,7 @@ class StepCounter:
         return bool(message.value)
 
     async def leave(self, request: CounterRequest | bool) -> None:
-        """Say that this worker does no more steps; the step of its last ``request`` is not done."""
+        """Tell the counter that this worker stops; the step of its last ``request`` is not done."""
         await self.granted(request)
         if self._steps is not None:
             self._steps.leave(self._worker.rank)
@@ -295,5 +294,5 @@ class StepCounter:
 
 
 def _number(value: int) -> Tensor:
-    """A whole number to be sent; of this type it counts its own bytes, not those of a model's elements."""
+    """An integer message; as int32 it counts its own bytes, not those of a model's elements."""
     return torch.full((1,), value, dtype=torch.int32)

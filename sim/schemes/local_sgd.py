@@ -1,26 +1,26 @@
-"""Local SGD: everybody steps alone, and the models are averaged after every period of steps.
+"""Local SGD: workers step alone, and models are averaged at the end of every period of steps.
 
     x_i <- x_i - step of the optimiser at g_i;   at the end of a period:  x_i <- (1/n) sum_j x_j
 
-Bytes per step and worker: those of an all-reduce over the period. Waits for: everybody, once a period, so
-that a straggler's jitter averages out inside a period. Three schemes choose the period.
+Bytes per step and worker: an all-reduce's over the period. Waits for: all workers, once a period, so a
+straggler's jitter averages out inside a period. Three schemes choose the period.
 
-``local_sgd``: ``period`` is constant. Steps are counted from the end of the warm-up, in which the models are
-averaged at every step. With ``quorum`` or ``deadline`` a worker that is late is left out; it gives up the
-rest of its period and takes the average (``quorum/rounds.py``). Source: Stich, ICLR 2019; CPSGD (constant
-period) in Jiang and Agrawal, arXiv 2007.06134, whose FULLSGD is ``all_reduce``.
+``local_sgd``: ``period`` is constant. Steps are counted from the end of the warm-up, in which models are
+averaged at every step. With ``quorum`` or ``deadline`` a straggler is left out; it abandons the rest of its
+period and takes the average (``quorum/rounds.py``). Source: Stich, ICLR 2019; CPSGD (constant period) in
+Jiang and Agrawal, arXiv 2007.06134, whose FULLSGD is ``all_reduce``.
 
-``adaptive_local_sgd``: averages often where the models drift apart fast, seldom later. After every window of
-p local steps
+``adaptive_local_sgd``: averages often while models drift apart fast, seldom later. After every window of p
+local steps
 
-    S = (1/n) sum_i |mean - x_i|^2          the variance of the models, just before they are averaged
+    S = (1/n) sum_i |mean - x_i|^2          variance of the models just before they are averaged
     x_i <- mean
     while calibrating:  C <- the running mean of S / lr
     afterwards:         p <- p + 1  if S < 0.7 lr C,     p <- p - 1  if S > 1.3 lr C  (never below 1)
 
-so that the variance stays in proportion to the learning rate: a drop of the learning rate lets the period
-grow. It sends one scalar more to everybody, once a period. Where nothing is trained the period stays as it
-is. Source: ADPSGD in Jiang and Agrawal, arXiv 2007.06134 (not the asynchronous ``ad_psgd``). That S / lr is
+so the variance stays in proportion to the learning rate, and the period grows when the learning rate drops.
+It sends one more scalar to all workers, once a period. Where nothing is trained the period is constant.
+Source: ADPSGD in Jiang and Agrawal, arXiv 2007.06134 (not the asynchronous ``ad_psgd``). That S / lr is
 controlled is in the paper's text; the factors 0.7 and 1.3 and the initial period of 4 are quoted from memory.
 
 ``post_local_sgd``: synchronous SGD first, local SGD from step ``switch_at`` on.
@@ -30,7 +30,7 @@ controlled is in the paper's text; the factors 0.7 and 1.3 and the initial perio
                     if (k + 1 - switch_at) mod period = 0:  x_i <- (1/n) sum_j x_j
 
 The optimiser's buffers are equal on all workers at the switch. Before it, a step costs the bytes of an
-all-reduce and waits for everybody. Source: Lin et al., ICLR 2020 (arXiv 1808.07217).
+all-reduce and waits for all workers. Source: Lin et al., ICLR 2020 (arXiv 1808.07217).
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ class LocalSgdOptions(Settings):
 
 
 def check(options: LocalSgdOptions, workers: int) -> None:
-    """Raise ``InputError`` where a quorum cannot come together, or what travels needs everybody."""
+    """Raise ``InputError`` where a quorum is out of reach, or does not go with ``compression``."""
     check_quorum(options, workers, compression=options.compression is not None)
 
 
 def without_warmup(options: LocalSgdOptions | AdaptiveLocalSgdOptions) -> Settings:
-    """The options without the first steps, in which the models are averaged every time."""
+    """The options without the warm-up, in which models are averaged at every step."""
     return options.model_copy(update={"warmup": 0})
 
 
 def held(options: LocalSgdOptions, sizes: Sizes) -> Held:
-    """Model and gradient; the average as it comes, and where changes travel encoded the last average."""
+    """Model and gradient; the arriving average and, where changes are sent encoded, the last average."""
     if leaves_out(options):
         return Held(optimizer=sizes.moments, in_flight=in_rounds(sizes))
     travels = 1 + (sizes.moments if options.momentum == "mixed" else 0)
@@ -105,7 +105,7 @@ def local_sgd(worker: Worker, options: LocalSgdOptions) -> Program:
 
 
 async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
-    """Local SGD whose averages are of everybody."""
+    """Local SGD with averages over all workers."""
     x = worker.start
     state = worker.optimizer.init(x)
     average = CompressedAllReduce(worker, options.compression)
@@ -120,7 +120,6 @@ async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
 
 
 def _averages_after(k: int, options: LocalSgdOptions) -> bool:
-    """Whether step ``k`` ends a period, or is one of the first."""
     return k < options.warmup or (k + 1 - options.warmup) % options.period == 0
 
 
@@ -155,12 +154,12 @@ _MOST_DRIFT: Final = 1.3
 
 @dataclass(frozen=True)
 class Period:
-    """The controller of the period; equal on every worker, since all see the same variances.
+    """Controller of the period; equal on every worker, since all see the same variances.
 
     Attributes:
         steps: the period p.
         ratio: mean of S / lr while calibrating, C.
-        samples: how many averagings that is a mean of.
+        samples: number of averagings in that mean.
     """
 
     steps: int
@@ -168,12 +167,12 @@ class Period:
     samples: int = 0
 
     def calibrated(self, variance: float, lr: float) -> Period:
-        """The controller after an averaging that calibrates: C takes it in, the period stays."""
+        """The controller after a calibrating averaging: C is updated, the period stays."""
         samples = self.samples + 1
         return replace(self, ratio=self.ratio + (variance / lr - self.ratio) / samples, samples=samples)
 
     def adapted(self, variance: float, lr: float) -> Period:
-        """The controller after an averaging that does not calibrate."""
+        """The controller after an averaging past calibration."""
         if variance < _LEAST_DRIFT * lr * self.ratio:
             return replace(self, steps=self.steps + 1)
         if variance > _MOST_DRIFT * lr * self.ratio:
@@ -182,7 +181,7 @@ class Period:
 
 
 def check_adaptive(options: AdaptiveLocalSgdOptions, workers: int) -> None:
-    """Raise ``InputError`` where calibration sees no averaging, or one worker has nobody to differ from."""
+    """Raise ``InputError`` where calibration sees no averaging, or there is one worker only."""
     if options.calibration < options.initial_period:
         raise InputError(
             f"calibration of {options.calibration} steps sees no averaging at a period of"
@@ -193,12 +192,12 @@ def check_adaptive(options: AdaptiveLocalSgdOptions, workers: int) -> None:
 
 
 def first_period(options: AdaptiveLocalSgdOptions, workers: int) -> int:
-    """Steps between two averagings to begin with: how they change depends on the values."""
+    """Initial number of steps between two averagings; how it changes depends on the values."""
     return options.initial_period
 
 
 def held_adaptive(options: AdaptiveLocalSgdOptions, sizes: Sizes) -> Held:
-    """Model and gradient; the average as it comes, and the model before it, whose distance is measured."""
+    """Model and gradient; the arriving average, and the model before it, whose distance is measured."""
     in_flight = averages_in_flight(options.momentum, None, sizes)
     return Held(optimizer=sizes.moments, anchors=1, in_flight=in_flight)
 
@@ -226,7 +225,7 @@ async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -
 
 
 async def _variance(worker: Worker, before: torch.Tensor, mean: torch.Tensor) -> float:
-    """S, from everybody's squared distance [..., 1] to the mean: replicated, added up in rank order."""
+    """S from all workers' squared distances [..., 1] to the mean: replicated, summed in rank order."""
     squared = (before - mean).double().square().sum(dim=-1, keepdim=True).to(before.dtype)
     return float((await worker.all_gather(squared)).double().mean())
 
@@ -240,12 +239,12 @@ class PostLocalSgdOptions(Settings):
 
 
 def switched(options: PostLocalSgdOptions) -> PostLocalSgdOptions:
-    """The options under which the models are averaged once a period from the first step on."""
+    """The options without the synchronous first steps."""
     return options.model_copy(update={"switch_at": 0})
 
 
 def held_after_switch(options: PostLocalSgdOptions, sizes: Sizes) -> Held:
-    """Model and gradient; the average as it comes."""
+    """Model and gradient; the arriving average."""
     in_flight = averages_in_flight(options.momentum, None, sizes)
     return Held(optimizer=sizes.moments, in_flight=in_flight)
 

@@ -1,11 +1,10 @@
-"""Schemes around a centre: one value on the host of a worker, which is changed by whoever visits it.
+"""Schemes around a centre: one value on a worker's host, changed by visits of the workers.
 
-A visit sends one value to the centre and brings one back; visits meet the centre one by one, but travel at
-the same time. The worker on whose host it is pays nothing. A visitor that is lost is not missed.
+A visit sends one value to the centre and brings one back; visits are served one by one, but are in transit at
+the same time. The worker on the centre's host pays nothing. A lost visitor is not missed.
 
-Elastic averaging (``easgd``, ``eamsgd``): workers are held to the centre c as if by springs, and the centre
-to their mean. Every ``period`` steps, with alpha = pull / n, and whether or not there is an exchange a
-gradient at the model from before it:
+Elastic averaging (``easgd``, ``eamsgd``): springs hold workers to the centre c, and the centre to their mean.
+Every ``period`` steps they exchange, with alpha = pull / n; every gradient is at the model before that:
 
     x_i <- x_i - alpha (x_i - c)  [- lr g(x_i), both at the old x_i]
     c   <- c + alpha (x_i - c)    for one visitor (asynchronous)
@@ -14,18 +13,18 @@ gradient at the model from before it:
 EAMSGD has Nesterov's momentum in the local step: v <- m v - lr g(x + m v), x <- x + v. Bytes per step and
 worker, over the period: synchronous 2 (n-1)/n models with a ring (every worker keeps a copy of the centre,
 and the mean is an all-reduce: as many bytes as a reduce and a broadcast), asynchronous one model out and one
-in, but for the centre's own host. Waits for: everybody, or the centre's host alone. Source: Zhang,
+in, except on the centre's own host. Waits for: all workers, or the centre's host alone. Source: Zhang,
 Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), equations 5 and 6 and Algorithms 1 and 2.
 
-``downpour``: workers push the sum of their updates to the centre, and go on from what it has become. Every
+``downpour``: workers push the sum of their updates to the centre and continue from the result. Every
 ``period`` steps of a worker, with u_i its updates since its last visit:
 
     c <- c + u_i,   x_i <- c,   u_i <- 0
 
-so that n workers at the same time move the centre n times as far as one: the learning rate has to be smaller.
-Bytes per step and worker: one model out and one in over the period, but for the centre's own host. Waits for:
-the centre's host alone. Source: Dean et al., NeurIPS 2012, with equal periods for pushing and fetching and
-without Adagrad, as in Zhang, Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), Algorithm 3.
+so n workers together move the centre n times as far as one: the learning rate has to be smaller.
+Bytes per step and worker: one model out and one in over the period, except on the centre's own host. Waits
+for: the centre's host alone. Source: Dean et al., NeurIPS 2012, with equal periods for pushing and fetching
+and without Adagrad, as in Zhang, Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), Algorithm 3.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def held_elastic(options: EasgdOptions, sizes: Sizes) -> Held:
 
 
 def held_downpour(options: DownpourOptions, sizes: Sizes) -> Held:
-    """Model, gradient, the sum of updates and the centre; its host serves all others at once."""
+    """Model, gradient, sum of updates and the centre; its host serves all others at once."""
     return Held(optimizer=sizes.moments, anchors=2, in_flight=on_a_server(sizes.workers - 1) + REPLACED)
 
 
@@ -119,7 +118,7 @@ def _elastic(worker: Worker, options: EasgdOptions, momentum: float) -> Program:
 async def _elastic_steps(
     worker: Worker, options: EasgdOptions, centre: Centre | ReplicatedCentre, momentum: float
 ) -> None:
-    alike = isinstance(centre, ReplicatedCentre)  # then it depends on the number of the visit alone
+    alike = isinstance(centre, ReplicatedCentre)  # then the visit's number decides it
     x = scattered(worker, options.spread)
     velocity = torch.zeros_like(x)
     state = worker.optimizer.init(x)
@@ -168,14 +167,10 @@ Meeting = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Centre:
-    """The centre on one worker's host, as one worker sees it.
+    """The centre on the host of worker ``host``, as seen by one worker.
 
-    Args:
-        worker: who sees it.
-        host: the worker on whose host it is.
-        meet: what a visit does.
-        visitors: who visits it, but for its host; None: everybody.
-        compression: how what is brought travels, which are changes then; replies travel as they are.
+    ``visitors`` are ranks besides the host; None: all workers. With ``compression`` visitors bring changes,
+    encoded; replies are sent plain.
     """
 
     def __init__(
@@ -199,16 +194,16 @@ class Centre:
 
     @property
     def known(self) -> Tensor | None:
-        """Its value [d] on its own host, None elsewhere."""
+        """The centre's value [d] on its own host, None elsewhere."""
         return self._value if self._is_here else None
 
     def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """The services that its host runs beside its own steps: one for each other worker."""
+        """Services of the centre's host: one for each other visitor."""
         others = (rank for rank in self._visitors if rank != self._host)
         return tuple(self._serve(rank) for rank in others) if self._is_here else ()
 
     def replace(self, value: Tensor) -> None:
-        """Put a value [d] in the centre's place, on its own host."""
+        """Set the centre to a value [d], on its own host."""
         self._value = value
 
     async def visit(self, value: Tensor) -> Tensor:
@@ -222,7 +217,7 @@ class Centre:
         return message.value
 
     async def begin_visit(self, value: Tensor) -> tuple[ops.Handle, ops.Handle]:
-        """Bring a value [d] from another host, and go on: the receive of the reply, and the send."""
+        """Bring a value [d] from another host without waiting: the receive of the reply, and the send."""
         answer = await self._worker.begin(ops.Receive(self._host, like=value, tag="reply"))
         payload = await self._payload(value)
         return answer, await self._worker.begin(ops.Send(self._host, payload, tag="visit"))
@@ -233,7 +228,7 @@ class Centre:
         return self._brought.change(value, "visit", self._visits)
 
     async def _serve(self, rank: int) -> None:
-        # A worker that is gone does not come again; the others have services of their own.
+        # A lost worker does not return; the others have their own services.
         with suppress(PeerLost):
             while True:
                 like = self._value if self._encoded is None else self._encoded  # of its shape
@@ -257,7 +252,7 @@ class ReplicatedCentre:
         return self._value
 
     async def visit(self, value: Tensor) -> Tensor:
-        """Move the centre towards the mean of everybody's ``value``; returns alpha (value - c)."""
+        """Move the centre towards the mean of all workers' ``value``; returns alpha (value - c)."""
         mean = await self._worker.all_reduce(value)
         difference = (self._pull / self._worker.size) * (value - self._value)
         self._value = self._value + self._pull * (mean - self._value)

@@ -1,4 +1,4 @@
-"""The record of a scheme in the registry, and what schemes share."""
+"""The registry's record of a scheme, and its defaults."""
 
 from __future__ import annotations
 
@@ -20,94 +20,91 @@ from .common.inside import count_units
 
 
 def accept_any_number(options: Settings, workers: int) -> None:
-    """The ``check`` of a scheme that runs with any number of workers."""
+    """``check`` of a scheme that runs with any number of workers."""
 
 
 def never(options: Settings) -> bool:
-    """The ``depends_on_timing``, or ``encodes``, of a scheme whose options do not bear on that."""
+    """``depends_on_timing`` or ``encodes`` of a scheme whose options do not affect that."""
     return False
 
 
 def if_asynchronous(options: Any) -> bool:
-    """The ``depends_on_timing`` of a scheme with an option ``asynchronous``."""
+    """``depends_on_timing`` of a scheme with an option ``asynchronous``."""
     asynchronous: bool = options.asynchronous
     return asynchronous
 
 
 def act_alone(options: Settings) -> str | None:
-    """The ``inside`` of a scheme whose workers each act on their own."""
+    """``inside`` of a scheme whose workers each act on their own."""
     return None
 
 
 def as_inside_says(options: Any) -> str | None:
-    """The ``inside`` of a scheme with an option of that name."""
+    """``inside`` of a scheme with an option of that name."""
     inside: str | None = options.inside
     return inside
 
 
 def send_at_the_end(options: Settings) -> tuple[float, float] | None:
-    """The ``bucket_bytes`` of a scheme that sends nothing of a gradient before all of it is there."""
+    """``bucket_bytes`` of a scheme that sends gradients only when they are complete."""
     return None
 
 
 def averages_models(options: Settings) -> bool:
-    """The ``averages_gradients`` of a scheme that has something else averaged."""
+    """``averages_gradients`` of a scheme that averages something else."""
     return False
 
 
 def in_one_part(options: Settings) -> int:
-    """The ``parts`` of a scheme that averages models whole."""
+    """``parts`` of a scheme that averages whole models."""
     return 1
 
 
 MAX_BUCKETS: Final = 10_000
-"""The most buckets of a payload: each of them is a collective at every step."""
+"""Largest number of buckets of a payload: each is a collective at every step."""
 
 
 def one_step(options: Settings, workers: int) -> int:
-    """The ``cycle`` of a scheme all of whose steps are alike."""
+    """``cycle`` of a scheme whose steps are all alike."""
     return 1
 
 
 def one_period(options: Any, workers: int) -> int:
-    """The ``cycle`` of a scheme that averages every ``period`` steps."""
+    """``cycle`` of a scheme that averages every ``period`` steps."""
     period: int = options.period
     return period
 
 
 def keep_options(options: Any) -> Any:
-    """The ``long_run`` of a scheme that does from the start what it always does."""
+    """``long_run`` of a scheme without a warm-up."""
     return options
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """An averaging scheme.
+    """An averaging scheme: its program, its options, and facts that follow from the options.
 
     Attributes:
         name: as in scenarios.
         program: ``async def program(worker, options)``, or a function that returns a ``Program``.
-        options: the settings model of ``options``.
-        synchronous: it uses pattern operations only, so that its iterates do not depend on the clock, unless
-            its options make it ``depends_on_timing``.
-        check: raises ``InputError`` where the options do not fit that many workers.
-        own_momentum: it brings its momentum itself, so that its optimiser must not have any.
-        averages: it publishes the averages that it makes, where it is synchronous; None: that is not known.
-        check_network: raises ``InputError`` where the options do not fit the network's hosts or sites; None:
-            any will do.
-        bucket_bytes: of its options, the bytes of the first part of a gradient that is sent during the
-            backward pass, and of those that follow; 0: a layer each, None: it is sent in one piece.
-        averages_gradients: of its options, whether every gradient is all-reduced, as DDP does it.
-        cycle: number of steps after which what a step sends, and to whom, repeats itself.
-        parts: of its options, how many parts of the model are averaged apart from each other; a model has at
-            least that many parameters.
-        long_run: the options under which it does from the start what it does after any warm-up.
-        held: of its options, what a worker holds in memory; None: that is not known.
-        depends_on_timing: whether its options make its iterates depend on the clock: workers that do not wait
-            for each other, or averages without stragglers.
-        encodes: of its options, whether averages are encoded, so that they cannot be added up on their way.
-        inside: of its options, the places whose workers act as one, ``hosts`` or ``sites``; None: each acts
-            alone.
+        options: settings model of the options.
+        synchronous: uses pattern operations only, so results do not depend on timing (unless the options make
+            it ``depends_on_timing``).
+        check: raises ``InputError`` where the options do not fit the number of workers.
+        own_momentum: the scheme brings its own momentum, so its optimiser must have none.
+        averages: it publishes its averages, where it is synchronous; None: unknown.
+        check_network: raises ``InputError`` where the options do not fit the hosts or sites; None: any fit.
+        bucket_bytes: bytes of the first part of a gradient that is sent during the backward pass, and of the
+            later ones; 0: one layer each, None: the gradient is sent in one piece.
+        averages_gradients: whether every gradient is all-reduced, as in DDP.
+        cycle: number of steps after which messages and their receivers repeat.
+        parts: how many parts of the model are averaged separately; a model has at least that many parameters.
+        long_run: options that give the behaviour after any warm-up from the first step.
+        held: a worker's memory; None: unknown.
+        depends_on_timing: whether results depend on timing: workers do not wait for each other, or averages
+            leave out stragglers.
+        encodes: whether averages are encoded, so that they cannot be summed in transit.
+        inside: places whose workers act as one, ``hosts`` or ``sites``; None: each acts alone.
     """
 
     name: str
@@ -130,12 +127,12 @@ class Scheme:
 
     @property
     def does(self) -> str:
-        """What it does, in a sentence: the first of its program's docstring; "" where there is none."""
+        """First sentence of the program's docstring; "" where there is none."""
         text = " ".join((self.program.__doc__ or "").partition("\n\n")[0].replace("``", "'").split())
         return re.split(r"(?<=\.) ", text, maxsplit=1)[0]
 
     def in_step(self, options: Settings) -> bool:
-        """Whether it is synchronous under these options."""
+        """Whether the scheme is synchronous under these options."""
         return self.synchronous and not self.depends_on_timing(options)
 
     def units(self, options: Settings, network: Network) -> int:
@@ -143,16 +140,14 @@ class Scheme:
         return count_units(self.inside(options), network)
 
     def publishes_averages(self, options: Settings) -> bool | None:
-        """Whether it publishes averages under these options; None: that is not known."""
+        """Whether the scheme publishes averages under these options; None: unknown."""
         return self.averages if self.averages is None else self.averages and self.in_step(options)
 
     def num_buckets(self, options: Settings, payload_bytes: float) -> int:
-        """How many equal buckets the gradient of a payload has; 0: it is not sent during the backward pass.
+        """Number of equal buckets of a payload's gradient; 0: not sent during the backward pass.
 
-        Of a payload without ``workload.layer_profile`` they cannot decide what is ready when.
-
-        Raises:
-            InputError: the options do not say how large a bucket is, or there would be very many.
+        Raises ``InputError`` if the options give no such size, or for more than ``MAX_BUCKETS``. Without
+        ``workload.layer_profile`` no layers could say what is ready when.
         """
         sizes = self.bucket_bytes(options)
         if sizes is None:
@@ -178,7 +173,7 @@ class Scheme:
         return number
 
     def start(self, worker: Worker, options: Settings) -> Program:
-        """The coroutines of one worker, not yet started."""
+        """Create the coroutines of one worker, not yet running."""
         program = self.program(worker, options)
         return program if isinstance(program, Program) else Program(program)
 
@@ -194,7 +189,7 @@ Spread = Annotated[
 
 
 def scattered(worker: Worker, spread: float) -> torch.Tensor:
-    """This worker's first model: x(0) + ``spread`` times standard normal numbers of its own, [..., d]."""
+    """This worker's first model, [..., d]: x(0) + ``spread`` times its own standard normal numbers."""
     if spread == 0:
         return worker.start
     return worker.start + spread * worker.normal("start", 0, worker.start.shape[-1:])

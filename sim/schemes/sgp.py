@@ -1,25 +1,24 @@
-"""Stochastic gradient push: gossip over directed graphs, in which every sender splits what it has.
+"""Stochastic gradient push: gossip over directed graphs, where every sender splits its mass.
 
 With P(k) column-stochastic (column j says how j splits its mass), biased models x and weights w, w_i(0) = 1:
 
     z_i <- x_i / w_i;   x_i <- x_i - step of the optimiser at g_i = grad F_i(z_i)
     (x_i, w_i) <- P_ii(k) (x_i, w_i) + sum_j P_ij(k) (x_j, w_j)
 
-No message needs an answer: out-degrees may differ, and graphs may change from step to step. What all
-workers hold, with what is under way between them, is conserved: sum_i w_i = n, and sum_i x_i moves by
-gradient steps alone. With ``overlap`` T a worker computes on after it has sent, and what was sent in a step
-is added T steps later: the iterates do not depend on the clock. With ``asynchronous`` every worker goes at
-its own pace, and what comes is added when it comes; what comes to a worker that has done its steps goes on to
-its out-neighbours, one after another, so that those who still step keep the mass that they have between them.
-``biased`` leaves out the division by w: wrong wherever w is not 1.
+No message needs an answer: out-degrees may differ, and graphs may change from step to step. Mass on workers
+and in transit is conserved: sum_i w_i = n, and sum_i x_i moves by gradient steps alone. With ``overlap`` T a
+worker computes on after sending, and messages of a step are added T steps later: results do not depend on
+timing. With ``asynchronous`` every worker goes at its own pace and adds messages on arrival; a worker that
+has done its steps forwards arriving mass to its out-neighbours, one after another, so that active workers
+keep their mass. ``biased`` leaves out the division by w: wrong wherever w is not 1.
 
 Bytes per step and worker: out-degree x model, and 4 for w, which is not sent where it stays 1 by itself (rows
 of P that also sum to 1, no overlap). Waits for: the in-neighbours of this step, or of T steps ago, and until
-its own messages have left, which they do when their receivers have come to the same step; asynchronously, for
-the hosts of its out-neighbours alone.
+its own messages have left, that is until their receivers have reached the same step; asynchronously, for the
+hosts of its out-neighbours alone.
 
 Source: Assran et al., ICML 2019 (arXiv 1811.10792): SGP and overlap SGP, whose published code also adds a
-message exactly one step later for T = 1 (for longer T the paper adds earlier what has come). Asynchronous:
+message exactly one step later for T = 1 (for longer T the paper adds arrivals earlier). Asynchronous:
 Spiridonoff et al., JMLR 2020.
 """
 
@@ -65,13 +64,13 @@ class SgpOptions(Settings):
 
 @dataclass
 class Mass:
-    """The mass that one worker holds; its coroutines, which switch only at ``await``, share it.
+    """The mass that one worker holds, shared by its coroutines, which switch only at ``await``.
 
     Attributes:
-        x: the biased model [..., d].
-        w: the push-sum weight [..., 1]; None where it is 1 or not used, and not sent.
-        steps: whether the worker has steps to do, so that it keeps what comes.
-        passing: the part of ``whole`` that came since and is to go on; None: there is none.
+        x: biased model [..., d].
+        w: push-sum weight [..., 1]; None where it is 1 or not used, and not sent.
+        steps: whether the worker has steps left and so keeps arriving mass.
+        passing: part of ``whole`` that has arrived since and is to be forwarded; None: nothing.
     """
 
     x: Tensor
@@ -86,7 +85,7 @@ class Mass:
 
     @property
     def whole(self) -> Tensor:
-        """The value whose shares are sent: the model [..., d], or [..., d + 1] with the weight behind it."""
+        """The value whose shares are sent: model [..., d], or [..., d + 1] followed by the weight."""
         return self.x if self.w is None else torch.cat([self.x, self.w], dim=-1)
 
     @whole.setter
@@ -98,11 +97,11 @@ class Mass:
 
     @property
     def notes(self) -> Mapping[str, float]:
-        """The notes of a step: whether a weight is small, so that rounding and gradients are magnified."""
+        """Notes of a step: a warning of a small weight, which magnifies rounding and gradients."""
         return {} if self.w is None or self.w.min() >= LEAST_WEIGHT else {SMALL_WEIGHT_NOTE: 1.0}
 
     def payload(self, share: Tensor) -> Payload:
-        """A ``share`` of ``whole`` as it travels: the weight costs its own bytes, whatever the model does."""
+        """A ``share`` of ``whole`` as a message; the weight's bytes are counted apart from the model's."""
         return share if self.w is None else append_numbers(share[..., :-1], share[..., -1:])
 
 
@@ -124,12 +123,12 @@ def check(options: SgpOptions, workers: int) -> None:
 
 
 def cycle(options: SgpOptions, workers: int) -> int:
-    """Steps after which the graphs repeat themselves; one where they are random."""
+    """Number of steps after which the graphs repeat; 1 for random graphs."""
     return topology.plan(options.topology, workers, options.weights).period or 1
 
 
 def held(options: SgpOptions, sizes: Sizes) -> Held:
-    """Biased and unbiased model, gradient; shares on their way of ``overlap`` steps and the last."""
+    """Biased and unbiased model, gradient; shares in transit of ``overlap`` steps and the last."""
     plan = topology.plan(options.topology, sizes.workers, options.weights)
     neighbours = most_neighbours(plan)
     steps = options.overlap + 1
@@ -153,7 +152,7 @@ def sgp(worker: Worker, options: SgpOptions) -> Program:
 
 
 async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> None:
-    """Run the steps of the synchronous form: mass sent in step k is added in step k + ``overlap``."""
+    """Run the synchronous form: mass sent in step k is added in step k + ``overlap``."""
     state = worker.optimizer.init(mass.x)
     under_way: deque[ops.Handle] = deque()
     async for k in worker.steps():
@@ -167,14 +166,14 @@ async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> 
             mass.whole = mass.whole * _kept_share(worker, plan.at(k))
             if len(under_way) > overlap:
                 mass.whole = mass.whole + await worker.wait(under_way.popleft())
-        # To look at a weight on a device would be to wait for it.
+        # Reading a weight on a device would wait for the device.
         await ops.Publish(k, mass.z, notes=mass.notes if mass.x.device.type == "cpu" else {})
     for handle in under_way:
         mass.whole = mass.whole + await worker.wait(handle)
 
 
 async def push_freely(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> None:
-    """Run the steps of the asynchronous form at this worker's own pace; ``take_in`` adds what arrives."""
+    """Run the asynchronous form at this worker's own pace; ``take_in`` adds arriving mass."""
     state = worker.optimizer.init(mass.x)
     under_way: deque[list[ops.Handle]] = deque()
     async for k in worker.steps():
@@ -199,7 +198,7 @@ async def push_freely(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> N
 
 
 async def take_in(worker: Worker, mass: Mass) -> None:
-    """Add the mass that arrives to this worker's: the service of the asynchronous form."""
+    """Add arriving mass to this worker's: a service of the asynchronous form."""
     while True:
         message = await worker.receive(ops.ANY, like=mass.payload(mass.whole), tag="push")
         mass.whole = mass.whole + message.value
@@ -209,7 +208,7 @@ async def take_in(worker: Worker, mass: Mass) -> None:
 
 
 async def pass_on(worker: Worker, mass: Mass, plan: Plan) -> None:
-    """Send on what arrives once this worker has done its steps, in one piece: no message becomes two."""
+    """Forward arriving mass, in one piece, once this worker has done its steps: no message becomes two."""
     peers = (peer for step in count() for peer in plan.at(step).destinations[worker.rank])
     while True:
         await worker.await_signal("passing")
@@ -221,7 +220,7 @@ async def pass_on(worker: Worker, mass: Mass, plan: Plan) -> None:
 
 @lru_cache(maxsize=64)
 def _from_others(pattern: Pattern) -> Pattern:
-    """The pattern with own weights 0, so that ``mix`` returns only what arrives from others."""
+    """The pattern with own weights 0, so that ``mix`` returns only arriving mass."""
     return replace(pattern, own=(0.0,) * pattern.workers)
 
 

@@ -1,31 +1,31 @@
-"""Decentralised SGD that corrects what plain gossip gets wrong: unequal data, and messages cut short.
+"""Decentralised SGD with corrections to plain gossip: for unequal data, and for compressed messages.
 
 With d(y) the step of the optimiser along y, and W the mixing matrix:
 
-``gradient_tracking``: each worker estimates the mean gradient of all, y_i, and steps along it:
+``gradient_tracking``: each worker steps along y_i, its estimate of the mean gradient of all workers:
 
     y_i(k) = sum_j W_ij y_j(k-1) + g_i(k) - g_i(k-1),   y_i(0) = g_i(0)
     x_i(k+1) = sum_j W_ij (x_j(k) - d(y_j(k)))
 
 The sum of all y is the sum of all gradients at every step, whatever W does, so that with a constant learning
-rate workers with unequal data come to the optimum of all of them, where ``gossip`` stops beside it. W has to
-be doubly stochastic. Bytes per step and worker: twice out-degree x model, in one message. Waits for: the
-neighbours of this step. With ``compression`` Q each average is v_i + sum_j W_ij (Q(v_j) - Q(v_i)), which
-leaves both sums as they are. Source: Pu and Nedic, Mathematical Programming 2021 (arXiv 1805.11454), DSGT;
-d is its learning rate times y with plain SGD, other optimisers are ours.
+rate and unequal data workers reach the common optimum, where ``gossip`` stops beside it. W has to be doubly
+stochastic. Bytes per step and worker: twice out-degree x model, in one message. Waits for: the neighbours of
+this step. With ``compression`` Q each average is v_i + sum_j W_ij (Q(v_j) - Q(v_i)), which keeps both sums.
+Source: Pu and Nedic, Mathematical Programming 2021 (arXiv 1805.11454), DSGT; d is its learning rate times y
+with plain SGD, other optimisers are ours.
 
-``choco_sgd``: what travels are changes of copies, which all neighbours of a worker keep. With Q the
+``choco_sgd``: messages are changes of public copies, which all neighbours of a worker keep. With Q the
 compression, v_j the public copy of worker j's model, v_j(0) = x(0), and consensus step size ``gamma``:
 
     x_i <- x_i - d(g_i)
     q_i = Q(x_i - v_i),   v_j <- v_j + q_j   for i and its neighbours j
     x_i <- x_i + gamma sum_j W_ij (v_j - v_i)
 
-What Q leaves out of a change is in the next one, so that models come together however little is sent, if
-gamma is small enough; the mean of all models stays as it is. A worker keeps the sum of W_ij v_j alone, so W
-has to stay the same. Bytes per step and worker: out-degree x the encoded model. Waits for: the neighbours.
-Without compression and with gamma = 1 it is ``gossip``, adapt then combine. Source: Koloskova, Stich, Jaggi,
-ICML 2019 (arXiv 1902.00340), algorithm 2; v_j(0) = 0 there.
+A part of a change lost in Q is in the next change, so models converge however little is sent, if gamma is
+small enough; the mean of all models is kept. A worker stores only the sum of W_ij v_j, so W must be constant.
+Bytes per step and worker: out-degree x the encoded model. Waits for: the neighbours. Without compression and
+with gamma = 1 it is ``gossip``, adapt then combine. Source: Koloskova, Stich, Jaggi, ICML 2019
+(arXiv 1902.00340), algorithm 2; v_j(0) = 0 there.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def check_tracking(options: TrackingOptions, workers: int) -> None:
 
 
 def cycle_tracking(options: TrackingOptions, workers: int) -> int:
-    """Steps after which the graphs repeat themselves; one where they are random."""
+    """Number of steps after which the graphs repeat; 1 for random graphs."""
     return topology.plan(options.topology, workers, options.weights).period or 1
 
 
 def held_tracking(options: TrackingOptions, sizes: Sizes) -> Held:
-    """Model, gradient, the one before and the tracked one; model and tracked gradient travel together."""
+    """Model, gradient, the previous and the tracked one; model and tracked gradient share a message."""
     plan = topology.plan(options.topology, sizes.workers, options.weights)
     encoded = encoded_share(options.compression)
     in_flight = 2 * (1 + encoded + most_neighbours(plan) + 1) + REPLACED
@@ -119,7 +119,7 @@ def check_choco(options: ChocoOptions, workers: int) -> None:
 
 
 def held_choco(options: ChocoOptions, sizes: Sizes) -> Held:
-    """Model and gradient; the own public copy and the sum of the neighbours'; changes on their way."""
+    """Model and gradient; the own public copy and the sum of the neighbours'; changes in transit."""
     plan = topology.plan(options.topology, sizes.workers, options.weights)
     encoded = encoded_share(options.compression)
     return Held(optimizer=sizes.moments, anchors=2, in_flight=1 + encoded + most_neighbours(plan) + 1)

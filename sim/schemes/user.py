@@ -1,4 +1,4 @@
-"""The user's own scheme: an ``async def`` that takes a worker and its options.
+"""User-defined schemes: an ``async def`` that takes a worker and its options.
 
 ::
 
@@ -13,7 +13,7 @@
             await worker.publish(k, x)
 
 Parameters after the worker are options, which a scenario gives. A scheme with services is a plain function
-that returns a ``Program``. What is a ``Scheme`` already is taken as it is.
+that returns a ``Program``. An object that is a ``Scheme`` already is taken unchanged.
 """
 
 from __future__ import annotations
@@ -52,11 +52,7 @@ _TRIED_WORKERS: Final = 4
 
 
 def user_scheme(path: str) -> Scheme:
-    """The scheme at ``package.module:name``.
-
-    Raises:
-        InputError: nothing is there, or nothing that can be a scheme.
-    """
+    """Load the scheme at ``package.module:name``; ``InputError`` if nothing there can be a scheme."""
     scheme = user_code.load_object(path)
     if isinstance(scheme, Scheme):
         return replace(scheme, name=path)
@@ -69,7 +65,7 @@ def user_scheme(path: str) -> Scheme:
 
 @dataclass(frozen=True)
 class UserScheme(Scheme):
-    """A scheme that does not say whether it is synchronous: a trial of its first steps shows it."""
+    """A scheme that does not declare whether it is synchronous: a trial of its first steps shows it."""
 
     @override
     def in_step(self, options: Settings) -> bool:
@@ -84,7 +80,7 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         raise InputError(f"{quote(path)}: {error}") from None
 
     def program(worker: Worker, options: Settings) -> Program:
-        worker = replace(worker, start=worker.start.clone())  # the users' own code may write into it
+        worker = replace(worker, start=worker.start.clone())  # the user's code may write into it
         given = {name: getattr(options, name) for name in type(options).model_fields}
         with user_code.report_errors(quote(path), SchemeError):
             returned = function(worker, **given)
@@ -114,7 +110,7 @@ class _UserCoroutine(Coroutine[Any, Any, None]):
 
     @property
     def cr_frame(self) -> Any:
-        """The coroutine's frame, in which drivers find the line of an operation that they refuse."""
+        """The coroutine's frame, where drivers find the line of a refused operation."""
         return getattr(self._coroutine, "cr_frame", None)
 
     @override
@@ -150,13 +146,13 @@ class _UserCoroutine(Coroutine[Any, Any, None]):
 
     @property
     def place(self) -> str:
-        """The scheme, and where in its code it is, for errors about an operation."""
+        """The scheme and its current line, for errors about an operation."""
         frame = self.cr_frame
         where = user_code.format_line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
         return f"'{self._path}'{where}"
 
     def _refuse(self, operation: ops.Operation[Any]) -> str:
-        """Say why an operation cannot be; notes which steps are begun and published."""
+        """Reason to refuse an operation, or ""; also records begun and published steps."""
         if why := _find_mistake(operation, self._start):
             return why
         if isinstance(operation, ops.NextStep):
@@ -171,7 +167,7 @@ class _UserCoroutine(Coroutine[Any, Any, None]):
 
 
 _MODELS: Final = frozenset({"point", "leader", "averaged"})
-"""Fields of operations that are like a model, or None perhaps; a published value is one, too."""
+"""Fields of operations that are like a model, or None where that is allowed; so is a published value."""
 _FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
     "value": (Payload, "a tensor, or an encoded one"),
     "like": (Payload, "a tensor, or an encoded one"),
@@ -195,12 +191,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
 
 
 def _find_mistake(operation: ops.Operation[Any], start: Tensor) -> str:
-    """Say what an operation of a user's scheme cannot hold, after "SCHEME "; "" where there is nothing.
-
-    Args:
-        operation: what the scheme awaits.
-        start: the worker's initial model.
-    """
+    """The mistake in an operation of a user's scheme, worded to follow "SCHEME "; "" if there is none."""
     name = ops.name_of(type(operation))
     groups = getattr(operation, "groups", None)
     if groups is not None and not _is_partition_like(groups):
@@ -250,10 +241,7 @@ _Kinds = tuple[type[ops.Operation[Any]], ...]
 
 @lru_cache(maxsize=64)
 def _trial(program: _Program, options: Settings, steps: int) -> tuple[tuple[_Kinds, ...], ...] | None:
-    """The operations of ranks 0 and 1, step by step, with plausible replies; None: they have services.
-
-    Two ranks, since workers may have different roles (active and passive, by even and odd rank).
-    """
+    """Operations of ranks 0 and 1 (active and passive, perhaps), by step; None: they have services."""
     tried = []
     for rank in (0, 1):
         worker = Worker(
@@ -279,10 +267,10 @@ def _trial(program: _Program, options: Settings, steps: int) -> tuple[tuple[_Kin
 def _steps_of(coroutine: Coroutine[Any, Any, None], number: int) -> tuple[_Kinds, ...]:
     steps: list[list[type[ops.Operation[Any]]]] = [[]]
     reply: Any = None
-    for _ in range(_TRIED_OPERATIONS):  # it may never ask whether it is over
+    for _ in range(_TRIED_OPERATIONS):  # it may never ask for its end
         try:
             operation = coroutine.send(reply)
-        except (StopIteration, Exception):  # it may stumble over these replies: judged by what it did so far
+        except (StopIteration, Exception):  # these replies may break it: judged so far
             break
         if isinstance(operation, ops.NextStep):
             steps.append([])
@@ -292,7 +280,6 @@ def _steps_of(coroutine: Coroutine[Any, Any, None], number: int) -> tuple[_Kinds
 
 
 def _only_patterns(program: _Program, options: Settings) -> bool:
-    """Whether the first steps ask for no peer and no clock."""
     tried = _trial(program, options, _FIRST_STEPS)
     return tried is not None and not any(
         issubclass(kind, _POINT_TO_POINT) for steps in tried for kinds in steps for kind in kinds
@@ -300,9 +287,9 @@ def _only_patterns(program: _Program, options: Settings) -> bool:
 
 
 def _repeats_after(program: _Program, options: Settings) -> int:
-    """Steps after which the kinds of operations repeat themselves; 1 where they do not.
+    """Period, in steps, of the kinds of operations; 1 where they do not repeat.
 
-    Judged by the second half of a trial, which has no warm-up, but for its last step, which may be cut off.
+    Judged by the second half of a trial, which has no warm-up, without its last step, perhaps cut off.
     """
     periods = []
     for steps in _trial(program, options, _MANY_STEPS) or ():

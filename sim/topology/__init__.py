@@ -1,4 +1,4 @@
-"""Topologies: who averages with whom at every step, and with which weights.
+"""Topologies: each worker's neighbours at every step, and the mixing weights.
 
 ``plan(entry, workers, weights, seed).at(step)`` is the mixing pattern of a step.
 """

@@ -1,4 +1,4 @@
-"""A topology in numbers: what ``paceline topology show`` prints and draws."""
+"""A topology in numbers, as printed and drawn by ``paceline topology show``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .matrix import Matrix, edges_of, in_degrees, off_diagonal, out_degrees, uni
 from .plan import Plan, plan
 
 EPSILON: Final = 1e-3
-"""Averaging is done when disagreement has shrunk to this."""
+"""Share of the disagreement at which averaging counts as done."""
 MAX_DRAWN_WORKERS: Final = 200
-"""Up to so many workers the record says where to draw each."""
+"""Largest number of workers with positions in the record."""
 MAX_LISTED_EDGES: Final = 100_000
-"""Up to so many edges the record lists them."""
+"""Largest number of edges listed in the record."""
 _DECAY_STEPS: Final = 20, 300
 """The fewest and the most steps of the decay of disagreement."""
 _DECAY_STARTS: Final = 8
@@ -29,14 +29,10 @@ _DECAY_STARTS: Final = 8
 
 
 def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dict[str, Any]:
-    """Everything that is known of a topology, ready for JSON; ``docs/topologies.md`` explains the keys.
+    """All known properties of a topology, ready for JSON; ``docs/topologies.md`` explains the keys.
 
-    Args:
-        entry, workers, weights, seed: as for ``plan``.
-
-    Raises:
-        InputError: as for ``plan``; or there are too many workers.
-        RunError: the eigenvalues of a very large graph do not converge.
+    Arguments are those of ``plan``. Raises ``InputError`` as ``plan``, or for too many workers, and
+    ``RunError`` where the eigenvalues of a very large graph do not converge.
     """
     sequence = plan(entry, workers, weights, seed)
     if workers > MAX_WORKERS and not all(spectra.circulant_row(w) is not None for w in sequence.first):
@@ -81,10 +77,7 @@ def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dic
 
 
 def _rates(sequence: Plan, exact: int | None) -> tuple[float | None, float | None]:
-    """The second-largest eigenvalue modulus and the rate per step.
-
-    Of a periodic sequence the modulus is the norm of the period's product on what the workers disagree in.
-    """
+    """The second-largest eigenvalue modulus (of a period: the product's norm on disagreement) and rate."""
     if sequence.period is None:
         return sequence.rate, sequence.rate
     matrices = sequence.first
@@ -95,7 +88,7 @@ def _rates(sequence: Plan, exact: int | None) -> tuple[float | None, float | Non
 
 
 def _steps(sequence: Plan, exact: int | None, rate: float | None) -> int | None:
-    """Steps until disagreement is at most ``EPSILON`` of what it was; None: not known."""
+    """Steps until disagreement is at most ``EPSILON`` of its start; None: unknown."""
     if sequence.period is None:
         return None if rate is None else max(1, math.ceil(math.log(EPSILON) / math.log(rate))) if rate else 1
     if exact is not None:
@@ -104,7 +97,7 @@ def _steps(sequence: Plan, exact: int | None, rate: float | None) -> int | None:
 
 
 def _decay(sequence: Plan, steps: int | None) -> list[float]:
-    """The share of the disagreement that is left after 0, 1, 2, ... steps, over random starts in all."""
+    """Share of the disagreement left after 0, 1, 2, ... steps, over all random starts together."""
     fewest, most = _DECAY_STEPS
     n = sequence.workers
     x = seeds.generator(0, seeds.SHARED, "topology decay").standard_normal((n, _DECAY_STARTS))
@@ -118,7 +111,7 @@ def _decay(sequence: Plan, steps: int | None) -> list[float]:
 
 
 def _spectrum(sequence: Plan) -> list[tuple[float, float]] | None:
-    """The eigenvalues (real, imaginary) of a static graph's mixing matrix, or of a period's product."""
+    """Eigenvalues (real, imaginary) of a static graph's mixing matrix, or of a period's product."""
     from scipy.sparse import csr_array
 
     if sequence.period is None or sequence.workers > spectra.DENSE:
@@ -136,7 +129,7 @@ def _edges(graph: Matrix, undirected: bool) -> list[tuple[int, int]] | None:
 
 
 def _positions(graph: Matrix) -> NDArray[np.float64]:
-    """Where to draw each worker [n, 2], in the unit square: on a circle where all are alike."""
+    """Drawing position of each worker [n, 2], in the unit square: on a circle where all are alike."""
     import networkx as nx
 
     n = graph.shape[0]

@@ -1,4 +1,4 @@
-"""How a topology is written in a scenario: its name, ``{name: {options ...}}`` or ``{file: graph.json}``."""
+"""A topology's form in a scenario: its name, ``{name: {options ...}}`` or ``{file: graph.json}``."""
 
 from __future__ import annotations
 
@@ -31,14 +31,11 @@ from .graphs.user import from_function
 
 @dataclass(frozen=True)
 class Topology:
-    """What is known of a topology; its row in ``docs/topologies.md``.
+    """A registered topology; its row in ``docs/topologies.md``.
 
     Attributes:
-        name: as in scenarios.
         build: (workers, options, seed) -> the graphs; raises ``InputError`` where there are none.
-        options: the settings model of ``options``.
-        workers: which numbers of workers it accepts, in words.
-        degree: how many others a worker hears in a step, in words.
+        workers, degree: accepted numbers of workers, and number of others heard in a step, in words.
         directed: whether i may hear j without j hearing i.
     """
 
@@ -51,20 +48,19 @@ class Topology:
 
 
 TOPOLOGIES: Final[dict[str, Topology]] = {}
-"""Those that have a name. ``registry`` fills it, since some (matcha) name another one in their options."""
+"""Topologies by name. ``registry`` fills it, since some (matcha) name another one in their options."""
 FILE: Final = Topology("file", files.from_file, files.FileOptions, "as in the file", "as in the file", True)
 
 
 def topology_named(name: str) -> Topology:
-    """Look a topology up; ``file`` is one whose graph is in a file, ``package.module:function`` a user's.
+    """Look up a topology by name, ``file`` (a graph in a file) or a user's ``package.module:function``.
 
-    Raises:
-        InputError: no such topology; names the nearest.
+    Raises ``InputError``, which names the nearest, where there is none.
     """
     if name == FILE.name:
         return FILE
     if is_import_path(name):
-        load_object(name)  # what is not there is refused at once
+        load_object(name)  # refuse a missing one at once
         return Topology(name, partial(from_function, name), static.NoOptions, "as its author says", "", True)
     if name.endswith(files.SUFFIXES):
         raise InputError(f"unknown topology {quote(name)}; for a graph in a file write {{file: {name}}}")
@@ -78,7 +74,7 @@ BRIEF: Final = {"files": "by name"}
 
 
 class TopologyEntry(Named):
-    """A topology, as a field of a scheme's options: its name, ``{name: {options}}`` or ``{file: path}``."""
+    """A topology as an option of a scheme: its name, ``{name: {options}}`` or ``{file: path}``."""
 
     kind: ClassVar[str] = "topology"
     example: ClassVar[str] = "{ring_lattice: {degree: 4}}"
@@ -90,10 +86,9 @@ class TopologyEntry(Named):
 
     @classmethod
     def of(cls, written: object) -> Self:
-        """The entry for what could stand in a scenario.
+        """Parse an entry from its form in a scenario.
 
-        Raises:
-            InputError: no such topology, or wrong options; names the key and the nearest valid choice.
+        Raises ``InputError`` for wrong names or options, with the key and the nearest valid choice.
         """
         try:
             return cls.model_validate(written)
@@ -114,7 +109,7 @@ class TopologyEntry(Named):
     def _write(  # type: ignore[override]
         self, plain: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> Any:
-        """With the context ``BRIEF`` a file's name alone, without what was read from it."""
+        """With the context ``BRIEF`` the name of a file only, without its contents."""
         if self.name == FILE.name and info.context == BRIEF:
             return {self.name: self.options.model_dump(mode="json")["path"]}
         return super()._write(plain, info)

@@ -1,4 +1,4 @@
-"""MATCHA: a graph's edges in matchings, each of which is used in a random share of the steps.
+"""MATCHA: a graph's edges in matchings, each active in a random share of the steps.
 
 Source: Wang, Sahu, Yang, Joshi and Kar, arXiv 1905.09435.
 """
@@ -25,12 +25,12 @@ from .spectra import DENSE, laplacian_ends
 _DEFAULT_GRAPH: Final = "ring_lattice"
 _MAX_ROUNDS: Final = 200
 _PRECISION: Final = 1e-7
-"""How near the activation's second eigenvalue comes to its largest possible value, and in how many rounds."""
+"""Relative precision of the activation's second eigenvalue, and the most rounds to reach it."""
 _MAX_WORK: Final = 30_000
-"""Edges times the largest degree, which the number of matchings follows: beyond, it takes minutes."""
+"""Edges times the largest degree, to which the number of matchings is close: beyond, it takes minutes."""
 
 _GRAPH_SCHEMA: Final = {"type": ["string", "object"], "examples": ["ring_lattice"]}
-"""Not the whole schema of a topology, which would have itself inside."""
+"""Instead of the whole schema of a topology, which would contain itself."""
 
 
 class MatchaOptions(Settings):
@@ -46,13 +46,13 @@ class MatchaOptions(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Decomposition:
-    """A graph, taken apart by MATCHA.
+    """A graph's decomposition by MATCHA.
 
     Attributes:
         matchings: adjacencies [n, n] that add up to the graph's.
         probabilities: how often each is active [number of matchings].
         share: the weight a of an active edge: W = I - a L.
-        rate: per step, by how much disagreement shrinks in mean square.
+        rate: factor per step by which disagreement shrinks in mean square.
     """
 
     matchings: tuple[Matrix, ...]
@@ -114,7 +114,7 @@ def _analyse(workers: int, edges: tuple[tuple[int, int], ...], budget: float) ->
 
 
 def decompose(workers: int, edges: Sequence[tuple[int, int]]) -> list[Matrix]:
-    """Matchings that hold every edge once: the colours of a greedy edge colouring (DSATUR)."""
+    """Split the edges into matchings: the colours of a greedy edge colouring (DSATUR)."""
     import networkx as nx
 
     graph: nx.Graph[int] = nx.Graph()
@@ -129,11 +129,11 @@ def decompose(workers: int, edges: Sequence[tuple[int, int]]) -> list[Matrix]:
 def activation(laplacians: Sequence[Floats], budget: float) -> Floats:
     """The probabilities p that maximise lambda_2(sum_j p_j L_j) with a mean of at most ``budget``.
 
-    A concave function, so that planes that touch it bound it from above; each round solves a linear programme
-    over the planes known so far (Kelley) and adds those at its solution. Source: Wang et al., problem (4).
+    The function is concave, so tangent planes bound it from above; each round solves a linear programme over
+    the known planes (Kelley) and adds those at its solution. Source: Wang et al., problem (4).
     """
     from scipy.linalg import eigh
-    from scipy.optimize import linprog  # takes a fifth of a second to import, for MATCHA alone
+    from scipy.optimize import linprog  # a fifth of a second, for MATCHA alone
 
     number, n = len(laplacians), laplacians[0].shape[0]
     largest, best = -np.inf, np.full(number, budget)
@@ -145,7 +145,7 @@ def activation(laplacians: Sequence[Floats], budget: float) -> Floats:
         second = float(values[0])
         if second > largest:
             largest, best = second, point
-        # Where eigenvalues coincide, each eigenvector gives a plane of its own.
+        # Where eigenvalues coincide, each eigenvector gives its own plane.
         for vector in vectors[:, values < second + 1e-6 * max(second, 1.0)].T:
             planes.append(np.array([float(vector @ each @ vector) for each in laplacians]))
         solved = linprog(

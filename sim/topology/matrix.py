@@ -1,4 +1,4 @@
-"""Sparse matrices for graphs and weights: row i is what worker i hears.
+"""Sparse matrices for graphs and weights: row i belongs to receiver i.
 
 An *adjacency* has a 1 at [i, j] where i hears j != i; a *mixing matrix* W has there the weight that i
 gives to j's value, and its own weight on the diagonal.
@@ -23,14 +23,13 @@ else:
     Matrix = Any
 
 MAX_EDGES: Final = 20_000_000
-"""A graph with more directed edges is refused: it would not fit into memory."""
+"""Largest number of directed edges: a larger graph would not fit into memory."""
 
 
 def adjacency(workers: int, receivers: ArrayLike, sources: ArrayLike) -> Matrix:
-    """The graph in which ``receivers[k]`` hears ``sources[k]``; repeated edges and loops are left out.
+    """The graph in which ``receivers[k]`` hears ``sources[k]``, without repeated edges and loops.
 
-    Raises:
-        InputError: too many edges.
+    Raises ``InputError`` for more than ``MAX_EDGES``.
     """
     from scipy.sparse import csr_array
 
@@ -74,12 +73,12 @@ def circulant(workers: int, offsets: Iterable[int]) -> Matrix:
 
 
 def in_degrees(graph: Matrix) -> NDArray[np.int64]:
-    """How many others each worker hears [n]."""
+    """Number of others that each worker hears [n]."""
     return np.diff(graph.indptr).astype(np.int64)
 
 
 def out_degrees(graph: Matrix) -> NDArray[np.int64]:
-    """How many others hear each worker [n]."""
+    """Number of others that hear each worker [n]."""
     return np.bincount(graph.indices, minlength=graph.shape[0]).astype(np.int64)
 
 
@@ -108,14 +107,14 @@ def is_symmetric(matrix: Matrix, tolerance: float = 0.0) -> bool:
 
 
 def support(matrix: Matrix) -> Matrix:
-    """The adjacency of who gives a weight other than 0 to whom."""
+    """The adjacency of all weights other than 0."""
     graph = off_diagonal(matrix)
     graph.data[:] = 1.0
     return graph
 
 
 def union(matrices: Sequence[Matrix]) -> Matrix:
-    """The adjacency of who gives a weight other than 0 to whom in any of the mixing matrices."""
+    """The adjacency of all weights other than 0 in any of the mixing matrices."""
     total = support(matrices[0])
     for w in matrices[1:]:
         total = total + support(w)
@@ -130,7 +129,7 @@ def with_diagonal(off: Matrix, own: NDArray[np.floating[Any]]) -> Matrix:
 
 
 def keeping_rest(off: Matrix) -> Matrix:
-    """The mixing matrix with the weights ``off`` for others, and what is missing to 1 as own weights."""
+    """The mixing matrix with the weights ``off`` for others, and own weights that complete rows to 1."""
     return with_diagonal(off, 1.0 - row_sums(off))
 
 
@@ -162,7 +161,7 @@ def laplacian(workers: int, edges: NDArray[np.int64]) -> Matrix:
 
 
 def need_undirected(graph: Matrix, name: str) -> None:
-    """Raise ``InputError`` where somebody hears another who does not hear back."""
+    """Raise ``InputError`` where a worker hears another that does not hear it."""
     if not is_symmetric(graph):
         raise InputError(f"{name} weights need an undirected graph; use uniform or column_stochastic")
 

@@ -1,4 +1,4 @@
-"""A plan: the mixing pattern of every step, from a topology, a rule for weights and a number of workers."""
+"""Plans: the mixing pattern of every step, from a topology, a rule for weights and n workers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ AUTO: Final = "auto"
 GIVEN: Final = "given"
 """Names of weights that are no rule: the choice that ``plan`` makes, and the topology's own."""
 WEIGHT_TOLERANCE: Final = 1e-12
-"""How far a sum of weights may be from 1."""
+"""Largest difference of a sum of weights from 1."""
 SAMPLED_STEPS: Final = 16
-"""Steps of an endless sequence that are looked at to judge it."""
+"""Steps by which an endless sequence is judged."""
 CACHED_STEPS: Final = 64
-"""Steps of an endless sequence whose matrices and patterns are kept at hand."""
+"""Steps of an endless sequence whose matrices and patterns are cached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +71,12 @@ class Plan:
 
     @cached_property
     def row_stochastic(self) -> bool:
-        """Whether what everybody takes sums to 1."""
+        """Whether the weights that each worker gives sum to 1."""
         return all(bool(np.all(abs(row_sums(w) - 1.0) <= WEIGHT_TOLERANCE)) for w in self.first)
 
     @cached_property
     def column_stochastic(self) -> bool:
-        """Whether what everybody gives sums to 1: the mean is conserved."""
+        """Whether the weights given to each worker's value sum to 1: the mean is conserved."""
         return all(bool(np.all(abs(w.sum(axis=0) - 1.0) <= WEIGHT_TOLERANCE)) for w in self.first)
 
     @cached_property
@@ -86,7 +86,7 @@ class Plan:
 
     @cached_property
     def undirected(self) -> bool:
-        """Whether in every step every worker hears all those who hear it."""
+        """Whether in every step every worker hears all workers that hear it."""
         return all(is_symmetric(support(w)) for w in self.first)
 
     @cached_property
@@ -97,11 +97,9 @@ class Plan:
 
 @lru_cache(maxsize=64)
 def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed: int = 0) -> Plan:
-    """The mixing matrices of a topology.
+    """The mixing matrices of a topology, an entry or the name of one without options, for n ``workers``.
 
     Args:
-        topology: an entry, or the name of a topology without options.
-        workers: number of workers n.
         weights: a rule's name; ``auto`` is the topology's own weights if it has some, else uniform where that
             conserves the mean, else metropolis (uniform on a directed graph).
         seed: of the run; random graphs are drawn from (seed, topology, step).
@@ -136,7 +134,6 @@ def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed:
 
 
 def _chosen(name: str, graphs: Graphs, weights: str) -> str:
-    """The rule that ``weights`` means for these graphs."""
     if weights == AUTO:
         return _usual(graphs)
     if weights == GIVEN and not graphs.weighted:
@@ -161,7 +158,6 @@ def _usual(graphs: Graphs) -> str:
 
 
 def _refuse_sums(sequence: Plan) -> None:
-    """Raise ``InputError`` where neither the rows nor the columns of the matrices sum to 1."""
     if sequence.row_stochastic or sequence.column_stochastic:
         return
     for w in sequence.first:

@@ -1,4 +1,4 @@
-"""The registry of topologies: name -> builder, options, what it accepts. Nothing else."""
+"""Registry of topologies: name -> builder, options, accepted numbers of workers."""
 
 from __future__ import annotations
 

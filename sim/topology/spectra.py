@@ -1,4 +1,4 @@
-"""How fast averaging works: eigenvalues of mixing matrices, and norms of their products.
+"""The speed of averaging: eigenvalues of mixing matrices, and norms of their products.
 
 Circulant matrices are solved by a Fourier transform, others up to ``DENSE`` workers by a full
 decomposition, larger ones by Lanczos and Arnoldi iterations on the sparse matrix.
@@ -19,19 +19,19 @@ from ..seeds import Floats
 from .matrix import Matrix, edges_of, is_symmetric, laplacian, row_sums, union
 
 DENSE: Final = 500
-"""Up to so many workers matrices are decomposed in full."""
+"""Largest number of workers whose matrices are decomposed in full."""
 EXACT: Final = 1e-10
 """A norm below this is rounding: averaging is exact."""
 _SYMMETRY_ROUNDING: Final = 1e-13
-"""How far [i, j] and [j, i] of a symmetric matrix may differ."""
+"""Largest difference of [i, j] and [j, i] in a symmetric matrix."""
 _LANCZOS_RESIDUAL: Final = 1e-9
 """Of Lanczos vectors; the error of a simple eigenvalue is its square over the distance to the next."""
 _SLOW_RESTARTS: Final = 12
 """Restarts after which Lanczos counts as slow."""
 _MAX_FACTOR_NUMBERS: Final = 5 * 10**7
-"""At most so many numbers in a factor of a matrix."""
+"""Most numbers in a factor of a matrix."""
 _NORM_ROUNDING: Final = 1e-13
-"""Disagreement below this share of what it was at the start is rounding."""
+"""Disagreement below this share of its start is rounding."""
 _MODULUS_ROUNDING: Final = 1e-14
 """A modulus this near to 1 does not contract."""
 _PROVEN: Final = ("laplacian", "fdla")
@@ -41,8 +41,7 @@ _PROVEN: Final = ("laplacian", "fdla")
 def spectrum(w: Matrix) -> NDArray[np.complex128]:
     """All eigenvalues of a mixing matrix [n, n], the largest modulus first.
 
-    Raises:
-        InputError: neither circulant nor small enough.
+    Raises ``InputError`` for a large one that is not circulant.
     """
     row = circulant_row(w)
     if row is not None:
@@ -57,10 +56,8 @@ def spectrum(w: Matrix) -> NDArray[np.complex128]:
 def second_modulus(w: Matrix) -> float:
     """The second-largest eigenvalue modulus of a row- or column-stochastic matrix [n, n].
 
-    The eigenvalue 1 of the vector of ones is moved to 0 by subtracting J = 11'/n (Brauer); the others stay.
-
-    Raises:
-        RunError: the iteration does not converge.
+    Subtracting J = 11'/n moves the eigenvalue 1 of the vector of ones to 0 (Brauer); the others stay. Raises
+    ``RunError`` where the iteration does not converge.
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
 
@@ -103,7 +100,7 @@ def laplacian_ends(graph: Matrix) -> tuple[float, float]:
 
 
 def circulant_row(matrix: Matrix) -> Floats | None:
-    """The first row [n] of a matrix each of whose rows is the one above shifted by one; else None."""
+    """The first row [n] of a circulant matrix (each row is the previous one shifted by one); else None."""
     n = matrix.shape[0]
     counts = np.diff(matrix.indptr)
     if not (counts == counts[0]).all():
@@ -121,7 +118,7 @@ def circulant_row(matrix: Matrix) -> Floats | None:
 
 
 def product_norm(matrices: list[Matrix]) -> float:
-    """How far one period can leave the workers apart: the norm of (I - J) W_T ... W_1 (I - J).
+    """The norm of (I - J) W_T ... W_1 (I - J): the largest disagreement that one period leaves.
 
     For doubly stochastic matrices this is the distance of their product from J in the spectral norm.
     """
@@ -158,10 +155,10 @@ def product_norm(matrices: list[Matrix]) -> float:
 
 
 def exact_after(matrices: list[Matrix]) -> int | None:
-    """After how many steps of a sequence of that period everybody has the mean, to rounding; None: never.
+    """Number of steps of a periodic sequence until all have the mean, to rounding; None: never.
 
-    Looked for within one period, or log2 n steps if that is longer, on random starts: what is exact for them
-    is exact for all with probability 1.
+    Searched within one period, or log2 n steps if longer, on random starts: exactness for
+    them is exactness for all with probability 1.
     """
     n = matrices[0].shape[0]
     x = np.stack([_start(n), np.roll(_start(n), n // 3)], axis=1)
@@ -174,7 +171,7 @@ def exact_after(matrices: list[Matrix]) -> int | None:
 
 
 def steps_until(matrices: list[Matrix], epsilon: float) -> int:
-    """How many steps shrink any disagreement to ``epsilon`` of itself, for a sequence of that period.
+    """Number of steps of a periodic sequence that shrink any disagreement to ``epsilon`` of itself.
 
     Within the first period this is counted step by step, later bounded by whole periods: T ln(epsilon) /
     ln(norm of the period's product).
@@ -188,7 +185,7 @@ def steps_until(matrices: list[Matrix], epsilon: float) -> int:
 
 
 def transient_iterations(workers: int, modulus: float) -> dict[str, float]:
-    """Estimates, up to a constant, of the steps until decentralised SGD is as fast as with exact averages.
+    """Steps, up to a constant, until decentralised SGD is as fast as with exact averages.
 
     n^3 rho^4 / (1 - rho)^2 for equal data on all workers and with (1 - rho)^4 for unequal data (after
     Ying et al., NeurIPS 2021).
@@ -199,7 +196,7 @@ def transient_iterations(workers: int, modulus: float) -> dict[str, float]:
 
 
 def _start(n: int) -> Floats:
-    """A fixed start for iterations, so that they give the same bits every time."""
+    """A fixed start of iterations, so that they give the same bits every time."""
     x = seeds.generator(0, seeds.SHARED, "spectra").standard_normal(n)
     return np.asarray(x - x.mean())
 
@@ -218,13 +215,10 @@ def _lanczos(operator: Any, **options: Any) -> Floats:
 
 
 def _ends(matrix: Matrix, which: str, count: int) -> Floats:
-    """The largest (LA) or smallest (SA) eigenvalues of a large symmetric matrix.
+    """The largest (LA) or smallest (SA) eigenvalues of a large symmetric matrix, by Lanczos.
 
-    By Lanczos; where eigenvalues crowd at the end, as on long rings and grids, with shift and invert, if the
-    matrix has a narrow enough band to be factorised.
-
-    Raises:
-        RunError: the iteration does not converge.
+    Where eigenvalues crowd at the end, as on long rings and grids, by shift and invert, if the matrix has a
+    narrow enough band to be factorised. Raises ``RunError`` where the iteration does not converge.
     """
     from scipy.sparse.linalg import ArpackNoConvergence
 
@@ -242,7 +236,7 @@ def _ends(matrix: Matrix, which: str, count: int) -> Floats:
 
 
 def _beyond(matrix: Matrix, sign: float, options: dict[str, Any]) -> Floats:
-    """The eigenvalues at the upper (1) or lower (-1) end, by shift and invert from just beyond it."""
+    """Eigenvalues at the upper (1) or lower (-1) end, by shift and invert from just beyond it."""
     from scipy.sparse import csc_array, diags_array
     from scipy.sparse.linalg import LinearOperator, splu
 
@@ -267,18 +261,11 @@ def _band(matrix: Matrix) -> int:
 
 
 def refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool) -> None:
-    """Refuse mixing matrices whose powers do not converge to one common value.
+    """Raise ``InputError``, with the reason, for one period's mixing matrices that do not contract.
 
     Matrices without negative weights contract exactly where all workers reach each other and the lengths of
-    the walks have no common divisor, which one positive own weight rules out (Perron and Frobenius).
-
-    Args:
-        name, rule: for the message.
-        matrices: those of one period.
-        endless: they are but the first of an endless random sequence, which is not judged by them.
-
-    Raises:
-        InputError: they do not contract, and why.
+    the walks have no common divisor, which one positive own weight rules out (Perron and Frobenius). The
+    beginning of an ``endless`` random sequence does not decide.
     """
     from scipy.sparse.csgraph import connected_components
 

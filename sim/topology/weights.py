@@ -1,4 +1,4 @@
-"""Mixing weights for a graph. Adjacency [n, n] in, mixing matrix W [n, n] out: row i is the receiver."""
+"""Rules for mixing weights: adjacency [n, n] in, mixing matrix W [n, n] out; row i is the receiver."""
 
 from __future__ import annotations
 
@@ -22,17 +22,13 @@ from .matrix import (
 from .spectra import laplacian_ends, second_modulus
 
 MAX_FDLA_WORKERS: Final = 100
-"""Half a minute's work; the time grows with the fourth power or so."""
+"""Half a minute's work; the time grows with about the fourth power."""
 
 
 def least_norm(graph: Matrix) -> Matrix:
-    """The symmetric weights on a graph with the least norm of W - J, to about 1e-9.
+    """The symmetric weights on a graph with the least norm of W - J, to about 1e-9; raises as ``fdla``.
 
     Source: Xiao and Boyd, Systems & Control Letters 2004, problem (16).
-
-    Raises:
-        InputError: the graph is directed, not connected or too large, or cvxpy is not installed.
-        RunError: the solver fails.
     """
     from scipy.sparse import csr_array, triu
     from scipy.sparse.csgraph import connected_components

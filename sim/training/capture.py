@@ -1,20 +1,17 @@
-"""The tensor operations of a computation, written down once and done again.
+"""Tapes: the tensor operations of a computation, recorded once and replayed.
 
-``torch.func.vmap`` and autograd find out anew, at every call, which operations on all workers' tensors a loss
-and its backward pass come to. Of small models that takes as long as the operations themselves. A *tape* holds
-these operations for inputs of one shape and layout, and does them with others: the same ones, with the same
-bits.
+``torch.func.vmap`` and autograd work out at every call which operations on all workers' tensors a loss and
+its backward pass consist of. For small models that takes as long as the operations themselves. A *tape* holds
+these operations for inputs of one shape and layout and replays them with others: the same operations, the
+same bits. It knows nothing of its code, which must do the same at every call. Before a tape replaces its
+code, its results are compared with the code's, to the bit, on other inputs than those of the recording.
 
-A tape knows nothing of the code that it came from, so that this has to do the same whenever it is called.
-What a tape gives is compared with what that code gives, to the bit, on other inputs than those that it was
-made with, before it takes its place.
+Several threads may share a tape's operations where they give the bits of one thread: that is tried, too, on
+some inputs for every shape and number of threads. They do not where each sums a part of one number, which a
+few inputs need not show: a tape with such an operation is for one thread.
 
-Several threads may share a tape's operations, where they give the bits of one thread: that is tried, too, on
-some inputs for every shape and number of threads. They do not where each adds up a part of one number, which
-few inputs may not show: a tape with such an operation is for one thread.
-
-Workers that do not wait for each other come in batches of many sizes. Two tapes of inputs that differ in
-their number of rows say what the tape is for any number, as long as what differs in the tapes grows evenly.
+Workers that do not wait for each other come in batches of many sizes. Two tapes of inputs with different
+numbers of rows determine the tape for any number, as long as their differences grow evenly.
 """
 
 from __future__ import annotations
@@ -39,13 +36,13 @@ Computation = Callable[..., tuple[Tensor, ...]]
 CALLS_BEFORE: Final = 8
 """Calls with inputs of one shape before they get a tape, which takes as long to make as a few calls."""
 MOST_TAPES: Final = 256
-"""Shapes that get one."""
+"""Largest number of shapes with a tape."""
 CALLS_COMPARED: Final = 3
 """Calls for which several threads have to give the bits of one thread before they share a tape."""
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the operations below autograd and ``torch.func``, and what goes into them and comes out."""
+    """Records the operations below autograd and ``torch.func``, with their inputs and results."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -70,14 +67,12 @@ class _Call:
     """One operation of a tape.
 
     Attributes:
-        operation: of torch.
         arguments: its positional arguments, without those that are tensors of the tape.
         tensors: (position, number) of these.
         lists: (position, (place, number)...) of those that are in lists.
-        keywords: its other arguments.
-        results: numbers of the tensors that it returns, None for what is no tensor.
+        results: numbers of the returned tensors, None for other results.
         many: whether it returns several.
-        last: numbers of the tensors that nobody needs any more.
+        last: numbers of the tensors that are not needed after it.
     """
 
     operation: Callable[..., Any]
@@ -92,13 +87,9 @@ class _Call:
 
 @dataclass(frozen=True)
 class Tape:
-    """Operations on numbered tensors, of which the first are the inputs.
+    """Operations on ``size`` numbered tensors: the first are the inputs, ``outputs`` the results.
 
-    Attributes:
-        calls: in order.
-        size: how many tensors there are.
-        outputs: numbers of what comes out.
-        for_threads: whether no operation makes one number of more than one from each row.
+    ``for_threads``: no operation reduces more than one number per row to a single number.
     """
 
     calls: tuple[_Call, ...]
@@ -107,7 +98,7 @@ class Tape:
     for_threads: bool
 
     def play(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Do the operations with these inputs."""
+        """Replay the operations with these inputs."""
         tensors: list[Any] = [*inputs, *[None] * (self.size - len(inputs))]
         with torch.no_grad():
             for call in self.calls:
@@ -132,7 +123,7 @@ class Tape:
 
 
 def count_flop(call: Callable[[], object]) -> tuple[int, bool]:
-    """Floating-point operations in the products of matrices of a call, and whether it has convolutions.
+    """Floating-point operations in the matrix products of a call, and whether it has convolutions.
 
     As ``torch.utils.flop_counter.FlopCounterMode`` counts them, which imports torch._dynamo, for a second.
     """
@@ -148,7 +139,7 @@ def count_flop(call: Callable[[], object]) -> tuple[int, bool]:
 
 
 def record(computation: Computation, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tape | None]:
-    """What a computation gives, and its tape; None where it cannot be told what became of a tensor."""
+    """The results of a computation, and its tape; None where the fate of a tensor is unclear."""
     recorder = _Recorder()
     with recorder:
         outputs = computation(*inputs)
@@ -161,13 +152,13 @@ def _tape(
     outputs: Sequence[Tensor],
 ) -> Tape | None:
     numbers = {id(tensor): number for number, tensor in enumerate(inputs)}
-    roots = {id(tensor): tensor for tensor in inputs}  # of a view: the tensor that it is a view of
+    roots = {id(tensor): tensor for tensor in inputs}  # of a view: its base
     places = {_place(tensor, tensor): number for number, tensor in enumerate(inputs)}
     size, written, for_threads = len(inputs), [], True
     for operation, arguments, keywords, result in calls:
         if any(isinstance(value, Tensor) for value in keywords.values()):
             return None
-        if torch.Tag.inplace_view in operation.tags:  # it had another shape or layout before
+        if torch.Tag.inplace_view in operation.tags:  # it changes shape or layout in place
             return None
         tensors = _known(arguments, numbers)
         lists = [(at, _known(each, numbers)) for at, each in enumerate(arguments) if isinstance(each, list)]
@@ -197,13 +188,13 @@ def _tape(
 
 
 def _is_view(tensor: Tensor, base: Tensor) -> bool:
-    """Whether a tensor is made of elements of another one, in its memory, as they stand there."""
+    """Whether a tensor consists of elements of ``base``, unchanged, in its memory."""
     same = tensor.untyped_storage()._cdata == base.untyped_storage()._cdata and tensor.dtype == base.dtype
     return same and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _place(tensor: Tensor, base: Tensor) -> tuple[Any, ...]:
-    """Which elements of the memory of ``base`` a tensor is made of."""
+    """A key of the elements of the memory of ``base`` that a tensor consists of."""
     return id(base), tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
@@ -231,7 +222,7 @@ def _needed(written: Sequence[Any], ends: tuple[int, ...]) -> tuple[_Call, ...]:
         used = {number for _, number in (*tensors, *(pair for _, pairs in lists for pair in pairs))}
         own = list(arguments)
         for position, _ in tensors:
-            own[position] = None  # what was recorded is not kept
+            own[position] = None  # drop the recorded tensor
         for position, pairs in lists:
             places = dict(pairs)
             own[position] = [None if k in places else each for k, each in enumerate(own[position])]
@@ -248,9 +239,9 @@ def _needed(written: Sequence[Any], ends: tuple[int, ...]) -> tuple[_Call, ...]:
 
 
 def stretched(rows: int, one: tuple[int, Tape], other: tuple[int, Tape]) -> Tape | None:
-    """The tape for so many ``rows`` of inputs, by those for two other numbers; None where they do not say.
+    """Interpolate the tape for ``rows`` of inputs from two others; None where they differ in another way.
 
-    It may be wrong: what looks the same in two of them, or as if it grew evenly, need not.
+    It may be wrong: equal parts, or differences that seem to grow evenly, prove nothing.
     """
     (of_one, tape), (of_other, like) = one, other
 
@@ -283,16 +274,14 @@ def stretched(rows: int, one: tuple[int, Tape], other: tuple[int, Tape]) -> Tape
 
 
 class Captured:
-    """A computation that goes by tapes where it has been called often enough.
+    """A computation that is replaced by tapes once it has been called often enough.
 
-    Args:
-        computation: a function that does the same operations on all tensors of one shape and layout, each of
-            which has rows.
+    It must do the same operations on all tensors of one shape and layout, each of which has rows.
     """
 
     def __init__(self, computation: Computation) -> None:
         self._computation = computation
-        # How often so many threads have given the bits of one, or that they have not.
+        # Calls in which n threads gave the bits of one; None: they did not.
         self._alike: defaultdict[tuple[tuple[Any, ...], int], int | None] = defaultdict(int)
         self._called: Counter[tuple[Any, ...]] = Counter()
         self._tried: dict[tuple[Any, ...], Tape | None] = {}
@@ -300,13 +289,13 @@ class Captured:
         self._recorded: defaultdict[tuple[Any, ...], dict[int, Tape]] = defaultdict(dict)
 
     def __call__(self, *inputs: Tensor, threads: int = 1) -> tuple[Tensor, ...]:
-        """What the computation gives; so many ``threads`` of torch may share its tape."""
+        """Run the computation; ``threads`` of torch may share its tape."""
         key = tuple((tensor.shape, tensor.stride(), tensor.storage_offset()) for tensor in inputs)
         tape = self._tapes.get(key)
         if tape is not None:
             try:
                 return self._play(key, tape, inputs, threads)
-            except (RuntimeError, LookupError):  # say, a class that is none: the code itself says where
+            except (RuntimeError, LookupError):  # the code itself says where, as for a wrong class
                 return self._computation(*inputs)
         called = self._called[key] = self._called[key] + 1
         if called <= CALLS_BEFORE and len(self._tried) < MOST_TAPES:
@@ -330,7 +319,7 @@ class Captured:
     def _play(
         self, key: tuple[Any, ...], tape: Tape, inputs: Sequence[Tensor], threads: int
     ) -> tuple[Tensor, ...]:
-        """What a tape gives, by several threads where they give the same."""
+        """Replay a tape, by several threads where they give the same bits."""
         alike = self._alike[key, threads] if threads > 1 and tape.for_threads else None
         if alike is None:
             return tape.play(inputs)
@@ -344,13 +333,12 @@ class Captured:
 
 
 def _apart_from_rows(inputs: Sequence[Tensor]) -> tuple[Any, ...]:
-    """What inputs have in common that differ in nothing but how many rows all of them have."""
+    """A key shared by all inputs that differ in their common number of rows only."""
     even = len({len(tensor) for tensor in inputs}) == 1
     return tuple((tensor.shape[even:], tensor.stride(), tensor.storage_offset()) for tensor in inputs)
 
 
 def _gives(tape: Tape, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-    """Whether a tape gives the bits that the code itself has given."""
     try:
         return all(_same_bits(a, b) for a, b in zip(tape.play(inputs), outputs, strict=True))
     except (RuntimeError, LookupError):

@@ -1,9 +1,9 @@
 """Gradients of many workers, evaluated late and together.
 
-A worker's gradient is a function of its parameters when the computation starts, and nobody can see
-it before the computation ends. So nothing is evaluated until a value is needed; then everything
-in flight is evaluated in one ``torch.func.vmap`` batch, or in a loop. The two may differ in the last bits, so
-that a fixed rule chooses between them (``choose_method``), and no stopwatch.
+A worker's gradient is a function of its parameters when the computation begins, and nobody can see it before
+the computation ends. So nothing is evaluated until a value is needed; then everything in flight is evaluated
+in one ``torch.func.vmap`` batch, or in a loop. The two may differ in the last bits, so a fixed rule, and no
+stopwatch, chooses between them (``choose_method``).
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ Method = Literal["batched", "looped"]
 CHUNK_BYTES: Final = 64 * 2**20
 """Parameters of one batched evaluation on a CPU; bounds its memory."""
 DEVICE_SHARE: Final = 16
-"""On a GPU they may take this part of its memory: their gradients and what lies between need room too. A part
-of what is free would be nearer to what fits, but the same seed must be cut into the same batches again."""
+"""Inverse of these parameters' share of a GPU's memory: gradients and intermediate values need room too. A
+share of the free memory would fit better, but the same seed must be cut into the same batches again.
+"""
 
 BATCHED_WORKERS: Final = 8
 """The fewest workers of a batch on a CPU; with fewer, making the batch costs more than it saves."""
@@ -42,12 +43,13 @@ WORKERS_OF_THREAD: Final = 16
 BATCHED_PARAMETERS: Final = 100_000
 """The largest model, in parameters, of a batch on a CPU; batches of larger ones do not fit into its cache."""
 BATCHED_FLOP: Final = 100_000_000
-"""The most floating-point operations of one gradient in a batch on a CPU; with more of them, the calls that a
-batch saves no longer count."""
+"""The most floating-point operations of one gradient in a batch on a CPU; with more of them, the saved calls
+no longer count.
+"""
 
 
 def chunk_bytes(device: torch.device) -> int:
-    """Bytes that the parameters of one batched evaluation may take on ``device``."""
+    """Largest size in bytes of the parameters of one batched evaluation on ``device``."""
     if device.type != "cuda":
         return CHUNK_BYTES
     return int(torch.cuda.get_device_properties(device).total_memory) // DEVICE_SHARE
@@ -58,12 +60,9 @@ class TrainingProblem:
     """A workload, spread over workers.
 
     Attributes:
-        workload: what is trained.
-        batches: which examples a worker sees in which batch.
-        method: ``batched`` or ``looped``.
-        sampler: draws and weighs the examples in the place of ``batches``; None: all count the same.
-        threads: tells how many threads of torch may share what all workers do together, on a CPU and where
-            that changes no bit. Whoever runs a job may set it.
+        sampler: draws and weighs the examples instead of ``batches``; None: all count the same.
+        threads: returns the number of torch threads that may share the work of all workers, on a CPU and
+            where that changes no bit. The owner of a job may set it.
     """
 
     workload: Workload
@@ -81,15 +80,14 @@ class TrainingProblem:
         if start.device.type == "cpu" and self.method == "batched" and self.workload.steady:
             self._batched = Captured(self._batched)
         self._alone: GradientFunction | None = gradient_on and gradient_on(start.device)
-        # How many gradients are evaluated at once; less after the memory was not enough.
+        # Gradients per batch; fewer once the memory was too small.
         copies = 1 if self.sampler is None else self.sampler.batch_size  # each example has a gradient
         self._at_once = max(1, chunk_bytes(start.device) // (copies * start.numel() * start.element_size()))
 
     def threads_at(self, index: int) -> int:
-        """How many threads may share what all workers do with their gradients ``index``.
+        """Number of threads that may share the work of all workers on gradients ``index``.
 
-        One at first: to count this machine's cores takes longer than the few steps of a short run. And no
-        more than have enough to do.
+        One at first: counting this machine's cores takes longer than a short run's steps.
         """
         most = len(self.batches.shards) // WORKERS_OF_THREAD
         if index < CALLS_BEFORE or most < 2 or self.workload.start.device.type != "cpu":
@@ -127,11 +125,7 @@ class TrainingProblem:
             yield
 
     def gradients(self, workers: list[int], indices: list[int], points: list[Tensor]) -> list[Evaluated]:
-        """Gradients of several workers at once; ``points[i]`` is [d].
-
-        Raises:
-            RunError: not even one of them fits into the memory.
-        """
+        """Gradients at ``points[i]`` [d] of several workers at once; ``RunError`` if not even one fits."""
         twice = self.sampler is not None and len(set(workers)) < len(workers)
         if self._one_by_one(len(points)) or twice:
             return [self.gradient(w, i, x) for w, i, x in zip(workers, indices, points, strict=True)]
@@ -141,16 +135,15 @@ class TrainingProblem:
         return out
 
     def gradients_of_all(self, index: int, points: Tensor) -> Evaluated:
-        """Gradient ``index`` of every worker, [n, d] at ``points`` [n, d], and their losses [n, 1].
+        """Gradient ``index`` of all workers, [n, d] at ``points`` [n, d], and their losses [n, 1].
 
-        Raises:
-            RunError: as ``gradients``.
+        Raises ``RunError`` as ``gradients``.
         """
         workers, indices = list(range(len(points))), [index] * len(points)
         if self._one_by_one(len(points)):
             each = [self.gradient(w, index, x) for w, x in zip(workers, points.unbind(), strict=True)]
         else:
-            # Not so where they are then used one by one: some would be in the caches of other cores.
+            # Only here: gradients used one by one would lie in the caches of other cores.
             threads = self.threads_at(index)
             each = list(self._in_batches(workers, indices, lambda a, b: points[a:b], threads))
             if len(each) == 1:
@@ -159,7 +152,6 @@ class TrainingProblem:
         return Evaluated(torch.stack([e.value for e in each]), torch.stack([e.loss for e in each]))
 
     def _one_by_one(self, number: int) -> bool:
-        """Whether so many gradients are evaluated in a loop."""
         return self.method == "looped" or number == 1 or self.workload.stochastic
 
     def _in_batches(
@@ -202,7 +194,7 @@ class TrainingProblem:
         return Evaluated(values, losses.unsqueeze(-1))
 
     def _sampled(self, sampler: Sampler, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
-        """What ``batched_gradients`` returns, on examples that the sampler draws; it gets their norms."""
+        """As ``batched_gradients``, on examples drawn by the sampler, which gets their norms."""
         draws = [sampler.draw(worker, index) for worker, index in zip(workers, indices, strict=True)]
         rows = np.stack([draw.examples for draw in draws])
         weights = torch.from_numpy(np.stack([draw.weights for draw in draws])).to(points)
@@ -230,9 +222,9 @@ def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[
     batched = torch.func.vmap(parts.loss)
 
     def evaluate(points: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        # No loss depends on another worker's point, so that the gradient of their sum has them all. This is
-        # faster than torch.func.grad within vmap, which also imports torch._dynamo, for a second. Leaves are
-        # the tensors of a model: to take them apart inside vmap, and their gradients together, takes longer.
+        # No loss depends on another worker's point, so the gradient of their sum has them all: faster than
+        # torch.func.grad within vmap, which also imports torch._dynamo, for a second. Leaves are a model's
+        # tensors: splitting it inside vmap, and joining the gradients, takes longer.
         leaves = [part.requires_grad_() for part in parts.of(points.detach())]
         with torch.enable_grad():
             losses = batched(leaves, inputs, targets)
@@ -262,18 +254,14 @@ def _with_buffers(
 
 
 def loss_given(loss: Tensor | None, worker: int) -> Tensor:
-    """The loss that came with a worker's latest gradient.
-
-    Raises:
-        SchemeError: there has been no gradient yet.
-    """
+    """The loss of a worker's latest gradient; ``SchemeError`` if there has been none."""
     if loss is None:
         raise SchemeError(f"worker {worker} asks for the loss of a gradient before it has had one")
     return loss
 
 
 class Deferred:
-    """Gradients that have started and whose values nobody has needed yet."""
+    """Gradients in flight, whose values have not been needed yet."""
 
     def __init__(self, problem: TrainingProblem) -> None:
         self._problem = problem
@@ -283,16 +271,15 @@ class Deferred:
         self._tickets = 0
 
     def ask(self, worker: int, index: int, point: Tensor) -> int:
-        """Note a gradient that starts now; returns a ticket."""
+        """Note a gradient that begins now; returns a ticket."""
         self._tickets += 1
         self._started[self._tickets] = (worker, index, point, point._version)
         return self._tickets
 
     def take(self, ticket: int) -> Tensor:
-        """The gradient [d] of a ticket, once. Evaluates everything that is in flight if it must.
+        """The gradient [d] of a ticket, once; evaluates everything in flight if it must.
 
-        Raises:
-            SchemeError: a point was written in place after the computation had started.
+        Raises ``SchemeError`` for a point that was written in place meanwhile.
         """
         if ticket not in self._known:
             tickets, started = list(self._started), list(self._started.values())
@@ -310,12 +297,12 @@ class Deferred:
         return evaluated.value
 
     def loss(self, worker: int) -> Tensor | None:
-        """The loss [1] that came with the gradient that this worker took last; None before its first."""
+        """The loss [1] that came with this worker's last taken gradient; None before its first."""
         return self._losses.get(worker)
 
 
 def cannot_batch(workload: Workload, batches: Batches) -> str:
-    """Why ``torch.func.vmap`` is no way to this workload's gradients; "" where it is one."""
+    """Reason why ``torch.func.vmap`` cannot give this workload's gradients, or ""."""
     if workload.stochastic:
         return "it draws random numbers (dropout)"
     numbers = list(range(min(2, len(batches.shards))))
@@ -333,16 +320,13 @@ def cannot_batch(workload: Workload, batches: Batches) -> str:
 
 
 def choose_method(workload: Workload, batches: Batches, workers: int) -> Method:
-    """The method that ``gradients: auto`` stands for, by a rule of model, batch size and number of workers.
+    """The method of ``gradients: auto``, by a rule of model, batch size and number of workers.
 
-    Gradients are batched where they can be (``cannot_batch``) and,
-
-    - on a GPU, there are at least 2 workers;
-    - on a CPU, there are at least ``BATCHED_WORKERS`` of them, the model has at most ``BATCHED_PARAMETERS``
-      parameters and no convolution, and one gradient takes at most ``BATCHED_FLOP`` operations in matrix
-      products, counted by torch.
-
-    Otherwise they are looped. Source of the numbers: ``benchmarks/gradients.py``.
+    Gradients are looped where they cannot be batched (``cannot_batch``), and for one worker. Else they are
+    batched on a GPU; and on a CPU for at least ``BATCHED_WORKERS`` workers and a model of at most
+    ``BATCHED_PARAMETERS`` parameters, without convolutions, one gradient of which takes at most
+    ``BATCHED_FLOP`` operations in matrix products, counted by torch. Source of the numbers:
+    ``benchmarks/gradients.py``.
     """
     small = workload.start.device.type == "cuda" or (
         workers >= BATCHED_WORKERS and workload.start.numel() <= BATCHED_PARAMETERS

@@ -71,9 +71,8 @@ class InverseTime(Settings):
 class LearningRate(OneOf):
     """The learning rate over the steps: a linear warm-up, then constant or one of four ways down.
 
-    Step k of a warm-up of w steps has (k + 1) / w of the learning rate, so that no step is lost at 0
-    (Goyal et al., arXiv 1706.02677, section 2.2). ``drops`` count from step 0, the others from the end of the
-    warm-up.
+    Step k of a warm-up of w steps has (k + 1) / w of the learning rate, so no step is lost at 0 (Goyal et
+    al., arXiv 1706.02677, section 2.2). ``drops`` count from step 0, the others from the end of the warm-up.
     """
 
     alternatives: ClassVar[tuple[str, ...]] = ("drops", "cosine", "linear", "inverse_time")

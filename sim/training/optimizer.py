@@ -32,13 +32,13 @@ class AdamSettings(Settings):
 
 
 class AdamWSettings(AdamSettings):
-    """AdamW: as Adam, with a weight decay of its own."""
+    """AdamW: as Adam, with decoupled weight decay."""
 
     weight_decay: float = Field(default=0.01, ge=0, le=MAX_POSITIVE, description="decoupled weight decay")
 
 
 class OptimizerSettings(Settings):
-    """Stochastic gradient descent (``lr`` ...), or ``adam``, or ``adamw``; each with a schedule if wanted."""
+    """Stochastic gradient descent (``lr`` ...), ``adam`` or ``adamw``, with an optional schedule."""
 
     lr: Positive | None = Field(default=None, description="SGD: learning rate (needed there)")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="SGD: heavy-ball momentum")
@@ -71,7 +71,7 @@ class OptimizerSettings(Settings):
 
     @property
     def num_moments(self) -> int:
-        """Values as long as the model that the optimiser keeps."""
+        """Number of moments of the optimiser, each as long as the model."""
         return 2 if self.lr is None else int(self.momentum > 0)
 
     @model_serializer(mode="wrap")
@@ -83,7 +83,7 @@ class OptimizerSettings(Settings):
 
 
 def make_optimizer(settings: OptimizerSettings, num_buffers: int = 0) -> Optimizer:
-    """The update rule that the settings ask for, on values whose last ``num_buffers`` are running buffers."""
+    """The update rule of the settings, for values whose last ``num_buffers`` are running buffers."""
     rule = _rule(settings)
     return WithBuffers(rule, num_buffers) if num_buffers else rule
 
@@ -100,11 +100,7 @@ def _rule(settings: OptimizerSettings) -> Optimizer:
 
 @dataclass(frozen=True)
 class NullOptimizer(Optimizer):
-    """No update at all: for runs in which only the clock matters.
-
-    Attributes:
-        moments: how many moments the optimiser that it stands for has; some schemes send them.
-    """
+    """No update: for runs in which only the clock matters. Some schemes send its ``moments``."""
 
     moments: int = 0
 
@@ -118,7 +114,7 @@ class NullOptimizer(Optimizer):
 
     @override
     def lr_at(self, k: int) -> float:
-        return 1.0  # so that schemes which divide by it can
+        return 1.0  # schemes may divide by it
 
 
 @dataclass(frozen=True)
@@ -155,11 +151,8 @@ class Sgd(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, ICLR 2015, algorithm 1) or AdamW: the updates of ``torch.optim``.
 
-    Attributes:
-        settings: the constants.
-        schedule: of the learning rate.
-        decoupled: weight decay shrinks x itself (AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2),
-            instead of adding to the gradient.
+    ``decoupled``: weight decay shrinks x itself (AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2),
+    instead of adding to the gradient.
     """
 
     settings: AdamSettings
@@ -190,9 +183,9 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class WithBuffers(Optimizer):
-    """An update rule for the parameters; the buffers after them go where their "gradient" says.
+    """An update rule for the parameters; the running buffers after them follow their "gradient" exactly.
 
-    That is old value minus new (see ``Workload``): no learning rate, momentum or decay is theirs.
+    That is old value minus new (see ``Workload``): they have no learning rate, momentum or decay.
     """
 
     rule: Optimizer

@@ -1,13 +1,13 @@
-"""Scoring of a run, off its clock, the same way for simulated and real runs.
+"""Scoring of a run, off its clock, in the same way for simulated and real runs.
 
-*When* is decided in ``snapshots``, by one rule for all schemes. *What* is scored is what ``evaluate.on`` and
-``stop.target.on`` ask for, and nothing else: the *mean* of the workers' models; the *workers* on average; the
-*worst* of them, metric by metric; the *leader*, which is the model that the scheme says stands for all, else
-that of the worker with the lowest training loss (never chosen by what is tested); or what the scheme itself
-publishes as an average (*averaged*), which depends on the number of the averaging alone.
+``snapshots`` decides *when*, by one rule for all schemes. ``evaluate.on`` and ``stop.target.on`` decide
+*what*: the *mean* of the workers' models; the *workers* on average; the *worst* of them, metric by metric;
+the *leader*, which is the scheme's own model for all, else that of the worker with the lowest training loss
+(never chosen by test scores); or the average that the scheme itself publishes (*averaged*), which depends on
+the number of the averaging alone.
 
-Where the target is met, the crossing lies between two scorings. Models that were kept in between are scored
-by bisection until that bracket is at most ``BRACKET`` of the time.
+Where the target is met, the crossing lies between two scorings. Models kept in between are scored by
+bisection until that bracket is at most ``BRACKET`` of the time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Scores = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Target:
-    """A score that ends the run: ``metric`` of what ``on`` names, at or beyond ``value``."""
+    """A score that ends the run: ``metric`` of the models of ``on``, at or beyond ``value``."""
 
     metric: str
     value: float
@@ -61,14 +61,9 @@ def score_models(
     leader: Tensor | None = None,
     averaged: Mapping[str, float] | None = None,
 ) -> dict[On, Scores]:
-    """Scores of the workers' models [d] each, as the module describes.
+    """Score the workers' models [d] each, as the module describes.
 
-    Args:
-        workload, task: what was trained.
-        values: one model per worker that is there.
-        ons: what to score.
-        leader: the model that the scheme says stands for all, if any.
-        averaged: the scores of the scheme's own average, where ``ons`` has it.
+    ``leader`` is the scheme's own model for all, ``averaged`` the scores of its average, if in ``ons``.
     """
     mean = mean_model(values)
     distance = consensus_distance(values, mean)
@@ -132,7 +127,7 @@ def iterate_digest(model: Tensor) -> str:
 
 
 Fetch = Callable[[Sequence[V]], Sequence[Tensor]]
-"""Models as tensors [d], from what the workers published in their place."""
+"""Turns the published values of workers into tensors [d]."""
 
 
 def as_they_are(models: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -142,12 +137,7 @@ def as_they_are(models: Sequence[Tensor]) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class KnownScores:
-    """What has been scored of one trajectory, of which several clocks score models at times of their own.
-
-    Attributes:
-        of_models: scores of a model, by its digest.
-        of_steps: scores by ``key_of_steps``.
-    """
+    """Scores of one trajectory under several clocks: by a model's digest, and by ``key_of_steps``."""
 
     of_models: dict[str, Mapping[str, float]] = field(default_factory=dict)
     of_steps: dict[str, Mapping[On, Scores]] = field(default_factory=dict)
@@ -167,7 +157,7 @@ class KnownScores:
 def key_of_steps(
     steps: Sequence[int], ons: Sequence[On], leader: Tensor | None, averaged: Tensor | None
 ) -> str:
-    """What decides a score of one trajectory: step vector, what is scored, the leader's model, the average.
+    """A key of all that decides a score of one trajectory: step vector, ``ons``, leader and average.
 
     >>> key_of_steps((3, 4), ("mean",), None, None)
     '3 4; mean; -; -'
@@ -178,19 +168,16 @@ def key_of_steps(
 
 @dataclass
 class Scorer(Generic[V]):
-    """Turns what workers publish, fed in order of time, into evaluations, once it has begun.
+    """Turns publications of workers, fed in order of time, into evaluations, once it has begun.
 
     Attributes:
         workload, task: None for a run that trains nothing: then nothing is scored.
-        every: steps between evaluations.
-        on: whose scores go under the metrics' own names.
-        target: what ends the run, if anything.
-        fetch: gets at the models.
-        known: scores of the trajectory that other clocks have had; None: there are none. A worker's model
-            after so many steps is then the same under all of them.
+        on: the kind of scores under the metrics' own names.
+        known: scores of the trajectory under other clocks; None: there are none. A worker's model after n
+            steps is then the same under all of them.
         evaluations: in order of time; the first is that of the initial models.
         reached_s: when the target was met: the end of its bracket; None: not so far.
-        bracket_s: between which two scored moments the target was met.
+        bracket_s: the two scored moments between which the target was met.
         diverged: a training loss was not finite.
     """
 
@@ -210,7 +197,7 @@ class Scorer(Generic[V]):
 
     @property
     def scored_on(self) -> tuple[On, ...]:
-        """What is scored."""
+        """The kinds of scores in use."""
         return scored_on(self.on, self.target.on if self.target else None)
 
     def begin(self, start: Sequence[V]) -> None:
@@ -221,14 +208,13 @@ class Scorer(Generic[V]):
             self._judge(self._evaluate(self._snapshots.last(0.0, models, None), {}))
 
     def lose(self, worker: int, time_s: float) -> None:
-        """A worker is gone, and its model with it: from now on the others are scored."""
+        """Note that a worker is lost, and its model with it: from now on the others are scored."""
         self._take(WorkerLost(worker, time_s))
 
     def publish(self, published: Published[V]) -> bool:
-        """Take note of what a worker published; returns whether the run is over (target, or diverged).
+        """Note a worker's publication; returns whether the run is over (target, or diverged).
 
-        Raises:
-            SchemeError: a note has the name of a metric, or of what stands beside them.
+        Raises ``SchemeError`` for a note with the name of a metric, or of a column beside them.
         """
         if self._snapshots is None:
             return False
@@ -237,19 +223,14 @@ class Scorer(Generic[V]):
 
     @property
     def steps_to_go(self) -> int:
-        """How many steps of workers are to come before an instant is to be scored, if anything is scored."""
+        """Number of workers' steps until an instant is to be scored; 0 if nothing is scored."""
         return 0 if self._snapshots is None else self._snapshots.steps_to_go
 
     def publish_until_due(self, published: PublishedInOrder[V], first: int) -> int:
-        """Take note of what was published from number ``first`` on, until an instant is to be scored.
+        """Note publications from number ``first`` on, until an instant is to be scored; returns the end.
 
-        If one is already, of a single one. The instant has not passed: see ``settle``.
-
-        Returns:
-            The number of the first that it took no note of.
-
-        Raises:
-            SchemeError: as ``publish``.
+        If one is due already, a single one is noted. The instant has not passed: see ``settle``. Raises as
+        ``publish``.
         """
         if self._snapshots is None:
             return len(published)
@@ -267,7 +248,7 @@ class Scorer(Generic[V]):
 
     @property
     def scores(self) -> bool:
-        """Whether it takes note of anything: it has begun, and there is something to score."""
+        """Whether it has begun and there is something to score."""
         return self._snapshots is not None
 
     @property
@@ -280,26 +261,21 @@ class Scorer(Generic[V]):
         return self._snapshots is not None and self._snapshots.has_passed(time_s)
 
     def without_average(self) -> str:
-        """Why there is no average to score, where one is asked for; else empty."""
+        """Reason for the lack of an average to score, where one is asked for; else empty."""
         if self._averaged is None or self._averaged[0] > 0 or self.evaluations[-1].step == 0:
             return ""
         return "evaluate.on is 'averaged', but the scheme published no average (worker.publish(averaged=...))"
 
     def settle(self) -> bool:
-        """Score the instant that is due, if one is; returns whether the run is over."""
+        """Score the instant that is due, if any; returns whether the run is over."""
         if self._snapshots is not None and self._snapshots.due_s is not None:
             self._score(self._snapshots.close())
         return self.over
 
     def finish(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> None:
-        """Score the models at the end of the run, unless this step has been scored.
+        """Score the last models (``leader``: of all) at the end of the run, unless this step has been scored.
 
         A run that its target has ended keeps the score that met it.
-
-        Args:
-            time_s: when the run ended.
-            finals: the last models of the workers that are there.
-            leader: the last model that stands for all, if any.
         """
         if self._snapshots is None:
             return
@@ -311,7 +287,7 @@ class Scorer(Generic[V]):
 
     @property
     def over(self) -> bool:
-        """Whether the run is: the target is met, by the first models perhaps, or the loss is not finite."""
+        """Whether the target is met (even by the first models), or the loss is not finite."""
         return self.diverged or self.reached_s is not None
 
     def _take(self, change: Published[V] | WorkerLost) -> bool:
@@ -320,7 +296,6 @@ class Scorer(Generic[V]):
         return self.over
 
     def _score(self, interval: ScoringInterval[V]) -> None:
-        """Score the end of an interval; where it meets the target, find out when inside."""
         reached = self.reached_s
         earlier_s = self.evaluations[-1].time_s
         self._judge(self._evaluate(interval.end, interval.numbers))
@@ -328,7 +303,6 @@ class Scorer(Generic[V]):
             self._narrow(earlier_s, interval)
 
     def _scores(self, snapshot: Snapshot[V]) -> Mapping[On, Scores]:
-        """Scores of what could be had at one moment."""
         if self.workload is None or self.task is None:
             raise RuntimeError("nothing is trained, so nothing can be scored")
         averaged = self._scores_of_average(snapshot) if "averaged" in self.scored_on else None
@@ -347,7 +321,6 @@ class Scorer(Generic[V]):
         return scores
 
     def _key(self, snapshot: Snapshot[V]) -> str:
-        """What is scored of a snapshot, by ``key_of_steps``."""
         ons, leader, averaged = self.scored_on, None, None
         if "leader" in ons and snapshot.leader is not None:
             (leader,) = self.fetch([snapshot.leader])
@@ -362,7 +335,6 @@ class Scorer(Generic[V]):
         return Evaluation(snapshot.step, snapshot.time_s, snapshot.bytes_sent, row, snapshot.steps)
 
     def _scores_of_average(self, snapshot: Snapshot[V]) -> Mapping[str, float]:
-        """Scores of the latest average; they are worked out once for each averaging."""
         number, model = snapshot.averaged
         if self._averaged is None or self._averaged[0] != number:
             (value,) = self.fetch([model])
@@ -402,5 +374,5 @@ class Scorer(Generic[V]):
 
 
 def scored_on(on: On, target_on: On | None) -> tuple[On, ...]:
-    """What is scored: ``evaluate.on`` first, and what the target is on, if there is one."""
+    """The kinds of scores: ``evaluate.on`` first, then that of the target, if another."""
     return (on,) if target_on is None or target_on == on else (on, target_on)

@@ -1,12 +1,12 @@
-"""Which models are scored, and when: one rule for all schemes, simulated or measured.
+"""Choice of the scored models and times: one rule for all schemes, simulated or measured.
 
-Workers publish (time, step, model). A *snapshot* is what could be had from all of them at one moment: the
-latest kept model of each worker. It is scored whenever the sum of all workers' steps has come to the next
-multiple of n ``every``, after all publications of that instant; times within ``INSTANT`` are one instant.
-Steps of a lost worker stay counted, its model does not. Which models are kept follows from the number of
-steps that their workers have done: see ``Keep``.
+Workers publish (time, step, model). A *snapshot* is the state of all of them at one moment: the latest kept
+model of each worker. It is scored whenever the sum of all workers' steps has reached the next multiple of n
+``every``, after all publications of that instant; times within ``INSTANT`` are one instant. Steps of a lost
+worker stay counted, its model does not. The number of a worker's steps decides whether its model is kept: see
+``Keep``.
 
-Models are of any kind V here: tensors where they are at hand, references where they lie on other machines.
+Models are of any kind V here: tensors where they are local, references where they lie on other machines.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ from ..records.run import BRACKET, INSTANT, LOST
 V = TypeVar("V")
 
 KEPT_APART: Final = BRACKET / 4
-"""Share of a worker's steps that may lie between two of its kept models where not all are kept: models
-that are scored are up to as much older than the moment they are scored at."""
+"""Share of a worker's steps that may lie between two of its kept models where not all are kept: scored models
+are up to as much older than the moment of their scoring.
+"""
 
 KEPT_BYTES: Final = 2**30
-"""Bytes that the kept models of all workers may take: over a whole run if all are to be kept, else between
-two scorings."""
+"""Largest size of the kept models of all workers: over a whole run if all are to be kept, else between two
+scorings.
+"""
 
 ASSUMED_STEPS: Final = 2_000
-"""Steps of a run to reckon with where no number of them is given."""
+"""Assumed steps of a run whose number of steps is not given."""
 
 _NO_NOTES: Final[Mapping[str, float]] = {}
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Which models of a worker are kept for scoring.
+    """A rule for which models of a worker are kept for scoring.
 
     Attributes:
         every: steps between two scorings.
@@ -65,7 +67,7 @@ class Keep:
 
     @cached_property
     def between(self) -> int:
-        """How many are kept between two scorings, at most: in the first interval, where they lie closest.
+        """Largest number kept between two scorings: that of the first interval, where they lie closest.
 
         >>> Keep(10, 3).between, Keep(1000, 1, 0.01).between
         (4, 410)
@@ -113,15 +115,13 @@ def keep_rule(workers: int, model_bytes: int, steps: int | None, every: int) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Published(Generic[V]):
-    """What a worker published with one step.
+    """A worker's publication of one step (0-based).
 
     Attributes:
-        worker, step: who, and which step (0-based).
-        time_s: when.
         value: its model; None where it is not kept.
-        bytes_sent: what it has sent since the run began.
-        leader: the model that it says stands for all, if any.
-        averaged: the model that this step's averaging has made, if there was one.
+        bytes_sent: by the worker since the run began.
+        leader: the scheme's model for all workers, if it publishes one.
+        averaged: the average of this step, if there was one.
         notes: numbers about the step.
     """
 
@@ -137,12 +137,7 @@ class Published(Generic[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepOfAll(Generic[V]):
-    """What all workers publish with one step.
-
-    Attributes:
-        values, leaders, averages: of each worker, as in ``Published``; None: nobody has one.
-        notes: of all of them.
-    """
+    """The publications of all workers for one step, as in ``Published``; None: nobody has one."""
 
     values: Sequence[V | None]
     leaders: Sequence[V] | None = None
@@ -152,12 +147,7 @@ class StepOfAll(Generic[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PublishedInOrder(Generic[V]):
-    """What workers publish who all do one step after the other, in order of time.
-
-    Attributes:
-        workers, steps, times_s, bytes_sent: of each publication, as in ``Published``.
-        of_steps: by step, what it was.
-    """
+    """Publications, in order of time, of workers that all do one step after the other."""
 
     workers: Sequence[int]
     steps: Sequence[int]
@@ -186,7 +176,7 @@ class PublishedInOrder(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker is gone, and its model with it."""
+    """The loss of a worker, and of its model."""
 
     worker: int
     time_s: float
@@ -194,15 +184,14 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot(Generic[V]):
-    """What could be had from all workers at one moment.
+    """The state of all workers at one moment.
 
     Attributes:
-        step: steps that the workers have done, rounded down to whole ones of each.
-        time_s: when.
-        bytes_sent: by all workers, with what they have published.
-        steps: the step vector: how many steps each worker's model has seen, ``LOST`` where it is gone.
-        models: of those that are there, by rank.
-        leader: the model that stands for all, the latest, if any.
+        step: steps of the workers, rounded down to whole ones of each.
+        bytes_sent: by all workers, up to their publications.
+        steps: the step vector: number of steps in each worker's model, ``LOST`` where it is gone.
+        models: of the present workers, by rank.
+        leader: the latest model for all workers, if any.
         averaged: the step of the latest averaging and its model; before the first, 0 and the initial model.
     """
 
@@ -225,11 +214,7 @@ def is_one_instant(earlier_s: float, later_s: float) -> bool:
 
 
 class LatestModels(Generic[V]):
-    """What has been published so far.
-
-    Args:
-        start: the workers' first models.
-    """
+    """The latest publications; before these, the workers' first models."""
 
     def __init__(self, start: Sequence[V]) -> None:
         self._latest: dict[int, tuple[int, V]] = {rank: (0, model) for rank, model in enumerate(start)}
@@ -240,16 +225,16 @@ class LatestModels(Generic[V]):
         self.total = 0
 
     def copy(self) -> LatestModels[V]:
-        """What has been published so far, whatever comes later."""
+        """A copy, which later changes do not touch."""
         other = LatestModels[V].__new__(LatestModels)
         other.__dict__ |= self.__dict__
         other._latest, other._done, other._bytes = dict(self._latest), self._done[:], self._bytes[:]
         return other
 
     def take(self, change: Published[V] | WorkerLost) -> None:
-        """Go on to after a change; changes come in order of time."""
+        """Apply a change; changes come in order of time."""
         if isinstance(change, WorkerLost):
-            # If all are gone, the last model is what there was.
+            # If all are lost, the last model stays.
             if len(self._latest) > 1:
                 self._latest.pop(change.worker, None)
             return
@@ -261,7 +246,7 @@ class LatestModels(Generic[V]):
         self._take_beside(rank, done, change.time_s, change.leader, change.averaged)
 
     def take_together(self, published: PublishedInOrder[V]) -> None:
-        """Go on to after many publications: of each worker's models the last one that is kept counts."""
+        """Apply many publications: of each worker's models the last kept one counts."""
         of_steps, steps = published.of_steps, published.steps
         last = dict(zip(published.workers, range(len(published)), strict=True))
         for rank, number in last.items():
@@ -288,21 +273,20 @@ class LatestModels(Generic[V]):
                 self._take_beside(rank, step + 1, time_s, leader, averaged)
 
     def _take_beside(self, rank: int, done: int, time_s: float, leader: V | None, averaged: V | None) -> None:
-        """Take the model that stands for all, and the average, where a worker publishes them."""
         if leader is not None and self._leads(rank, time_s):
             self._leader = time_s, rank, leader
         if averaged is not None and self._averaged[0] < done:
             self._averaged = done, averaged
 
     def _leads(self, rank: int, time_s: float) -> bool:
-        """Whether this worker speaks for all: the last one does; at one instant that of the lowest rank."""
+        """Whether this worker's leader counts: the latest does; at one instant that of the lowest rank."""
         if self._leader is None:
             return True
         earlier_s, leader, _ = self._leader
         return rank <= leader or not is_one_instant(earlier_s, time_s)
 
     def snapshot(self, time_s: float) -> Snapshot[V]:
-        """What can be had now."""
+        """The current snapshot."""
         ranks = range(len(self._done))
         return Snapshot(
             step=self.total // len(self._done),
@@ -315,17 +299,17 @@ class LatestModels(Generic[V]):
         )
 
     def ended(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> Snapshot[V]:
-        """What can be had at the end, when the last models are there, kept or not."""
+        """The snapshot at the end, with the last models, kept or not."""
         steps = tuple(done if rank in finals else LOST for rank, done in enumerate(self._done))
         return replace(self.snapshot(time_s), steps=steps, models=finals, leader=leader)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoringInterval(Generic[V]):
-    """What happened between two scorings.
+    """Changes between two scorings.
 
     Attributes:
-        before: what had been published at the earlier one.
+        before: the state at the earlier one.
         changes: since then, in order of time, some of them together.
         end: the snapshot of the later one.
         numbers: notes of all workers since then, by name.
@@ -337,7 +321,7 @@ class ScoringInterval(Generic[V]):
     numbers: Mapping[str, Sequence[float]]
 
     def between(self) -> list[Snapshot[V]]:
-        """The snapshots of all instants inside at which a kept model came, in order."""
+        """The snapshots of all instants inside with a new kept model, in order."""
         progress, snapshots = self.before.copy(), []
         changes = list(chain.from_iterable(self.changes))
         kept = False
@@ -351,15 +335,10 @@ class ScoringInterval(Generic[V]):
 
 
 class Snapshots(Generic[V]):
-    """Cuts what workers publish, fed in order of time, into the intervals between two scorings.
+    """Cuts the publications of workers, fed in order of time, into the intervals between two scorings.
 
-    Args:
-        start: the workers' first models.
-        every: steps of a worker between two scorings.
-        remember: whether intervals get their ``changes``; they hold on to all models of an interval.
-
-    Attributes:
-        due_s: the instant to score as soon as it has passed; None: none yet.
+    ``remember``: intervals get their ``changes``, which hold on to all models of an interval. ``due_s`` is
+    the instant to score as soon as it has passed; None: none yet.
     """
 
     def __init__(self, start: Sequence[V], every: int, remember: bool) -> None:
@@ -373,11 +352,7 @@ class Snapshots(Generic[V]):
         self.due_s: float | None = None
 
     def take(self, change: Published[V] | WorkerLost) -> ScoringInterval[V] | None:
-        """Go on to after a change, which comes no earlier than the one before.
-
-        Returns:
-            The interval that was complete before this change, if one was.
-        """
+        """Apply a change, no earlier than the previous one; returns the interval it completes, if any."""
         complete = self.close() if self.has_passed(change.time_s) else None
         self._latest_models.take(change)
         if self._remember:
@@ -390,16 +365,13 @@ class Snapshots(Generic[V]):
 
     @property
     def steps_to_go(self) -> int:
-        """How many steps of workers are to come before an instant is to be scored; 0: one is."""
+        """Number of workers' steps until an instant is to be scored; 0: one is due."""
         return 0 if self.due_s is not None else self._next - self._latest_models.total
 
     def take_until_due(self, published: PublishedInOrder[V], first: int) -> int:
-        """Go on to after what was published from number ``first`` on, until an instant is to be scored.
+        """Apply publications from number ``first`` on, until an instant is to be scored; returns the end.
 
-        Where one is to be scored already, go on to after a single one, which belongs to that instant.
-
-        Returns:
-            The number of the first that was not taken.
+        Where one is due already, apply a single one, which belongs to that instant.
         """
         end = min(first + max(self.steps_to_go, 1), len(published))
         taken = published.part(first, end)
@@ -413,7 +385,6 @@ class Snapshots(Generic[V]):
         return end
 
     def _reach(self, time_s: float) -> None:
-        """Everything that is known so far had come by this time."""
         if self.due_s is None and self._latest_models.total >= self._next:
             self.due_s = time_s
 
@@ -434,16 +405,10 @@ class Snapshots(Generic[V]):
         return interval
 
     def last(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> Snapshot[V]:
-        """The snapshot of the end of a run.
-
-        Args:
-            time_s: when that is.
-            finals: the last models of the workers that are there, kept or not.
-            leader: the last model that stands for all, if any.
-        """
+        """The snapshot of the end of a run, with the last models of the present workers, kept or not."""
         return self._latest_models.ended(time_s, finals, leader)
 
     def forget(self) -> None:
-        """Keep no more changes: the target has been met, and nothing will be looked for between scorings."""
+        """Keep no more changes: the target has been met, and no crossing is left to find."""
         self._remember = False
         self._changes = []

@@ -16,10 +16,9 @@ Weighted = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tens
 
 
 def weighted_evaluation(workload: Workload) -> Weighted:
-    """``(x [d], inputs [m, ...], targets [m, ...], weights [m])`` -> gradient [d], loss, norms [m].
+    """Build ``(x [d], inputs [m, ...], targets [m, ...], weights [m])`` -> gradient [d], loss, norms [m].
 
-    Raises:
-        KeyedError: an example of this task has no gradient of its own.
+    Raises ``KeyedError`` where examples of this task have no gradients of their own.
     """
     if workload.num_buffers or workload.stochastic:
         why = "batch norm mixes the examples of a batch" if workload.num_buffers else "it has dropout"

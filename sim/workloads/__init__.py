@@ -1,4 +1,4 @@
-"""The registry of tasks: name -> what is trained. Nothing else."""
+"""Registry of tasks: name -> training problem."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ TASKS: Mapping[str, Task] = {
 
 
 def find_task(name: str) -> Task:
-    """The task of that name, or the user's at ``package.module:build``.
-
-    Raises:
-        InputError: no task has that name, or the user's cannot be had.
-    """
+    """Look up a built-in task, or a user's ``package.module:build``; ``InputError`` if there is none."""
     if is_import_path(name):
         return user_task(name)
     if name not in TASKS:

@@ -1,8 +1,8 @@
 """The gradient of a module's loss at one vector, by the module itself.
 
-``sim.workloads.modules`` has the same module as a pure function, which ``torch.func`` can batch over workers.
-One gradient alone comes sooner this way: the parameters are made views of the vector, and the gradient of
-each is known as soon as the backward pass has made it.
+``sim.workloads.modules`` has the module as a pure function, which ``torch.func`` can batch over workers. A
+single gradient is faster this way: the parameters become views of the vector, and each one's gradient is
+known as soon as the backward pass has made it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,10 @@ ModuleLoss = Callable[[torch.nn.Module, Tensor, Tensor], Tensor]
 
 
 class ModuleGradient:
-    """A function of a vector [d] = [parameters, running buffers], and of a batch.
+    """A function of a vector [d] = [parameters, running buffers] and a batch, both on ``device``.
 
-    Args:
-        module: in training mode; it is copied.
-        running: names of its running buffers.
-        loss: ``loss(module, inputs, targets)`` -> mean loss, a scalar.
-        device: where vectors and batches are.
+    The module is in training mode, and is copied; ``running`` names its running buffers, and
+    ``loss(module, inputs, targets)`` is the mean loss, a scalar.
     """
 
     def __init__(
@@ -69,7 +66,7 @@ class ModuleGradient:
             return Evaluated(torch.cat([*(each.reshape(-1) for each in gradients), *moved]), value)
 
     def _load(self, x: Tensor) -> list[Tensor]:
-        """Put the module where ``x`` is; returns the parts of that."""
+        """Set the module's tensors to ``x``; returns the parts of x."""
         pieces = torch.split(x.detach(), self._sizes)
         parts = [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
         for parameter, part in zip(self._parameters, parts, strict=False):
@@ -108,7 +105,7 @@ class ModuleGradient:
         return so_far
 
     def _in_backward(self, number: int, value: Tensor) -> None:
-        """A hook: a backward pass, of which somebody may want the segments, knows one tensor's gradient."""
+        """A hook: the gradient of one tensor is known; reported if segments are wanted."""
         if self._report is not None:
             self._report(number, value)
 

@@ -15,14 +15,14 @@ from ..errors import InputError
 
 
 def flatten(module: torch.nn.Module) -> Tensor:
-    """The parameters that are trained as one vector [p], in their registered order."""
+    """The trained parameters as one vector [p], in their registered order."""
     return torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad])
 
 
 def backward_segments(module: torch.nn.Module) -> tuple[tuple[str, int, int], ...]:
     """(layer, start, stop) in the order in which the backward pass finishes them: last layer first.
 
-    A layer is what shares a name up to the last dot; its parameters must be registered together.
+    Parameters of a layer share a name up to the last dot; they must be registered together.
     """
     segments: list[tuple[str, int, int]] = []
     offset = 0
@@ -43,12 +43,12 @@ class FlatModule:
     """A module as pure functions of x [d] = [parameters, running buffers].
 
     Attributes:
-        start: x as the module was handed over.
+        start: the module's initial x.
         num_buffers: entries of x at its end that the forward pass updates in training.
         stochastic: in training the outputs depend on torch's random numbers.
-        module, running: what was taken apart, in training mode, and the names of those buffers.
+        module, running: the module in training mode, and the names of those buffers.
         segments: layers in backward order; the buffers, known after the forward pass, come first.
-        shapes: of the parameters that are trained, in their order in x.
+        shapes: of the trained parameters, in their order in x.
         train: ``(x [d], inputs) -> outputs, new buffers [num_buffers]``, in training mode.
         train_at: ``(parameters, inputs) -> outputs``, likewise, of a module without running buffers.
         evaluate: ``(x [d], inputs) -> outputs``, in evaluation mode.
@@ -67,10 +67,9 @@ class FlatModule:
 
 
 def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
-    """Take a module apart; it is run once, on ``sample`` [b, ...], to see what its forward pass changes.
+    """Take a module apart, and run it once on ``sample`` [b, ...] to see what its forward pass changes.
 
-    Raises:
-        InputError: nothing to train, values that are not float32, or state that cannot be averaged.
+    Raises ``InputError`` for nothing to train, values other than float32, or state that cannot be averaged.
     """
     module = _without_counts(copy.deepcopy(module)).train()
     trained: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -89,7 +88,7 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
     named = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
     held_tensors = [id(tensor) for each in named for _, tensor in each]
     tied = len(set(held_tensors)) < len(held_tensors)
-    in_use = Lock()  # runs in several threads share both, each of which holds one call's tensors at a time
+    in_use = Lock()  # threads share both modules, which hold one call's tensors at a time
 
     def call(called: torch.nn.Module, held: dict[str, Tensor], inputs: Tensor) -> Tensor:
         with in_use:
@@ -103,7 +102,7 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
 
     def tensors_at(x: Tensor, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
         there = dict(zip(fixed, fixed_on(x.device), strict=True))
-        own = x[:num_parameters] if running else x  # a slice has a backward pass of its own
+        own = x[:num_parameters] if running else x  # a slice would add a backward pass
         return {**there, **parameters_of(own), **buffers}
 
     def train_at(parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
@@ -114,14 +113,14 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
         buffers = buffers_of(x[num_parameters:].detach().clone()) if running else {}
         held = tensors_at(x, buffers)
         outputs = call(learner, held, inputs)
-        # The module writes into the buffers, or puts others in their place: then those are in ``held``.
+        # The module writes into the buffers, or replaces them: then the new ones are in ``held``.
         new = [held[name].reshape(-1) for name in running]
         return outputs, torch.cat(new) if new else x.new_empty(0)
 
     def evaluate(x: Tensor, inputs: Tensor) -> Tensor:
         buffers = buffers_of(x[num_parameters:]) if running else {}
         for name in buffers:
-            if name.endswith("running_var"):  # a scheme that extrapolates may have gone below 0
+            if name.endswith("running_var"):  # an extrapolating scheme may go below 0
                 buffers[name] = buffers[name].clamp_min(0)
         return call(judge, tensors_at(x, buffers), inputs)
 
@@ -136,9 +135,9 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
 
 
 def _without_counts(module: torch.nn.Module) -> torch.nn.Module:
-    """The module, its batch norms without their counters of batches, which are raised in place.
+    """The module, its batch norms without counters of batches, whose updates ``torch.func`` cannot follow.
 
-    ``torch.func`` cannot follow that. Only a batch norm with momentum=None needs the counter: it is refused.
+    Only a batch norm with momentum=None needs the counter: it is refused.
     """
     for name, part in module.named_modules():
         if getattr(part, "track_running_stats", False):

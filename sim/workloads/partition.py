@@ -1,4 +1,4 @@
-"""Which worker holds which training examples, and which of them are in a batch."""
+"""Partitions of the training examples over the workers, and their batches."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Indices = NDArray[np.int64]
 BATCH_BLOCK = 16
 """Batches of a worker that are cut at once."""
 EPOCH_BLOCK = 4096
-"""Examples that the epochs which are shuffled at once have at most, unless one epoch has more."""
+"""Largest number of examples in jointly shuffled epochs, unless one epoch has more."""
 
 
 MIN_ALPHA = 1e-6
-"""Of a Dirichlet distribution: with less, numbers drawn for it are 0 in double precision."""
+"""Of a Dirichlet distribution: with less, its random numbers are 0 in double precision."""
 
 
 class Partition(Settings):
-    """How the training examples are spread over the workers."""
+    """Distribution of the training examples over the workers."""
 
     kind: Literal["iid", "dirichlet", "by_label", "by_source", "replicated"] = Field(
         default="iid",
@@ -64,13 +64,10 @@ def shards(
 ) -> tuple[Indices, ...]:
     """The examples of each worker: disjoint, all of them, none empty; but ``replicated`` gives all to each.
 
-    ``dirichlet``: for each class the workers' shares are drawn from Dirichlet(alpha), as in Hsu et al.,
-    2019 (arXiv 1909.06335); a worker that would get nothing takes one example from the largest shard.
-    ``by_source``: the largest source first, each goes to the worker that has the fewest examples yet; they
-    are the same for every seed.
-
-    Raises:
-        InputError: more workers than examples or sources, or a task without labels or sources.
+    ``dirichlet``: for each class the workers' shares are drawn from Dirichlet(alpha), as in Hsu et al., 2019
+    (arXiv 1909.06335); a worker with none takes one example from the largest shard. ``by_source``: the
+    largest source first, each goes to the worker with the fewest examples so far, for every seed alike.
+    Raises ``InputError`` for more workers than examples or sources, or a task without labels or sources.
     """
     if workers > num_examples:
         raise InputError(
@@ -128,10 +125,9 @@ def _whole_sources(sources: Indices | None, workers: int) -> tuple[Indices, ...]
 class Batches:
     """Batch ``index`` of a worker, as a pure function.
 
-    Batches run on across reshuffled epochs, so that their size is constant even where a shard is
-    smaller than a batch. Epochs are shuffled, and batches cut, in blocks: a generator for each of them
-    would cost more than a small model's gradient. Runs in several threads share the object, and each thread
-    has blocks of its own.
+    Batches run on across reshuffled epochs, so that their size is constant even where a shard is smaller.
+    Epochs are shuffled, and batches cut, in blocks: a generator for each would cost more than a small model's
+    gradient. Runs in several threads share the object, and each thread has its own blocks.
     """
 
     shards: Sequence[Indices]
@@ -157,17 +153,14 @@ class Batches:
         numbers, offsets = np.divmod(np.array(indices), BATCH_BLOCK)
         for k in np.flatnonzero(cut[rows] != numbers).tolist():
             self._cut(workers[k], int(numbers[k]))
-        if (cut[rows] != numbers).any():  # a worker is there twice, with batches of two blocks
+        if (cut[rows] != numbers).any():  # a worker occurs twice, with two blocks
             return np.stack([self.examples(w, i) for w, i in zip(workers, indices, strict=True)])
         picked: Indices = batches[rows, offsets]
         return picked
 
     def _blocks(self) -> tuple[Indices, Indices, dict[int, tuple[int, Indices]]]:
-        """This thread's blocks.
-
-        Returns:
-            Which block of every worker is there [n], its batches [n, BATCH_BLOCK, batch_size], and the latest
-            block of epochs of each worker, with its number.
+        """This thread's blocks: each worker's block number [n], its batches [n, BATCH_BLOCK, batch_size], and
+        its latest block of epochs with its number.
         """
         blocks: tuple[Indices, Indices, dict[int, tuple[int, Indices]]] | None
         blocks = getattr(self._of_thread, "blocks", None)
@@ -178,7 +171,6 @@ class Batches:
         return blocks
 
     def _cut(self, worker: int, number: int) -> None:
-        """Cut a block of a worker's batches, in the place of the last one."""
         cut, batches, _ = self._blocks()
         length = BATCH_BLOCK * self.batch_size
         batches[worker] = self._sequence(worker, number * length, length).reshape(batches[worker].shape)

@@ -1,7 +1,7 @@
-"""Stochastic reweighted gradient: which examples are drawn how often, by what their gradients were like.
+"""Stochastic reweighted gradient: examples are drawn by the norms of their last gradients.
 
-With g_i the norm of example i's gradient when it was last looked at (1 before), q_i = g_i / sum_j g_j, and a
-coin that shows heads with probability theta:
+With g_i the norm of example i's gradient at its last evaluation (1 before), q_i = g_i / sum_j g_j, and a coin
+that shows heads with probability theta:
 
     SRG:   heads: i ~ uniform, else i ~ q;       p_i = theta / n + (1 - theta) q_i
     SRG+:  heads: (i, j) from a maximal coupling of v and uniform, v_i = L_i / sum_k L_k, else i ~ q;
@@ -9,9 +9,9 @@ coin that shows heads with probability theta:
     x <- x - step of the optimiser at grad f_i(x) / (n p_i)
     heads: g_i <- |grad f_i(x)|;  in SRG+ g_j <- |grad f_j(x)|, one gradient more where j is not i
 
-Each worker draws from its own examples, with a table of its own, so that its gradient is an unbiased estimate
-of its own mean gradient under every averaging scheme. A batch of several is drawn from one table, which is
-refreshed afterwards. theta = 1 is SGD that draws with replacement.
+Each worker draws from its own examples with its own table, so its gradient is an unbiased estimate of its
+mean gradient under every averaging scheme. A batch of several is drawn from one table, which is refreshed
+afterwards. theta = 1 is SGD that draws with replacement.
 
 Source: El Hanchi and Stephens, arXiv 2103.12243 (SRG); El Hanchi, Stephens and Maddison, ICML 2022 (SRG+).
 The rules are those of two re-implementations of theirs.
@@ -55,7 +55,7 @@ class Reweighting(Settings):
 
 
 class SamplerSettings(OneOf):
-    """How a worker draws its examples: ``srg`` or ``srg_plus``, or with options ``{srg: {theta: 0.3}}``."""
+    """A worker's way to draw examples: ``srg`` or ``srg_plus``, or with options ``{srg: {theta: 0.3}}``."""
 
     alternatives: ClassVar[tuple[str, ...]] = ("srg", "srg_plus")
 
@@ -80,19 +80,19 @@ class SamplerSettings(OneOf):
 
     @property
     def reweighting(self) -> Reweighting:
-        """The options of the one that is chosen."""
+        """The options of the chosen rule."""
         chosen = self.srg or self.srg_plus
         assert chosen is not None
         return chosen
 
 
 class Draw(NamedTuple):
-    """What one gradient is computed on.
+    """The examples of one gradient.
 
     Attributes:
         examples: of the training set [m].
-        weights: of their gradients [m]; the weighted sum is the gradient. 0 for those only looked at.
-        refreshed: (place in ``examples``, which of the worker's examples) whose norms the table is to get.
+        weights: of their gradients [m]; the weighted sum is the gradient. 0: only the norm is needed.
+        refreshed: (place in ``examples``, index among the worker's examples) of the norms for the table.
     """
 
     examples: Indices
@@ -101,11 +101,7 @@ class Draw(NamedTuple):
 
 
 class Coupling:
-    """A maximal coupling of a law v on n numbers with the uniform one: the two differ as seldom as can be.
-
-    Args:
-        smoothness: positive numbers [n], in proportion to v.
-    """
+    """A maximal coupling of law v (in proportion) and the uniform law: they differ as seldom as possible."""
 
     def __init__(self, smoothness: Floats) -> None:
         n = len(smoothness)
@@ -125,13 +121,13 @@ class Coupling:
 
 
 def _place(sums: Floats, target: float) -> int:
-    last = int(np.searchsorted(sums, sums[-1], side="left"))  # what follows has probability 0
+    last = int(np.searchsorted(sums, sums[-1], side="left"))  # later places have probability 0
     return min(int(np.searchsorted(sums, target, side="right")), last)
 
 
 @dataclass
 class _Table:
-    """What a worker knows of its examples' gradients, before its gradient number ``index``."""
+    """The known gradient norms of a worker's examples, before its gradient number ``index``."""
 
     norms: WeightedKeys
     index: int = 0
@@ -139,14 +135,9 @@ class _Table:
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """Draws examples for every worker. A worker's gradient 0 begins with an empty table.
+    """Draws ``batch_size`` examples per gradient of a worker, whose gradient 0 begins with an empty table.
 
-    Attributes:
-        settings: which rule.
-        shards: each worker's examples.
-        batch_size: how many are drawn for one gradient.
-        seed: of the run.
-        smoothness: L_i of every training example [N], for ``srg_plus``.
+    ``smoothness`` is L_i of every training example [N], for ``srg_plus``.
     """
 
     settings: SamplerSettings
@@ -158,10 +149,9 @@ class Sampler:
     _couplings: dict[int, Coupling] = field(default_factory=dict, init=False, repr=False)
 
     def draw(self, worker: int, index: int) -> Draw:
-        """The examples of the worker's gradient ``index``; the one before has been handed to ``refresh``.
+        """The examples of the worker's gradient ``index``; ``refresh`` has had the draw of the one before.
 
-        Raises:
-            SchemeError: gradients are not computed in order.
+        Raises ``SchemeError`` where gradients are not computed in order.
         """
         shard, theta = self.shards[worker], self.settings.reweighting.theta
         n, size = len(shard), self.batch_size
@@ -205,7 +195,7 @@ class Sampler:
         return np.concatenate(numbers)[begin : begin + needed].reshape(-1, 4)
 
     def refresh(self, worker: int, draw: Draw, norms: Floats) -> None:
-        """Take the norms [m] of the gradients of a draw's examples into the table."""
+        """Update the table with the norms [m] of the gradients of a draw's examples."""
         table = self._tables[worker]
         for place, key in draw.refreshed:
             table.norms.change(key, float(norms[place]))
@@ -219,16 +209,16 @@ class Sampler:
         return self._couplings[worker]
 
     def table_of(self, worker: int) -> WeightedKeys:
-        """The norms that a worker knows now."""
+        """The currently known norms of a worker."""
         return self._tables[worker].norms
 
     def added_s(self, worker: int) -> float:
-        """Seconds that drawing and refreshing take beside each gradient of a worker."""
+        """Seconds of drawing and refreshing beside each gradient of a worker."""
         levels = math.log2(len(self.shards[worker]) + 1)
         return self.settings.reweighting.level_time * self.batch_size * levels
 
     def gradients_each(self, worker: int) -> float:
-        """Gradients that a worker computes for each that it uses, on average."""
+        """Mean number of gradients that a worker computes per used one."""
         if self.settings.srg_plus is None:
             return 1.0
         return 1.0 + self.settings.reweighting.theta * (1 - self.coupling(worker).overlap)

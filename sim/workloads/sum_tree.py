@@ -1,6 +1,6 @@
-"""Weights that are drawn from in proportion, and changed, in a time that grows as their number's logarithm.
+"""Weighted draws: drawing and changing a weight take a time logarithmic in the number of weights.
 
-Memory is taken for keys that have been given a weight; all others weigh the same and take none.
+Only keys with a weight of their own take memory; all others have one common weight.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Final
 
 _BITS: Final = 3
 FAN_OUT: Final = 2**_BITS
-"""Neighbours that have one sum: those that one line of a processor's cache holds."""
+"""Neighbours with one common sum: as many as one line of a processor's cache holds."""
 
 
 class SumTree:
-    """Weights in a row that grows, and rows of sums above it.
+    """Weights in a growing row, and rows of sums above it.
 
     Place i of a row is the sum of the places from ``FAN_OUT`` i on of the row below, as many as there are up
-    to ``FAN_OUT``; so is the total of the uppermost row. Each sum is computed anew when one of its parts
-    changes, so that rounding errors do not pile up.
+    to ``FAN_OUT``; so is the total of the uppermost row. Each sum is recomputed when one of its parts
+    changes, so rounding errors do not pile up.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class SumTree:
 
     @property
     def height(self) -> int:
-        """Rows, which a draw and a change go through."""
+        """Number of rows, all of which a draw or a change visits."""
         return len(self._rows)
 
     def weight(self, place: int) -> float:
@@ -44,7 +44,7 @@ class SumTree:
         return self._rows[0][place]
 
     def append(self, weight: float) -> int:
-        """Put a weight at the end of the row; returns its place."""
+        """Append a weight to the row; returns its place."""
         place = node = len(self)
         for row in self._rows:
             if node == len(row):
@@ -57,7 +57,7 @@ class SumTree:
         return place
 
     def change(self, place: int, weight: float) -> None:
-        """Give the place another weight."""
+        """Change the weight at a place."""
         for row in self._rows:
             row[place] = weight
             place >>= _BITS
@@ -75,7 +75,7 @@ class SumTree:
                     break
                 target -= weight
                 place += 1
-            else:  # rounding left the target beyond the last weight that is not 0, for which it stands
+            else:  # rounding left the target beyond the last weight above 0, its place
                 target, place = inf, place - 1
                 while row[place] <= 0:
                     place -= 1
@@ -83,12 +83,7 @@ class SumTree:
 
 
 class WeightedKeys:
-    """Keys from 0 to ``number`` - 1, of which each weighs ``default`` until it is given a weight.
-
-    Args:
-        number: of keys, at least 1.
-        default: weight of a key that has been given none.
-    """
+    """Keys from 0 to ``number`` - 1 (at least 1 key), each of the weight ``default`` until it has its own."""
 
     def __init__(self, number: int, default: float = 1.0) -> None:
         self.number = number
@@ -96,9 +91,9 @@ class WeightedKeys:
         self._tree = SumTree()
         self._keys = array("q")  # of the tree's places
         self._places: dict[int, int] = {}
-        # Keys without a weight, in a row without gaps: entry p is key p, but where it is noted otherwise.
+        # Keys without a weight, in a row without gaps: entry p is key p, except as noted here.
         self._others: dict[int, int] = {}
-        self._entries: dict[int, int] = {}  # key -> its entry, likewise
+        self._entries: dict[int, int] = {}  # key -> its entry, with the same default
 
     @property
     def total(self) -> float:
@@ -107,7 +102,7 @@ class WeightedKeys:
 
     @property
     def visited(self) -> int:
-        """How many keys have been given a weight."""
+        """Number of keys with their own weight."""
         return len(self._tree)
 
     @property
@@ -143,7 +138,7 @@ class WeightedKeys:
         self._keys.append(key)
 
     def draw(self, uniform: float) -> int:
-        """The key that a number uniform on [0, 1) stands for."""
+        """The key for a number uniform on [0, 1)."""
         total = self.total
         if total <= 0:
             return int(uniform * self.number)

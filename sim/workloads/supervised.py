@@ -20,14 +20,14 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 Examples = tuple[Tensor, Tensor]
 
 MAX_SCORED = 2048
-"""Examples that are scored at once; training examples that ``train_loss`` is the mean over by default."""
+"""Largest number of examples scored at once; default number of training examples for ``train_loss``."""
 TRIED = 2
-"""Examples on which a module is run once, to see what it does."""
+"""Examples of a module's trial run."""
 
 
 @contextmanager
 def initial_weights(seed: int) -> Iterator[None]:
-    """A context in which torch draws the initial model's random numbers, as the seed alone decides."""
+    """A context in which the seed alone decides torch's random numbers for the initial model."""
     with torch_random(int(seeds.generator(seed, seeds.SHARED, "initial model").integers(2**62))):
         yield
 
@@ -42,20 +42,17 @@ def supervised(
     prepare: Callable[[Tensor], Tensor] | None = None,
     scored: int = MAX_SCORED,
 ) -> Workload:
-    """The workload that trains a module on examples with targets.
+    """Build the workload that trains a module, as initialised, on examples with targets.
 
     Args:
-        task: its name.
-        module: as it is initialised.
         criterion: ``(outputs, targets) -> mean loss``, a scalar.
         train, test: inputs [N, ...] and targets [N, ...].
         metrics: of ``train_loss``, ``test_loss``, ``test_accuracy``, those to score. For the accuracy,
             outputs are [N, classes, ...] and targets [N, ...].
-        prepare: applied to a batch's inputs: from the form in which they are kept to that of the module.
-        scored: how many training examples, the first ones, ``train_loss`` is the mean over.
+        prepare: converts a batch's inputs from their stored form to the module's.
+        scored: number of training examples, the first ones, in the mean of ``train_loss``.
 
-    Raises:
-        InputError: the module is not one that can be trained here; see ``modules.flatten_module``.
+    Raises ``InputError`` where the module cannot be trained here; see ``modules.flatten_module``.
     """
     prepared = prepare or (lambda inputs: inputs)
     inputs, targets = train

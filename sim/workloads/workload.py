@@ -1,4 +1,4 @@
-"""What is trained: examples, a loss on a flat parameter vector, and scores."""
+"""Training problems: examples, a loss on a flat parameter vector, and scores."""
 
 from __future__ import annotations
 
@@ -33,11 +33,9 @@ GradientFunction = Callable[[Tensor, Tensor, Tensor, SegmentCallback | None], Ev
 
 @dataclass(frozen=True, eq=False)
 class LossAtTensors:
-    """The tensors that a model x [d] consists of, one after another, and the loss as a function of them.
+    """The shapes of the tensors of a model x [d], one after another, and the loss as a function of them.
 
-    Attributes:
-        shapes: of the tensors.
-        loss: ``loss(tensors, inputs, targets)``, what ``Workload.loss`` is of the x that they make.
+    ``loss(tensors, inputs, targets)`` equals ``Workload.loss`` of the x that they make.
     """
 
     shapes: tuple[torch.Size, ...]
@@ -53,27 +51,26 @@ class LossAtTensors:
 class Workload:
     """A training problem with a model as one vector x [d], float32.
 
-    The last ``num_buffers`` entries of x are what the forward pass itself updates (running means and
-    variances of batch norm): they are sent, mixed and averaged with the parameters. Their "gradient" is old
-    value minus new, and the optimiser subtracts it as it is.
+    The forward pass itself updates the last ``num_buffers`` entries of x (running means and variances of
+    batch norm): they are sent, mixed and averaged with the parameters. Their "gradient" is old value minus
+    new, and the optimiser subtracts it as it is.
 
     Attributes:
-        task: its name.
         start: the initial model [d], the same for all workers.
         loss: ``loss(x [d], inputs [b, ...], targets [b, ...])`` -> mean loss, a scalar; pure, so that
             ``torch.func`` can batch it over workers.
         inputs, targets: the training examples, first axis N.
         labels: class of each example [N], for partitions by label; None where there are no classes.
-        sources: number of what each example comes from [N], for partitions by source; None: that is one.
-        smoothness: Lipschitz constant L_i > 0 of the gradient of each example's loss [N], where it is known.
+        sources: number of each example's source [N], for partitions by source; None: there is one.
+        smoothness: Lipschitz constant L_i > 0 of the gradient of each example's loss [N], where known.
         segments: (name, start, stop) of the layers in the order in which a backward pass finishes them, one
             after another from the end of x to its beginning.
-        score: metrics of a model [d]: ``train_loss`` and what else the task has.
+        score: metrics of a model [d]: ``train_loss`` and the task's others.
         num_buffers: b, 0 for most models.
         loss_and_buffers: where b > 0: the loss, and the new values [b] of the buffers.
         gradient_on: makes, for a device, ``gradient(x [d], inputs, targets, on_segment)``, where there is a
             shorter way to the gradient at one x than through ``loss``; where b > 0 always.
-        stochastic: the loss draws random numbers from torch (dropout); whoever calls it seeds them first.
+        stochastic: the loss draws random numbers from torch (dropout); its caller seeds them first.
         parts: the tensors of x, where it has several and b = 0; None: gradients are taken at x itself.
         steady: the loss does the same operations whenever it is called with tensors of the same shapes.
     """
@@ -103,16 +100,15 @@ class Workload:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about a task's data that a scenario is checked against.
+    """Facts about a task's data against which a scenario is checked; 0: unknown.
 
     Attributes:
-        num_examples: number of training examples.
-        labelled: each of them has a class.
+        labelled: each example has a class.
         metrics: names of the scores.
-        num_parameters: numbers of the model, for an estimate of memory; 0 where it is not known.
-        example_numbers: numbers of 32 bits that one example takes, and what is needed to make it; likewise.
-        activations: numbers that a gradient keeps for each example of its batch; likewise.
-        sources: how many sources the examples come from; 0 where that is not known.
+        num_parameters: size of the model, for an estimate of memory.
+        example_numbers: numbers of 32 bits per example, including those to make it.
+        activations: numbers that a gradient keeps for each example of its batch.
+        sources: number of sources of the examples.
     """
 
     num_examples: int
@@ -126,16 +122,14 @@ class Facts:
 
 @dataclass(frozen=True)
 class Task:
-    """What the registry knows about a workload.
+    """The registry's record of a workload.
 
     Attributes:
-        name: as in scenarios.
-        options: the task's own settings.
-        metrics: names of the scores that it can have.
+        metrics: names of its possible scores.
         falling: the metrics that get better by falling; the others rise.
         facts: the facts about its data for options and a seed; raises ``InputError``.
         build: makes the workload for options and a seed.
-        signed: the metrics that may be negative: losses of which nothing is known.
+        signed: the metrics that may be negative: losses of unknown form.
     """
 
     name: str

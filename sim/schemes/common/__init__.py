@@ -1,1 +1,1 @@
-"""What schemes of all families have in common: units, compressed averages, declared memory, other names."""
+"""Parts shared by all families of schemes: units, compressed averages, declared memory, other names."""

@@ -1,31 +1,30 @@
-"""What travels when values are averaged: encoded or as it is, the model alone or the optimiser's buffers too.
+"""Averages of encoded or plain values, of the model alone or with the optimiser's buffers.
 
     average = CompressedAllReduce(worker, options.compression)
     mean = await average.all_reduce(gradient, k)
 
-Compression. ``bf16`` and ``fp16`` can be added up on their way: an average is the transport's own all-reduce
-on half the bytes, as with DistributedDataParallel's hooks, Horovod's ``Compression.fp16`` and hivemind's
-``Float16Compression``. A value is rounded, divided by n, and rounded again, and so is each sum.
+Compression. ``bf16`` and ``fp16`` values can be summed in transit: an average is the transport's own
+all-reduce on half the bytes, as with DistributedDataParallel's hooks, Horovod's ``Compression.fp16`` and
+hivemind's ``Float16Compression``. A value is rounded, divided by n, and rounded again, and so is each sum.
 
-With ``qsgd`` an average is made of two steps, each of which moves encoded shards: everybody sends shard j to
-worker j, which decodes and averages what it gets; then all gather the averages, encoded again. So all have
-the same bits, and a worker sends 2 (n - 1)/n times the encoded value, as in a ring all-reduce. With ``top_k``
-everybody's encoded value is gathered instead, since the mean has other elements than each of them: (n - 1)
-times the encoded value. What a worker did not send of v stays there, and goes with the next (error feedback):
+With ``qsgd`` an average has two phases, which move encoded shards: every worker sends shard j to worker j,
+which decodes and averages its arrivals; then all gather the averages, encoded again. So all have the same
+bits, and a worker sends 2 (n - 1)/n times the encoded value, as in a ring all-reduce. With ``top_k`` all
+encoded values are gathered instead, since the mean has other elements than each of them: (n - 1) times the
+encoded value. The unsent part of v stays on the worker and joins the next value (error feedback):
 sent = Q(v + e),  e <- v + e - sent.
 
-Where ``Worker.sums_inside`` says so, the workers of each host or site add up first, as they are: a
-reduce-scatter inside, so that each has a shard of their mean. It encodes that alone, and keeps what it does
-not send of it; workers in the same place of all units average their shards as above, and all gather them
-inside. So between units go the codes of one value for each of them, in the place of one for each worker
-(BytePS: Jiang et al., OSDI 2020, where a machine's GPUs add up before they push; INTELLECT-1, arXiv
-2412.01152, int8 between nodes of several GPUs).
+Where ``Worker.sums_inside`` says so, the workers of each host or site first sum their plain values: a
+reduce-scatter inside leaves each with a shard of their mean. It encodes that alone, and keeps the unsent part
+of it; workers in the same place of all units average their shards as above, and all gather them inside. So
+between units go the codes of one value per unit, not of one per worker (BytePS: Jiang et al., OSDI 2020,
+where a machine's GPUs sum before they push; INTELLECT-1, arXiv 2412.01152, int8 between nodes of several
+GPUs).
 
-Momentum: which tensors of a worker travel with its model when models are averaged.
-
-``local``: the model alone; every worker keeps the buffers of its optimiser. One model on the wire.
-``mixed``: the optimiser's buffers are averaged in the same message, with the same weights. One model more
-on the wire for each buffer (1 for SGD with momentum, none without).
+Momentum: the tensors averaged with a worker's model. ``local``: the model alone; every worker keeps the
+buffers of its optimiser. One model on the wire. ``mixed``: the optimiser's buffers are averaged in the same
+message, with the same weights. One model more on the wire for each buffer (1 for SGD with momentum, none
+without).
 
 Source of ``mixed``: Yu et al., ICML 2019 (arXiv 1905.03817), for periodic averaging; DmSGD in Ying et al.,
 NeurIPS 2021 (arXiv 2110.13363), for gossip.
@@ -55,13 +54,13 @@ from .inside import Units
 
 @dataclass
 class CompressedAllReduce:
-    """Averages over the workers, of values that travel encoded where there is a compression.
+    """Averages over the workers, encoded where there is a compression.
 
     Attributes:
         worker: the worker that takes part with it.
-        compression: a scheme's option of that name; None: values travel as they are.
-        whole, shards: where values are shards: of how many elements, and how many there are.
-        left: with ``top_k``, what this worker has not sent of the values so far, [..., d]; None at first.
+        compression: a scheme's option of that name; None: values are sent plain.
+        whole, shards: for shards: number of elements of the whole value, and number of shards.
+        left: with ``top_k``, this worker's unsent part of the values so far, [..., d]; None at first.
         between: where units encode once for all their members, the average of this worker's shards among
             them; None at first.
     """
@@ -75,7 +74,7 @@ class CompressedAllReduce:
 
     @cached_property
     def _units(self) -> Units:
-        """Whose values are added up before they are encoded; shards of a unit's value have been."""
+        """Units that sum their values before encoding; shards of a unit's value are sums already."""
         return Units(self.worker, self.worker.sums_inside if self.shards == 1 else None)
 
     def _between_units(self, value: Tensor) -> CompressedAllReduce:
@@ -85,35 +84,35 @@ class CompressedAllReduce:
         return self.between
 
     def _adds_inside(self, groups: Groups | None) -> bool:
-        """Whether members of a unit add up their values first: in averages of everybody."""
+        """Whether members of a unit sum their values first: in averages of all workers."""
         return groups is None and self._units.across is not None
 
     @property
     def codec(self) -> Codec | None:
-        """The codec that values are encoded with; None: they travel as they are."""
+        """The codec of the values; None: they are sent plain."""
         return self.compression.codec if self.compression is not None else None
 
     @property
     def adds(self) -> bool:
-        """Whether what travels can be added up on its way."""
+        """Whether values can be summed in transit."""
         return self.codec is None or isinstance(self.codec, str)
 
     def plain(self, value: Tensor) -> Payload:
-        """``value`` as it travels without a codec."""
+        """``value`` as a message without a codec."""
         return value if self.shards == 1 else as_shard(value, self.whole, self.shards)
 
     def payload(self, value: Tensor, purpose: str, index: int) -> Payload:
-        """``value`` as it travels; random numbers are draw ``index`` of the stream ``purpose``."""
+        """``value`` as a message; random numbers are draw ``index`` of the stream ``purpose``."""
         return self.plain(value) if self.codec is None else self._encoded(self.codec, value, purpose, index)
 
     def change(self, value: Tensor, purpose: str, index: int) -> Payload:
-        """``payload`` of a change [..., d], and with ``top_k`` of what is ``left`` of earlier ones."""
+        """``payload`` of a change [..., d], and with ``top_k`` of the unsent part of earlier ones."""
         if isinstance(self.codec, TopK):
             return self._fed_back(value, purpose, index)
         return self.payload(value, purpose, index)
 
     def _fed_back(self, value: Tensor, purpose: str, index: int) -> Encoded:
-        """``value`` and what is left of earlier ones, encoded; what is not sent of both stays in ``left``."""
+        """Encode ``value`` plus the unsent part of earlier ones; the new unsent part stays in ``left``."""
         assert self.codec is not None
         whole = value if self.left is None else value + self.left
         encoded = self._encoded(self.codec, whole, purpose, index)
@@ -135,7 +134,7 @@ class CompressedAllReduce:
         return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards)
 
     def elements(self, length: int) -> float:
-        """Elements of the model that a value [..., length] stands for, without what fills up a shard."""
+        """Number of model elements that a value [..., length] stands for, without the padding of a shard."""
         return length if self.shards == 1 else self.whole / self.shards
 
     def share(self, length: int, groups: Groups | None = None) -> float:
@@ -143,15 +142,12 @@ class CompressedAllReduce:
         return self.elements(length) / self.worker.members(groups).shape[-1]
 
     async def spends(self, encoded: float = 0, decoded: float = 0, pattern: Pattern | None = None) -> None:
-        """Pass the time in which this worker encodes and decodes values.
+        """Pass the time of encoding and decoding these numbers of elements of values.
 
-        Args:
-            encoded: elements of values.
-            decoded: elements of values; of the largest elements alone, only these count.
-            pattern: one value comes from each neighbour in it.
+        Of top-k values only the largest elements are decoded. In a ``pattern`` each neighbour sends a value.
         """
         codec = self.codec
-        if codec is None or isinstance(codec, str):  # to round to 16 bits takes no time
+        if codec is None or isinstance(codec, str):  # rounding to 16 bits takes no time
             return
         values: float | Tensor = 1
         if pattern is not None:
@@ -161,12 +157,9 @@ class CompressedAllReduce:
         await ops.Encode(codec, encoded + came * values)
 
     async def all_reduce(self, value: Tensor, index: int, groups: Groups | None = None) -> Tensor:
-        """The mean of ``value`` over this worker's group; of a rounded one an unbiased estimate.
+        """The mean of ``value`` [..., d] over this worker's group; of a rounded one an unbiased estimate.
 
-        Args:
-            value: [..., d].
-            index: of the random numbers, a different one each time.
-            groups: see ``paceline.sim.program.operations.AllReduce``.
+        ``index`` numbers the random draw, a different one each time; ``groups``: see ``ops.AllReduce``.
         """
         if self.adds:
             return await self.worker.all_reduce(self.payload(value, "mean/out", index), groups)
@@ -188,7 +181,7 @@ class CompressedAllReduce:
         return mean
 
     async def begin(self, value: Tensor, index: int, groups: Groups | None = None) -> AverageUnderWay:
-        """Begin what ``all_reduce`` does; the parts inside units are waited for, here and at last."""
+        """Begin ``all_reduce`` without waiting, except for the parts inside units, here and at the end."""
         if self.adds:
             payload = self.payload(value, "mean/out", index)
             handle = await self.worker.begin(ops.AllReduce(payload, groups))
@@ -205,7 +198,7 @@ class CompressedAllReduce:
         return AverageUnderWay(self, handle, index, value.shape[-1], 1, groups)
 
     def scattering(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.ReduceScatter:
-        """The first half of an encoded average: everybody gets the mean of a shard of ``value`` [..., d]."""
+        """First half of an encoded average: every worker gets the mean of a shard of ``value`` [..., d]."""
         assert self.codec is not None
         length, members = value.shape[-1], self.worker.members(groups).shape[-1]
         table = self._encoded(self.codec, shards(value, members), "mean/out", index, length, members)
@@ -214,40 +207,34 @@ class CompressedAllReduce:
     def gathering(
         self, shard: Tensor, length: int, index: int, groups: Groups | None = None
     ) -> ops.AllGatherShards:
-        """The second half: everybody gets all shards of the mean, each of which is [..., ceil(d / g)]."""
+        """Second half: every worker gets all shards of the mean, each of which is [..., ceil(d / g)]."""
         assert self.codec is not None
         members = self.worker.members(groups).shape[-1]
         encoded = self._encoded(self.codec, shard, "mean/back", index, length, members)
         return ops.AllGatherShards(encoded, length, groups)
 
     def gathering_all(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.AllGatherShards:
-        """Everybody gets what all have sent of ``value`` [..., d], one after another: [..., g d].
-
-        What was not sent of it stays in ``left``.
-        """
+        """Gather all workers' encoded ``value`` [..., d] to [..., g d]; the unsent part stays in ``left``."""
         encoded = self._fed_back(value, "mean/out", index)
         return ops.AllGatherShards(encoded, value.shape[-1] * self.worker.members(groups).shape[-1], groups)
 
     @staticmethod
     def mean_of_gathered(gathered: Tensor, length: int) -> Tensor:
-        """The mean [..., length] of what ``gathering_all`` brings, added up in rank order."""
+        """The mean [..., length] of the result of ``gathering_all``, summed in rank order."""
         return mean_model(torch.split(gathered, length, dim=-1))
 
 
 @dataclass
 class AverageUnderWay:
-    """An average that was begun, while the worker does something else.
+    """An average of values [..., d] in progress, while the worker does something else.
 
     One of encoded shards has two halves, one after the other: the second begins at ``go_on``.
 
     Attributes:
-        average: whose it is.
-        handle: the half that is under way.
-        index: of the random numbers.
-        length: d, the elements of the value.
-        halves: how many halves are still to come.
-        groups: see ``paceline.sim.program.operations.AllReduce``.
-        gathers: makes a value of this mean of a shard; None: it is one.
+        handle: the half in progress.
+        length: d.
+        halves: number of halves still to come.
+        gathers: joins a mean of shards to a value; None: it is one.
     """
 
     average: CompressedAllReduce
@@ -259,7 +246,7 @@ class AverageUnderWay:
     gathers: Callable[[Tensor], Coroutine[Any, Any, Tensor]] | None = None
 
     async def go_on(self) -> None:
-        """Wait for the first half and begin the second, where there is one to come."""
+        """Wait for the first half and begin the second, if there is one."""
         if not self.halves:
             return
         self.halves = 0
@@ -281,13 +268,13 @@ class AverageUnderWay:
 
 
 def encodes_averages(options: Any) -> bool:
-    """The ``encodes`` of a scheme with an option ``compression``."""
+    """``encodes`` of a scheme with an option ``compression``."""
     compression: Compression | None = options.compression
     return compression is not None and compression.codec not in HALF
 
 
 def refuse_top_k(compression: Compression | None) -> None:
-    """Raise ``InputError`` where models are mixed with neighbours and only their largest elements travel."""
+    """Raise ``InputError`` where models would be mixed with neighbours' largest elements only."""
     if compression is not None and compression.top_k is not None:
         raise InputError(
             "top_k leaves out most of a model, so that neighbours hardly come together; "
@@ -296,10 +283,9 @@ def refuse_top_k(compression: Compression | None) -> None:
 
 
 def add_lost_part(mixed: Tensor, value: Tensor, payload: Payload) -> Tensor:
-    """``mixed``, a weighted average of payloads, plus what the own ``value`` lost in its ``payload``.
+    """Add the part of ``value`` lost in its ``payload`` to ``mixed``, a weighted average of payloads.
 
-    So the mean of all workers stays as it is where the weights are doubly stochastic (Carli et al.,
-    Automatica 2010).
+    Doubly stochastic weights then keep the mean of all workers (Carli et al., Automatica 2010).
     """
     encoded = isinstance(payload, Encoded) and payload.codec is not None
     return mixed + (value - decoded(payload)) if encoded else mixed
@@ -312,21 +298,21 @@ Momentum = Annotated[
 
 
 def pack(x: Tensor, state: State, momentum: Momentum) -> Tensor:
-    """The value that travels: the model [..., d], or with its k buffers [..., (1 + k) d]."""
+    """The value to average: the model [..., d], or with its k buffers [..., (1 + k) d]."""
     return torch.cat([x, *state.moments], dim=-1) if momentum == "mixed" and state.moments else x
 
 
 def unpack(value: Tensor, state: State, momentum: Momentum) -> tuple[Tensor, State]:
-    """The inverse of ``pack``; buffers that did not travel are those of ``state``."""
+    """The inverse of ``pack``; buffers that were not averaged are those of ``state``."""
     if momentum == "local" or not state.moments:
         return value, state
-    widths = [moment.shape[-1] for moment in state.moments]  # less than the model's where that has buffers
+    widths = [moment.shape[-1] for moment in state.moments]  # shorter than a model with running buffers
     x, *moments = torch.split(value, [value.shape[-1] - sum(widths), *widths], dim=-1)
     return x, state._replace(moments=tuple(moments))
 
 
 def averages_in_flight(momentum: Momentum, compression: Compression | None, sizes: Sizes) -> float:
-    """Models in flight while models, or their changes, are averaged: what travels, and the average."""
+    """Models in flight while models, or their changes, are averaged: the message and the average."""
     travels = 1 + (sizes.moments if momentum == "mixed" else 0)
     encoded = encoded_share(compression)
     sent = travels if travels > 1 or encoded else 0  # else it is the model itself
@@ -335,31 +321,25 @@ def averages_in_flight(momentum: Momentum, compression: Compression | None, size
 
 
 async def all_average(worker: Worker, x: Tensor, state: State, momentum: Momentum) -> tuple[Tensor, State]:
-    """The mean over all workers of the model, and of what travels with it."""
+    """The mean over all workers of the model, and with ``mixed`` momentum of the buffers."""
     return unpack(await worker.all_reduce(pack(x, state, momentum)), state, momentum)
 
 
 def first_average(average: CompressedAllReduce, x: Tensor, state: State, momentum: Momentum) -> Tensor | None:
-    """What ``average_of_changes`` takes as the last average at first; None where it needs none."""
+    """The first ``last`` of ``average_of_changes``; None where it needs none."""
     return None if average.codec is None else pack(x, state, momentum)
 
 
 async def average_of_changes(
     average: CompressedAllReduce, index: int, x: Tensor, state: State, momentum: Momentum, last: Tensor | None
 ) -> tuple[Tensor, State, Tensor | None]:
-    """The mean over all workers of the model and what travels with it; encoded, only their changes travel.
+    """Average the model, and mixed buffers, over all workers; encoded, only their changes are sent.
 
     A change since the last average is small where a model is not, and so is the error of its rounding
-    (FedPAQ: Reisizadeh et al., AISTATS 2020).
+    (FedPAQ: Reisizadeh et al., AISTATS 2020). ``index``: as for ``CompressedAllReduce.all_reduce``; ``last``:
+    the last average of the sent values, equal on all workers; at first ``first_average``.
 
-    Args:
-        average: how values travel.
-        index: of the random numbers, a different one each time.
-        x, state, momentum: as for ``all_average``.
-        last: the last average of what travels, the same on all workers; at first ``first_average``.
-
-    Returns:
-        Model, state, and the new average where it is needed again.
+    Returns model, state, and the new average where it is needed again.
     """
     own = pack(x, state, momentum)
     if last is None:

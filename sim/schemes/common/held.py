@@ -1,7 +1,7 @@
-"""What a worker of a scheme holds in memory at once, as the scheme itself declares it.
+"""A worker's memory under a scheme, as the scheme itself declares it.
 
-Each scheme has a function beside its program, ``held(options, sizes)``, which is a part of its record in the
-registry: ``tests/sim/schemes/common/test_held.py`` counts the values that running workers hold and compares.
+Each scheme has a function ``held(options, sizes)`` beside its program, in its record in the registry;
+``tests/sim/schemes/common/test_held.py`` compares it with the values that running workers hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...topology import Plan
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the memory of a worker depends on beside its scheme's options.
+    """Sizes, beside a scheme's options, that determine a worker's memory.
 
     Attributes:
         workers: number of workers n.
@@ -29,23 +29,21 @@ class Sizes:
 
     @property
     def members(self) -> int:
-        """Workers that act as one."""
+        """Number of workers that act as one."""
         return self.workers // (self.units or self.workers)
 
 
 @dataclass(frozen=True)
 class Held:
-    """Values that a worker holds at once, each in multiples of a model.
-
-    Where workers have different parts (one is the host of a server) it is the one that holds the most.
+    """A worker's values, each in multiples of a model; of the fullest worker, if they differ.
 
     Attributes:
-        parameters: the model that it steps.
+        parameters: the current model.
         gradients: the latest.
         optimizer: the moments of its optimiser, and velocities.
-        anchors: models, or sums of changes, that it keeps from step to step beside its own.
+        anchors: models, or sums of changes, kept from step to step beside its own.
         outer_momentum: of an outer optimiser.
-        in_flight: what is sent or received, averages as they come, and the values that they replace.
+        in_flight: sends and receives, arriving averages, and the values that they replace.
     """
 
     parameters: float = 1.0
@@ -57,33 +55,30 @@ class Held:
 
     @property
     def total(self) -> float:
-        """All of them together."""
+        """The sum over all kinds of values."""
         of_training = self.parameters + self.gradients + self.optimizer
         return of_training + self.anchors + self.outer_momentum + self.in_flight
 
 
 def most_neighbours(plan: Plan) -> int:
-    """From how many others a worker receives in a step, at most."""
+    """Largest number of senders to a worker in a step."""
     return max(len(row) for step in range(len(plan.first)) for row in plan.at(step).sources)
 
 
 def encoded_share(compression: Compression | None) -> float:
-    """What a value's encoded form takes beside it, of its size; 0 without a compression."""
+    """Size of an encoded value, held beside the value, as a share of it; 0 without a compression."""
     return 0.0 if compression is None else share_on_the_wire(compression.codec)
 
 
 REPLACED: Final = 1.0
-"""The last step's value, which is there until the one has come that takes its place."""
+"""The last step's value, which is held until its replacement has arrived."""
 
 
 def on_a_server(visitors: int) -> float:
-    """In flight on the host of a server: of each visitor a receive, what it brought, and what it gets."""
+    """In flight on a server's host: for each visitor a receive, its value, and the reply."""
     return 3.0 * visitors + 2.0
 
 
 def in_rounds(sizes: Sizes) -> float:
-    """In flight where averages go on without who is late: a server takes everybody's contribution at once.
-
-    It has a receive from each other worker under way, holds what has come, and sends the mean.
-    """
+    """In flight on a server of rounds: a receive per other worker, all contributions, and the mean."""
     return 2.0 * (sizes.workers - 1) + 2.0

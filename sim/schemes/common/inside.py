@@ -1,15 +1,15 @@
-"""Workers that act as one: those of a host, or of a site, average their gradients at every step.
+"""Units of workers that act as one: those of a host, or of a site, average gradients at every step.
 
     units = Units(worker, options.inside)
     gradient = await units.gradient(x)             the mean over this worker's unit
-    shard = units.shard(value)                     what this worker sends to other units
+    shard = units.shard(value)                     this worker's message to other units
     value = await units.gather(shard, length)      the unit's value again, from its members' shards
 
 A unit has one model, the same bits on all members, and its batch is those of all members together. Between
-units each member sends the shard of the model that it owns, to and from the members in its place in other
-units: so a unit sends no more than one worker would, and all its GPUs' links have an equal part in it. The
-mean over units is the exact mean over workers, as all units have one size. Without ``inside`` every worker is
-a unit of its own.
+units each member exchanges the shard of the model that it owns with the members in its place in other units:
+so a unit sends no more than one worker would, and all its GPUs' links have an equal part in it. The mean over
+units is the exact mean over workers, as all units have one size. Without ``inside`` every worker is its own
+unit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Inside = Annotated[
 
 @lru_cache(maxsize=64)
 def unit_groups(places: tuple[int, ...]) -> Groups:
-    """The workers of each place (a host's or a site's number for each worker), in the order of the places."""
+    """The workers of each place, given every worker's number of host or site, in the order of places."""
     ranks: dict[int, list[int]] = {}
     for rank, place in enumerate(places):
         ranks.setdefault(place, []).append(rank)
@@ -46,14 +46,14 @@ def unit_groups(places: tuple[int, ...]) -> Groups:
 
 
 def count_units(inside: str | None, network: Network) -> int:
-    """How many units there are: workers, or groups of them that act as one."""
+    """Number of units: workers, or groups of them that act as one."""
     if inside is None:
         return network.num_hosts
     return len(unit_groups(network.nodes if inside == "hosts" else network.site_of))
 
 
 def possible_units(network: Network) -> tuple[str, ...]:
-    """The places that can act as one: those that ``check_inside`` does not refuse."""
+    """The kinds of places that can act as one: those that ``check_inside`` accepts."""
     fitting = []
     for inside in ("hosts", "sites"):
         with suppress(InputError):
@@ -83,16 +83,12 @@ def check_inside(inside: str | None, network: Network) -> None:
 
 
 class Units:
-    """The units as one worker sees them, or all workers at once.
-
-    Args:
-        worker: whose.
-        inside: a scheme's option of that name.
+    """The units as seen by one worker, or by all workers at once; ``inside``: a scheme's option.
 
     Attributes:
         number: of units.
         members: workers of each.
-        across: for averages between units: the workers in the same place of each; None: everybody.
+        across: groups of averages between units: the workers in the same place of each; None: all workers.
     """
 
     def __init__(self, worker: Worker, inside: str | None) -> None:
@@ -106,7 +102,7 @@ class Units:
         self.across: Groups | None = tuple(zip(*groups, strict=True)) if together else None
 
     async def gradient(self, x: Tensor) -> Tensor:
-        """Compute the gradient at x [..., d] on the batches of all members: their mean."""
+        """The mean gradient at x [..., d] over the batches of all members."""
         gradient = await self._worker.gradient(x)
         return gradient if self._groups is None else await self._worker.all_reduce(gradient, self._groups)
 
@@ -115,7 +111,7 @@ class Units:
         return await self._worker.reduce_scatter(value, self._groups)
 
     def shard(self, value: Tensor) -> Tensor:
-        """What this worker sends of its unit's ``value`` [..., d]: [..., ceil(d / members)]."""
+        """This worker's message, a shard of its unit's ``value`` [..., d]: [..., ceil(d / members)]."""
         return value if self._groups is None else self._worker.shard(value, self._groups)
 
     async def gather(self, shard: Tensor, length: int) -> Tensor:
@@ -125,7 +121,7 @@ class Units:
         return await self._worker.all_gather_shards(shard, length, self._groups)
 
     def pattern(self, pattern: Pattern) -> Pattern:
-        """The pattern among workers of a pattern among units: each member hears those in its own place."""
+        """Expand a pattern among units to workers: each member hears those in its own place."""
         return pattern if self._groups is None else _spread(pattern, self._groups)
 
 

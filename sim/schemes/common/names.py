@@ -1,4 +1,4 @@
-"""What papers and tools call the averaging schemes, and what a scenario calls them."""
+"""Names of the averaging schemes in papers and tools, and their names here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class OtherNames:
 
     Attributes:
         names: in papers and tools; case, spaces, hyphens and underscores do not count.
-        write: what stands in a scenario instead, with options that say what the name implies.
-        about: what tells it from another scheme of that name; empty where there is none.
+        write: the scenario's form, with options that say what the name implies.
+        about: distinguishes it from another scheme of that name; empty where there is none.
     """
 
     names: tuple[str, ...]
@@ -75,7 +75,7 @@ SHARDED: Final = (
     "hybrid parallelism", "hybrid", "model parallelism", "model parallel", "tensor parallelism",
     "tensor parallel", "pipeline parallelism", "pipeline parallel", "Megatron-LM", "GPipe",
 )  # fmt: skip
-"""What no scheme does: its workers would share the layers of one model."""
+"""Names of schemes whose workers would share the layers of one model; none is possible here."""
 WHY_NOT_SHARDED: Final = (
     "shares the layers of one model among workers, and here every worker has a whole one, simulated and on a "
     "cluster; GPUs that share a model are one worker (cluster.island). How long steps of such groups take: "
@@ -86,11 +86,7 @@ _SEPARATORS: Final = re.compile(r"[\s_-]+")
 
 
 def explain_unknown(name: str, schemes: Iterable[str]) -> str:
-    """Say what to write in place of a name that no scheme has.
-
-    Args:
-        name: what was written.
-        schemes: the names that there are.
+    """Say what to write instead of an unknown scheme's ``name``, given the known ``schemes``.
 
     >>> explain_unknown("AD-PSGD", ["ad_psgd", "all_reduce"])
     "unknown scheme 'AD-PSGD'; write 'ad_psgd'"
@@ -118,5 +114,4 @@ def explain_unknown(name: str, schemes: Iterable[str]) -> str:
 
 
 def _bare(name: str) -> str:
-    """A name without what does not count in a comparison."""
     return _SEPARATORS.sub("", name.lower())

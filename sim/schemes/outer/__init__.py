@@ -1,1 +1,1 @@
-"""Schemes with an outer optimiser: local steps, and rarely a step along the mean of what they changed."""
+"""Schemes with an outer optimiser: local steps, and rarely an outer step along their mean change."""

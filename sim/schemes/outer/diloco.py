@@ -1,32 +1,30 @@
-"""DiLoCo: everybody trains alone, and an outer optimiser steps along what that has changed on average.
+"""DiLoCo: workers train alone, and an outer optimiser steps along their mean change.
 
-With the common model t, its copies x_i, and D_i = t - x_i, which stands for a gradient; every ``period``
-steps, with outer learning rate h and momentum m:
+With the common model t, its copies x_i, and D_i = t - x_i as a gradient; every ``period`` steps, with outer
+learning rate h and momentum m:
 
     x_i <- x_i - step of the (inner) optimiser at g_i                      at every step
     u <- m u + mean of D_i,   t <- t - h (mean of D_i + m u),   x_i <- t   (Nesterov; without: t <- t - h u)
 
-The inner optimiser, AdamW in the paper, is the entry's ``optimizer``; its buffers stay where they are. The
-running buffers of batch norm become the workers' mean.
+The inner optimiser, AdamW in the paper, is the entry's ``optimizer``; its buffers are local. The running
+buffers of batch norm become the workers' mean.
 
 Streaming: the model is cut into ``fragments`` P of equal size, consecutive parameters each, with an outer
 optimiser of its own. Fragment 1, 2, ..., P in turn is averaged after every ``period`` / P steps, so each of
-them once a period, in the same order on all workers. With a ``delay`` T it is under way while T more steps
-are done; then, with x_i as it is by then,
+them once a period, in the same order on all workers. With a ``delay`` T it is in transit during T more steps;
+then, with the x_i of that time,
 
     t <- the outer step;   x_i <- (1 - alpha) t + alpha x_i
 
-A delay is shorter than ``period`` / P, so that one fragment is under way at a time. The last ones of a run
-are received, and not used. With ``compression``, D_i travels encoded.
+A delay is shorter than ``period`` / P, so that one fragment is in transit at a time. The last ones of a run
+are received, and not used. With ``compression``, D_i is sent encoded.
 
 With ``inside`` the workers of a host (or of a site) act as one: they average their gradients at every inner
-step, and D_i is their common model's (``inside.py``).
+step, and D_i is their common model's (``inside.py``). With ``quorum`` or ``deadline`` a straggler's D_i is
+left out of the mean; it abandons the rest of its period and takes the new t (``quorum/rounds.py``).
 
-With ``quorum`` or ``deadline``, D_i of a worker that is late is left out of the mean; the worker gives up the
-rest of its period and takes the new t (``quorum/rounds.py``).
-
-Bytes per step and worker: those of an all-reduce over the period. Waits for: everybody, P times a period,
-with a delay only if the average is not there after T steps.
+Bytes per step and worker: those of an all-reduce over the period. Waits for: all workers, P times a period,
+with a delay only if the average has not arrived after T steps.
 
 Source: Douillard et al., arXiv 2311.08105 (DiLoCo, algorithm 1); arXiv 2501.18512 (streaming), which cuts by
 layers. Its delay counts inner steps, as here.
@@ -106,19 +104,19 @@ def check_network(options: DilocoOptions, network: Network) -> None:
 
 
 def fragments(options: DilocoOptions) -> int:
-    """Into how many parts the model is cut."""
+    """Number of parts into which the model is cut."""
     return options.fragments
 
 
 def held(options: DilocoOptions, sizes: Sizes) -> Held:
-    """Model, gradient, the common model and its momentum; of one fragment its change and the mean change."""
+    """Model, gradient, the common model and its momentum; a fragment's change and mean change."""
     outer = 1.0 if options.outer.momentum else 0.0
     if leaves_out(options):
         in_flight = in_rounds(sizes)
     else:
-        several = 1 if options.fragments > 1 else 0  # the model put together again, and the fragment before
+        several = 1 if options.fragments > 1 else 0  # the rejoined model and the last fragment
         in_flight = (2 + several + encoded_share(options.compression)) / options.fragments + several
-        in_flight = max(in_flight, 1.0) if sizes.members > 1 else in_flight  # the gradients' mean inside
+        in_flight = max(in_flight, 1.0) if sizes.members > 1 else in_flight  # mean gradient inside
     return Held(optimizer=sizes.moments, anchors=1, outer_momentum=outer, in_flight=in_flight)
 
 
@@ -175,7 +173,7 @@ async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
 
 
 class Fragment:
-    """Elements [start, stop) of the common model, with an outer optimiser of their own."""
+    """Elements [start, stop) of the common model, with their own outer optimiser."""
 
     def __init__(self, worker: Worker, units: Units, options: DilocoOptions, start: int, stop: int) -> None:
         self._units = units
@@ -188,7 +186,7 @@ class Fragment:
         self._mean: Tensor | AverageUnderWay | None = None
 
     async def begin(self, x: Tensor, k: int) -> None:
-        """Average what has changed in the model x [..., d] after step ``k``; with a delay, begin to."""
+        """Average the change in the model x [..., d] after step ``k``; with a delay, only begin to."""
         change = self._units.shard(self.value - x[..., self._start : self._stop])
         if self._waits:
             self._mean = await self._average.all_reduce(change, k, self._units.across)
@@ -196,12 +194,12 @@ class Fragment:
             self._mean = await self._average.begin(change, k, self._units.across)
 
     async def go_on(self) -> None:
-        """Let the second half of an encoded average begin, when half of the delay is over."""
+        """Begin the second half of an encoded average, when half of the delay is over."""
         if isinstance(self._mean, AverageUnderWay):
             await self._mean.go_on()
 
     async def apply(self, x: Tensor) -> Tensor:
-        """The outer step, and the model x [..., d] with it."""
+        """Take the outer step; returns the model x [..., d] with it."""
         mean = await self._mean.wait() if isinstance(self._mean, AverageUnderWay) else self._mean
         assert mean is not None
         mean = await self._units.gather(mean, self.value.shape[-1])
@@ -215,11 +213,10 @@ class Fragment:
         return torch.cat([x[..., : self._start], merged, x[..., self._stop :]], dim=-1)
 
     async def abandon(self) -> None:
-        """Wait for what is still under way at the end of a run."""
+        """Wait for an average still in transit at the end of a run."""
         if isinstance(self._mean, AverageUnderWay):
             await self._mean.wait()
 
 
 def _joined(turns: list[Fragment]) -> Tensor:
-    """The common model [..., d]."""
     return turns[0].value if len(turns) == 1 else torch.cat([each.value for each in turns], dim=-1)

@@ -1,21 +1,19 @@
-"""Federated averaging: in each round some of the workers train alone, and their models are averaged.
+"""Federated averaging: in each round some workers train alone, and their models are averaged.
 
-In round r, of ``period`` steps, the workers S(r) take part, a share ``participation`` of all, at least one,
-drawn at random:
+In round r, of ``period`` steps, the participants S(r) are drawn at random: a share ``participation`` of all
+workers, at least one:
 
     x_i <- t,   x_i <- x_i - step of the optimiser at g_i   at every step, for i in S(r)
     t <- the mean over S(r) of x_i                          at the end of the round
 
-The others compute nothing, and wait for the end of the round; their steps count all the same. The optimiser
+The others compute nothing and wait for the end of the round; their steps count all the same. The optimiser
 begins each round anew. All do the same steps on batches of one size, so the mean has equal weights, where the
-paper's are in proportion to a worker's examples. With all workers, and plain SGD, it is ``local_sgd``.
-
-With ``quorum`` or ``deadline`` the change of a participant that is late is left out, and the others' mean
-goes to all (``quorum/rounds.py``).
+paper's are in proportion to a worker's examples. With all workers, and plain SGD, it is ``local_sgd``. With
+``quorum`` or ``deadline`` a straggler's change is left out of the mean (``quorum/rounds.py``).
 
 Bytes per step and worker, over the period: those of an all-reduce among m = |S| workers, 2 (m-1)/n models,
 and, unless m = n, of a broadcast of the mean to all, (n-1)/n models; ``compression`` encodes the first. Waits
-for: everybody in S(r), once a round.
+for: all of S(r), once a round.
 
 Source: McMahan, Moore, Ramage, Hampson, Arcas, AISTATS 2017 (arXiv 1602.05629), algorithm 1, whose server
 sends the mean to the next round's workers alone.
@@ -56,17 +54,16 @@ class FedavgOptions(Settings):
 
 
 def check(options: FedavgOptions, workers: int) -> None:
-    """Raise ``InputError`` where a quorum cannot come together, or what travels needs everybody."""
+    """Raise ``InputError`` where a quorum is out of reach, or does not go with ``compression``."""
     check_quorum(options, _number(options, workers), compression=options.compression is not None)
 
 
 def _number(options: FedavgOptions, workers: int) -> int:
-    """How many workers take part in a round."""
     return max(1, math.floor(options.participation * workers + 0.5))
 
 
 def held(options: FedavgOptions, sizes: Sizes) -> Held:
-    """Model, gradient and the round's first model; the change, the mean change, and its way to all."""
+    """Model, gradient and the round's first model; the change, the mean change, and its broadcast."""
     in_flight = in_rounds(sizes) if leaves_out(options) else 3 + encoded_share(options.compression)
     return Held(optimizer=sizes.moments, anchors=1, in_flight=in_flight)
 
@@ -120,13 +117,13 @@ async def _rounds_of_all(worker: Worker, options: FedavgOptions) -> None:
         ends = since == options.period - 1
         if ends:
             groups = None if for_all else (chosen, *((i,) for i in range(worker.size) if i not in chosen))
-            own = average if for_all or worker.rank in chosen else replace(average)  # keeps what is not sent
+            own = average if for_all or worker.rank in chosen else replace(average)  # keeps the unsent part
             change = await own.all_reduce(x - common, k, groups)
             x = common = common + (change if for_all else await worker.broadcast(change, chosen[0]))
         await worker.publish(k, x, averaged=x if ends else None)
 
 
 def participants(seed: int, turn: int, workers: int, number: int) -> tuple[int, ...]:
-    """Who takes part in round ``turn``: ``number`` of the ranks, ascending, the same to all workers."""
+    """The ranks of round ``turn``: ``number`` of them, ascending, the same on all workers."""
     drawn = seeds.uniform_array(seed, seeds.SHARED, "participants", turn, (workers,), True)
     return tuple(sorted(int(rank) for rank in np.argsort(drawn, kind="stable")[:number]))

@@ -1,24 +1,23 @@
-"""HALoS: local steps, a server in each site that nobody waits for, and a server above these.
+"""HALoS: local steps, an asynchronous server in each site, and a global server above these.
 
-Each worker adds up ``period`` local steps, brings what they have changed, D = (model it began with) - x, to
-its site's server, and goes on from the model there. Both kinds of servers take changes one by one, with
-delayed Nesterov momentum; of N arrivals (``every``), with learning rate h and momentum b:
+Each worker sums ``period`` local steps, brings their change, D = (model at the beginning) - x, to its site's
+server, and continues from the model there. Both kinds of servers apply changes one by one, with delayed
+Nesterov momentum; of N arrivals (``every``), with learning rate h and momentum b:
 
     t <- t - h D                                       at every arrival
     m <- b m + mean of the last N changes,   t <- t - h N b m       at every N-th, besides
 
-After ``exchange`` arrivals a site's server brings what these have changed to the global server, in the same
-way, and takes (1 - alpha) of its own model and alpha of the global one, when that comes. Meanwhile it goes
-on serving; one such visit is under way at a time. The site's server is on the host of the site's first
-worker, which begins and ends these visits between its own steps; the global one is on the host of worker 0.
-With ``compression`` the changes that are brought to another host travel encoded, the models that come back
-do not; with ``top_k`` what was not sent goes with the sender's next change (error feedback).
-The metric of ``on: leader`` is the global model. The running buffers of batch norm have no momentum.
+After ``exchange`` arrivals a site's server brings their change to the global server, in the same way, and
+takes (1 - alpha) of its own model and alpha of the global one on its arrival. Meanwhile it keeps serving;
+one such visit is under way at a time. The site's server is on the host of the site's first worker, which
+begins and ends these visits between its own steps; the global one is on the host of worker 0. With
+``compression`` changes to another host are sent encoded, returned models are not; with ``top_k`` the unsent
+part joins the sender's next change (error feedback). The metric of ``on: leader`` is the global model. The
+running buffers of batch norm have no momentum.
 
-Bytes per step and worker: inside a site one model out and one in over ``period``, but for the server's own
-host; between sites one out and one in over ``period`` x ``exchange`` steps of all in a site; what goes out
-is encoded with a ``compression``. Waits for: the
-host of the site's server.
+Bytes per step and worker: inside a site one model out and one in over ``period``, except on the server's own
+host; between sites one out and one in over ``period`` x ``exchange`` steps of all in a site; outgoing changes
+are encoded with a ``compression``. Waits for: the host of the site's server.
 
 Source: Kim et al., HALoS, ICML 2025, and its published code, whose rates are h N here; delayed Nesterov: Liu
 et al., arXiv 2401.09135, with c = 0.
@@ -73,8 +72,9 @@ class HalosOptions(Settings):
 
 
 def held(options: HalosOptions, sizes: Sizes) -> Held:
-    """Of the host of both servers: model, gradient, the model it began with; models, sums and momenta of the
-    servers, and what the site's has changed since its last visit; visits of all others."""
+    """Memory of the host of both servers: model, gradient and first model; models, sums and momenta of the
+    servers, and the change of the site's model since its last visit; visits of all others.
+    """
     servers = 2 * 1 + 1
     return Held(
         optimizer=sizes.moments, anchors=1 + servers, outer_momentum=2 * 2,
@@ -93,7 +93,7 @@ class DelayedNesterov:
         self._arrivals = 0
 
     def step(self, change: Tensor) -> Tensor:
-        """What an arriving change [d] adds to the server's model."""
+        """The update of the server's model for an arriving change [d]."""
         s = self._settings
         added = -s.lr * change
         self._sum = self._sum + change[: self._moved]
@@ -107,7 +107,7 @@ class DelayedNesterov:
 
 
 class Servers:
-    """The server of a worker's site and the global one, as that worker sees them."""
+    """The server of a worker's site and the global one, as seen by that worker."""
 
     def __init__(self, worker: Worker, options: HalosOptions) -> None:
         sites = worker.sites or (0,) * worker.size
@@ -135,7 +135,7 @@ class Servers:
         return moved, moved
 
     async def look_after(self) -> None:
-        """Take over the global model if it has come, and visit the global server if it is time."""
+        """Merge an arrived global model, and visit the global server when that is due."""
         if self.site.known is None:
             return
         if self._away is not None and await self._worker.poll(self._away[0]):
@@ -149,7 +149,7 @@ class Servers:
                 self._merge(await self.top.visit(change))
 
     async def end_visit(self) -> None:
-        """Wait for the global model, if a visit is under way, and take it over."""
+        """Wait for the global model, if a visit is under way, and merge it."""
         if self._away is not None:
             answer, sent = self._away
             self._away = None

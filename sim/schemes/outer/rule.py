@@ -1,4 +1,4 @@
-"""The outer optimiser: SGD on the common model, along what the workers' own steps have changed on average."""
+"""The outer optimiser: SGD on the common model, along the mean change of the workers' local steps."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class OuterOptimizer(Settings):
 
 
 def outer_rule(settings: OuterOptimizer, buffers: int) -> Optimizer:
-    """The rule of a part of the model, whose last ``buffers`` elements become the workers' mean."""
+    """The outer optimiser of a part of the model; its last ``buffers`` elements become the workers' mean."""
     rule = Sgd(settings.lr, settings.momentum, settings.nesterov)
     return WithBuffers(rule, buffers) if buffers else rule
 
 
 def buffers_in(worker: Worker, start: int, stop: int) -> int:
-    """How many elements in [start, stop) of the model are running buffers, which no gradient moves.
+    """Number of running buffers, which no gradient moves, among elements [start, stop) of the model.
 
-    They are the model's last elements (see ``Workload``), so they are the last ones of that part, too.
+    They are the model's last elements (see ``Workload``), and so the last ones of that part.
     """
     optimizer = worker.optimizer
     buffers = optimizer.num_buffers if isinstance(optimizer, WithBuffers) else 0

@@ -1,4 +1,4 @@
-"""SlowMo: local SGD whose averages are followed with a slow momentum.
+"""SlowMo: local SGD, and a slow momentum on its averages.
 
 With the common model t, its copies x_i, the learning rate lr of the first of the last ``period`` steps, slow
 momentum b and slow learning rate a; every ``period`` steps:
@@ -9,7 +9,7 @@ momentum b and slow learning rate a; every ``period`` steps:
 Without slow momentum and with a = 1 it is ``local_sgd``. The buffers of the optimiser are kept (``momentum:
 local``), or averaged with the models (``mixed``); the running buffers of batch norm become the mean.
 
-Bytes per step and worker: those of an all-reduce over the period. Waits for: everybody, once a period.
+Bytes per step and worker: those of an all-reduce over the period. Waits for: all workers, once a period.
 
 Source: Wang, Tantia, Ballas, Rabbat, ICLR 2020 (arXiv 1910.00643), algorithm 1 with local SGD inside; their
 *maintain* and *average* of buffers.
@@ -47,7 +47,7 @@ class SlowmoOptions(Settings):
 
 
 def held(options: SlowmoOptions, sizes: Sizes) -> Held:
-    """Model, gradient, the common model and its slow momentum; the average as it comes, and the last one."""
+    """Model, gradient, the common model and its slow momentum; the arriving average and the last one."""
     in_flight = averages_in_flight(options.momentum, options.compression, sizes)
     last = 0 if options.compression is None else 1 + (sizes.moments if options.momentum == "mixed" else 0)
     return Held(optimizer=sizes.moments, anchors=1 + last, outer_momentum=1, in_flight=in_flight + REPLACED)

@@ -1,1 +1,1 @@
-"""Gradients that are sent in buckets while the backward pass, or the next forward pass, goes on."""
+"""Gradients sent in buckets during the backward pass, or during the next forward pass."""

@@ -1,16 +1,15 @@
-"""Buckets of a gradient: filled in backward order, sent at once or by a thread of communication.
+"""Buckets of a gradient: filled in backward order, sent at once or by a communication thread.
 
-A bucket takes the layers of a backward pass, the last one first, until it has a size; the first bucket may be
-smaller than the others, so that sending begins soon (DistributedDataParallel: 1 MB, then 25 MB).
+A bucket takes the layers of a backward pass, the last one first, until it has its size; the first may be
+smaller, so that sending begins soon (DistributedDataParallel: 1 MB, then 25 MB).
 
-*Order.* Without one each bucket is all-reduced as soon as it is filled, beside the others. A thread of
-communication has one of them under way at a time: ``ready_first`` in the order in which they are filled, or
-``needed_first``: of those that are filled on all workers that one whose layers the next forward pass needs
-first. For that workers gather before each bucket how many everybody has filled, a number each. The thread
-takes no time of computing.
+*Order.* Without one each bucket is all-reduced as soon as it is filled, beside the others. A communication
+thread sends one at a time: ``ready_first`` in the order of filling, or ``needed_first``: among the buckets
+filled on all workers, the one whose layers the next forward pass needs first. For that workers gather before
+each bucket how many everybody has filled, a number each. The thread takes no computing time.
 
-*Next forward pass.* It waits for the buckets one after another, in forward order, and goes through a bucket's
-layers as soon as their mean gradient is there. The update is that of waiting for all of them.
+*Next forward pass.* It waits for the buckets one after another, in forward order, and passes a bucket's
+layers as soon as their mean gradient has arrived. The update is that of waiting for all of them.
 
 Source: Li et al., VLDB 2020 (buckets of DistributedDataParallel); Das et al., arXiv 1602.06709, and Peng et
 al., SOSP 2019 (order by need); Sergeev and Del Balso, arXiv 1802.05799 (agreeing on what is ready).
@@ -28,10 +27,10 @@ from ...program import operations as ops
 from ...program.worker import Worker
 
 SendOrder = Literal["ready_first", "needed_first"]
-"""In which order a thread of communication sends buckets."""
+"""The order in which a communication thread sends buckets."""
 
 _FILLED = "bucket filled"
-"""The signal to the thread that there is one more."""
+"""Signal to the thread that one more bucket is filled."""
 
 
 @dataclass
@@ -53,18 +52,15 @@ class Bucket:
 
     @property
     def averaged(self) -> str:
-        """The signal that its mean is there."""
+        """Signal that the bucket's mean has arrived."""
         return f"bucket {self.number} averaged"
 
 
 class Buckets:
     """The buckets of one worker's gradients, step by step.
 
-    Args:
-        worker: whose they are.
-        first_bytes: size from which the first bucket of a gradient is full.
-        bucket_bytes: size from which the others are; 0: with a layer each.
-        order: of a thread of communication; None: there is none.
+    The first bucket is full from ``first_bytes`` on, the others from ``bucket_bytes`` (0: with a layer each).
+    Without an ``order`` there is no communication thread.
     """
 
     def __init__(
@@ -101,7 +97,7 @@ class Buckets:
                 filling, length = [], 0
 
     async def mean(self, *, next_forward: bool) -> Tensor:
-        """Wait for the mean gradient [..., d]; ``next_forward``: go forward through layers as they come."""
+        """Wait for the mean gradient [..., d]; ``next_forward``: run that pass as layers arrive."""
         worker, means = self._worker, {}
         for bucket in reversed(self._under_way) if next_forward else self._under_way:
             if bucket.handle is None:
@@ -133,13 +129,8 @@ class Buckets:
             await self._worker.signal(bucket.averaged)
 
     async def _filled_everywhere(self, filled: int, sent: int) -> int:
-        """How many buckets all workers have filled: more than ``sent``, the same number on all of them.
-
-        Args:
-            filled: how many that was the last time.
-            sent: how many of these are averaged.
-        """
-        if self._complete and filled == len(self._queue):  # and so it is on all workers
+        """Number of buckets filled on all workers, equal on all; at least ``filled`` and above ``sent``."""
+        if self._complete and filled == len(self._queue):  # as on all workers
             return filled
         if filled == sent:
             await self._wait_for_more_than(filled)
@@ -147,11 +138,10 @@ class Buckets:
         return int(counts.min())
 
     async def _wait_for_more_than(self, number: int) -> None:
-        """Wait until this worker has filled more buckets of this step than that."""
         while len(self._queue) <= number:
             await self._worker.await_signal(_FILLED)
 
 
 def _concatenate(parts: list[Tensor]) -> Tensor:
-    """One tensor of the parts of a gradient, which come in backward order: the last elements first."""
+    """Join the parts of a gradient, which are in backward order: the last elements first."""
     return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], dim=-1)

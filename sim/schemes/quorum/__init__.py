@@ -1,1 +1,1 @@
-"""Averages of those who are there in time: ``quorum`` and ``deadline`` of synchronous schemes."""
+"""Averages without stragglers: ``quorum`` and ``deadline`` of synchronous schemes."""

@@ -1,4 +1,4 @@
-"""The options that say when an average goes on without those who are late."""
+"""The options for averages without stragglers: ``quorum`` and ``deadline``."""
 
 from __future__ import annotations
 
@@ -28,17 +28,14 @@ Deadline = Annotated[
 
 
 def leaves_out(options: Any) -> bool:
-    """Whether averages go on without stragglers, so that models depend on the clock."""
+    """Whether averages go on without stragglers, so that results depend on timing."""
     return options.quorum is not None or options.deadline is not None
 
 
 def check_quorum(options: Any, members: int, **others: bool) -> None:
-    """Raise ``InputError`` where a quorum cannot come together, or with options that need everybody.
+    """Raise ``InputError`` where a quorum of ``members`` is out of reach, or beside one of the ``others``.
 
-    Args:
-        options: of a scheme.
-        members: how many workers contribute to an average.
-        others: which of its options that do not go together with these are given.
+    These are options by name, with whether they are given, that need all workers in every average.
     """
     if not leaves_out(options):
         return

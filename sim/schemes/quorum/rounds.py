@@ -1,14 +1,13 @@
-"""Averages of those who are there in time, in rounds: who is late is left out, and takes the new average.
+"""Averages without stragglers, in rounds: stragglers are left out and take the new average.
 
 A round is from one average to the next. A server on the host of worker 0 collects contributions, and ends the
-round when ``quorum`` of them are there, or at the ``deadline`` with those that are there (at least one). It
-sends the mean to everybody. A gradient cannot be called off: a worker that is late goes on computing while
-rounds pass it by, drops what it has, and joins the round that is then under way. What is on its way already
-when a round ends is dropped where it arrives.
+round after ``quorum`` of them, or at the ``deadline`` with the arrivals so far (at least one). It sends the
+mean to all workers. A gradient cannot be aborted: a straggler computes on while rounds pass it by, drops its
+result, and joins the current round. Contributions still in transit when a round ends are dropped on arrival.
 
 Bytes of a round: every contribution, and the mean to every worker but the server's own, which is as much in
-and out of the server's host as all other workers send and receive together; and 4 bytes beside each (of which
-round a contribution is, and whether the worker's own is in the mean). Time: the last contribution that counts
+and out of the server's host as all other workers send and receive together; and 4 bytes beside each (the
+round of a contribution, and whether the worker's own is in the mean). Time: the last contribution that counts
 and the mean, one after the other, each with its latency. A ring has as many bytes, evenly spread over hosts.
 
 Source: Chen, Pan, Monga, Bengio, Jozefowicz, Revisiting distributed synchronous SGD, arXiv 1604.00981
@@ -30,27 +29,26 @@ from ...program.averaging import mean_model
 from ...program.worker import State, Worker
 
 _SERVER: Final = 0
-"""The worker on whose host contributions are collected."""
+"""Rank of the host that collects contributions."""
 
 _LEAVES: Final = -1
 _LEAVES_WITHIN: Final = -2
-"""In the place of a round's number: the worker contributes to no more rounds, and has begun none, or one."""
+"""In the place of a round's number: the worker contributes no more, and has begun no round, or one."""
 
 _LIKE: Final = torch.zeros(1, dtype=torch.int32)
 
 Chosen = Callable[[int], Sequence[int]]
-"""Number of a round -> the ranks that contribute to it."""
+"""Number of a round -> ranks of its contributors."""
 
 
 class Rounds:
-    """The rounds as one worker sees them.
+    """The rounds as seen by one worker.
 
     Args:
-        worker: who sees them.
-        quorum: how many contributions end a round; None: all.
-        deadline_s: how long a round lasts at most, if anything is there by then; None: no limit.
-        like: a contribution's shape [d].
-        chosen: who contributes to a round; None: everybody.
+        quorum: number of contributions that end a round; None: all.
+        deadline_s: longest duration of a round that has a contribution by then; None: no limit.
+        like: a tensor of a contribution's shape [d].
+        chosen: contributors of a round; None: all workers.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class Rounds:
         is_here = worker.rank == _SERVER
         self._server = _Server(worker, quorum, deadline_s, like, self._chosen) if is_here else None
         self._round = 0
-        self._busy: ops.Handle | None = None  # a gradient, or a contribution that is on its way
+        self._busy: ops.Handle | None = None  # a gradient, or a contribution in transit
         self._number: ops.Handle | None = None  # of that contribution
         self._average: ops.Handle | None = None
         self._included: ops.Handle | None = None
@@ -78,10 +76,7 @@ class Rounds:
         return () if self._server is None else (self._server.serve(),)
 
     async def gradient(self, x: Tensor) -> Tensor | None:
-        """The gradient at x [d]; None where this round's average is there before it.
-
-        A gradient of an earlier round, or a contribution that is on its way, comes to its end first.
-        """
+        """The gradient at x [d], after any unfinished one; None where this round's average arrives first."""
         average = await self._expect()
         begun = None
         while not await self._worker.poll(average):
@@ -95,17 +90,14 @@ class Rounds:
         return None
 
     async def step(self, x: Tensor, state: State) -> tuple[Tensor, State, bool]:
-        """One step of the optimiser from x [d]: the model, the state, and whether it was in time.
-
-        A step that is left out counts for the learning rate.
-        """
+        """Step once from x [d], and say whether in time; a missed step counts for the learning rate."""
         gradient = await self.gradient(x)
         if gradient is None:
             return x, state._replace(updates=state.updates + 1), False
         return *self._worker.optimizer.update(x, gradient, state), True
 
     async def contribute(self, value: Tensor) -> None:
-        """Hand in this worker's part [d] of the round's average, and go on."""
+        """Hand in this worker's part [d] of the round's average without waiting."""
         if self._server is not None:
             self._server.hand_in(self._round, value)
             await self._worker.signal("contribution")
@@ -114,7 +106,7 @@ class Rounds:
         self._busy = await self._worker.begin(ops.Send(_SERVER, value, "contribution"))
 
     async def average(self) -> Tensor:
-        """The round's average [d], when it is there; a new round begins."""
+        """Wait for the round's average [d]; a new round begins."""
         answer = await self._worker.wait(await self._expect())
         if self._server is not None:
             included, mean = self._server.averages.popleft()
@@ -134,10 +126,9 @@ class Rounds:
         await ops.Publish(k, x, notes=notes)
 
     async def leave(self) -> None:
-        """Contribute no more; what is still sent or received comes to its end, a late gradient is dropped.
+        """Contribute no more: complete all sends and receives, and drop a late gradient.
 
-        Within a round the worker waits for its average, and does not use it: of those who are still there, or
-        zeros.
+        Within a round the worker waits for its average, of the others or zeros, and does not use it.
         """
         if self._server is not None:
             self._server.leave(_SERVER)
@@ -154,7 +145,7 @@ class Rounds:
             await self._end_busy()
 
     async def _expect(self) -> ops.Handle:
-        """The round's average on its way here; it can arrive while a gradient is computed."""
+        """The receive of the round's average; it can arrive while a gradient is computed."""
         if self._average is not None:
             return self._average
         if self._server is not None:
@@ -177,8 +168,7 @@ class Rounds:
 class _Server:
     """Collects contributions on the host of one worker.
 
-    Attributes:
-        averages: for that worker itself: whether its own part is in the mean, and the mean [d].
+    ``averages`` are for that worker itself: whether its own part is in the mean, and the mean [d].
     """
 
     def __init__(
@@ -190,7 +180,7 @@ class _Server:
         self._like = like
         self._chosen = chosen
         self._members = set(range(worker.size))
-        self._leaving: set[int] = set()  # who has left within the round, and gets its average
+        self._leaving: set[int] = set()  # leavers within the round, which get its average
         self._round = 0
         self._there: dict[int, Tensor] = {}
         self._rounds: dict[int, deque[int]] = defaultdict(deque)  # of a worker's next contributions
@@ -209,11 +199,11 @@ class _Server:
             self._there[_SERVER] = value
 
     def leave(self, rank: int) -> None:
-        """A worker contributes no more, and needs no average."""
+        """Note that a worker neither contributes nor needs an average any more."""
         self._members.discard(rank)
 
     async def serve(self) -> None:
-        """Collect and send, until the run is over."""
+        """Collect and send until the run is over."""
         for rank in range(self._worker.size):
             if rank != _SERVER:
                 await self._expect_number(rank)
@@ -234,7 +224,6 @@ class _Server:
                 await self._end_round()
 
     async def _take(self, done: ops.Handle) -> None:
-        """Take in what has come."""
         if done is self._own:
             await self._worker.wait(done)
             self._own = None
@@ -276,7 +265,7 @@ class _Server:
         await self._expect_value(rank)
 
     async def _message(self, handle: ops.Handle, rank: int) -> Any:
-        """What an exchange with a worker has brought; None where that is lost, which is not missed."""
+        """The message of an exchange with a worker; None where it is lost, and not missed."""
         try:
             return await self._worker.wait(handle)
         except PeerLost:
@@ -291,7 +280,7 @@ class _Server:
         self._values[await self._worker.begin(ops.Receive(rank, self._like, "contribution"))] = rank
 
     def _is_complete(self) -> bool:
-        """Whether the round ends now; without anybody who could contribute it ends too, if anybody waits."""
+        """Whether the round ends now; without possible contributors it ends too, if anybody waits."""
         expected = self._members.intersection(self._chosen(self._round))
         if not expected:
             return bool(self._members or self._leaving)
@@ -299,7 +288,7 @@ class _Server:
         return len(self._there) >= enough
 
     async def _end_round(self) -> None:
-        """Send the mean of what is there to everybody; of nothing, zeros."""
+        """Send the mean of all arrivals to all workers; of none, zeros."""
         values = [self._there[rank] for rank in sorted(self._there)]
         mean = mean_model(values) if values else torch.zeros_like(self._like)
         if _SERVER in self._members:
@@ -318,5 +307,5 @@ class _Server:
 
 
 def _number(value: int) -> Tensor:
-    """A whole number to be sent; of this type it counts its own bytes, not those of a model's elements."""
+    """An integer message; as int32 it counts its own bytes, not those of a model's elements."""
     return torch.full((1,), value, dtype=torch.int32)

@@ -1,7 +1,6 @@
 """Sequences that average exactly after finitely many steps; builders as in ``graphs.static``.
 
-The steps are pairs with weights of their own, symmetric and not negative; what a worker does not
-give away it keeps.
+A step consists of pairs with weights of their own, symmetric and not negative; each worker keeps the rest.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ def _nobody() -> WeightedPairs:
 
 
 def _beside(sequences: Sequence[list[WeightedPairs]]) -> list[WeightedPairs]:
-    """Sequences on disjoint workers, run at the same time; workers whose sequence has ended do nothing."""
+    """Run sequences on disjoint workers at the same time; those whose sequence has ended idle."""
     together = []
     for step in range(max(len(steps) for steps in sequences)):
         u, v, share = zip(*(steps[step] for steps in sequences if step < len(steps)), strict=True)
@@ -159,9 +158,9 @@ def _simple(ranks: Ranks, peers: int) -> list[WeightedPairs]:
     b^p_l, and these into a_l parts of b^p_l:
 
     1. each block averages;
-    2. in step l, everybody in a later block averages with one partner in each part of block l, with weight
+    2. in step l, each rank in a later block averages with one partner in each part of block l, with weight
        b^p_l / (ranks in blocks l, l + 1, ...), after which the parts of block l have the mean of all;
-    3. each part averages. A block goes on to this as soon as its turn in 2 is over.
+    3. each part averages. A block begins this as soon as its turn in 2 is over.
     """
     n, b = len(ranks), peers + 1
     if _smooth_part(n, peers) == n:
@@ -198,7 +197,7 @@ def _smooth_part(number: int, peers: int) -> int:
 
 
 def _factors(number: int, largest: int) -> list[int]:
-    """As few factors of at most ``largest`` as a greedy choice finds, the largest first."""
+    """Few factors of at most ``largest``, found greedily, the largest first."""
     factors = []
     while number > 1:
         factors.append(next(f for f in range(min(largest, number), 1, -1) if number % f == 0))

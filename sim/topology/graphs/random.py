@@ -1,4 +1,4 @@
-"""Static graphs drawn from the run's seed: drawn again until connected, so that all workers agree.
+"""Static random graphs, drawn from the run's seed until connected, so that all workers agree.
 
 Builders as in ``graphs.static``.
 """
@@ -21,17 +21,13 @@ from ..matrix import Matrix, adjacency, from_networkx, refuse_too_many, undirect
 from .static import Degree, Graphs, refuse_degree, static
 
 TRIES: Final = 100
-"""A graph that is not connected in so many draws is refused."""
+"""Number of draws after which a graph without a connected draw is refused."""
 
 
 def _connected(
     name: str, workers: int, hint: str, seed: int, draw: Callable[[np.random.Generator], Matrix]
 ) -> Graphs:
-    """The first connected graph among draws 0, 1, ... of this seed.
-
-    Raises:
-        InputError: there are too many workers, or no graph is connected; ``hint`` says what to change.
-    """
+    """The first connected graph among draws 0, 1, ... of this seed; else ``InputError`` with the ``hint``."""
     from scipy.sparse.csgraph import connected_components
 
     if workers > MAX_WORKERS:
@@ -47,7 +43,7 @@ def _connected(
 
 
 def _number(random: np.random.Generator) -> int:
-    """A seed for networkx, whose generators take whole numbers."""
+    """A seed for networkx, whose generators take integers."""
     return int(random.integers(2**63))
 
 
@@ -64,7 +60,7 @@ def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
     refuse_too_many(degree * workers)
 
     def draw(random: np.random.Generator) -> Matrix:
-        # Of a dense graph the edges that it has not are drawn: pairing would hardly ever succeed.
+        # Draw a dense graph's missing edges: pairing its own would hardly ever succeed.
         dense = 2 * degree >= workers
         fewer = workers - 1 - degree if dense else degree
         while (pairs := _pair_half_edges(workers, fewer, random)) is None:
@@ -82,8 +78,7 @@ def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
 def _pair_half_edges(workers: int, degree: int, random: np.random.Generator) -> NDArray[np.int64] | None:
     """Edges [n degree / 2, 2] of a simple regular graph; None where this attempt got stuck.
 
-    Half-edges are paired at random, and those whose pair would be a loop or a second edge are thrown in
-    again, until none is left.
+    Half-edges are paired at random; pairs that would be a loop or a second edge are drawn again.
     """
     taken: NDArray[np.int64] = np.empty(0, np.int64)  # edges u < v as u n + v, ascending
     loose = np.repeat(np.arange(workers), degree)
@@ -146,7 +141,7 @@ def _draw_pairs(workers: int, chance: float, random: np.random.Generator) -> NDA
     several = int(expected + 4.0 * math.sqrt(expected)) + 16
     parts, last = [np.empty(0, np.int64)], -1
     while last < pairs:
-        # Longer gaps than there are pairs are cut, so that their sum fits.
+        # Cut gaps beyond the last pair, so that their sum fits.
         parts.append(last + np.cumsum(np.minimum(random.geometric(chance, several), pairs + 1)))
         last = int(parts[-1][-1])
     number = np.concatenate(parts)
@@ -174,7 +169,7 @@ def random_geometric(workers: int, options: Radius, seed: int) -> Graphs:
     Raises:
         InputError: the radius is too small for a connected graph.
     """
-    from scipy.spatial import KDTree  # heavy, and few want it
+    from scipy.spatial import KDTree  # slow to import, seldom used
 
     usual = min(1.5, math.sqrt(2.0 * math.log(workers) / workers))
     radius = options.radius if options.radius is not None else usual

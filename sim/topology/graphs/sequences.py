@@ -1,4 +1,4 @@
-"""Graphs that change from step to step; builders as in ``graphs.static``."""
+"""Sequences of graphs that change from step to step; builders as in ``graphs.static``."""
 
 from __future__ import annotations
 

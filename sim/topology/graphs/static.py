@@ -1,4 +1,4 @@
-"""Graphs that never change: who hears whom, for every number of workers that there is one for.
+"""Static graphs, for every possible number of workers.
 
 A builder takes the number of workers, its options and the run's seed, and returns ``Graphs``. Its
 docstring is its row in ``docs/topologies.md``: the graph, then the source.
@@ -22,14 +22,14 @@ from ..matrix import Matrix, adjacency, circulant, from_networkx, refuse_too_man
 
 @dataclass(frozen=True, eq=False)
 class Graphs:
-    """The graphs that a topology goes through.
+    """The sequence of graphs of a topology.
 
     Attributes:
         at: the adjacency [n, n] of a step (from 0), or its mixing matrix where ``weighted``.
-        period: after how many steps the graphs repeat; None: never.
+        period: number of steps after which the graphs repeat; None: never.
         weighted: the topology comes with weights of its own.
         rate: of a random sequence, the root of the second eigenvalue of E[W'W] with the weights that ``auto``
-            means: per step, by how much disagreement shrinks in mean square.
+            means: the factor per step by which disagreement shrinks in mean square.
     """
 
     at: Callable[[int], Matrix]
@@ -39,7 +39,7 @@ class Graphs:
 
 
 class NoOptions(Settings):
-    """The topology has no options."""
+    """Options of topologies that have none."""
 
 
 class Rows(Settings):
@@ -57,11 +57,11 @@ class Degree(Settings):
 
 
 _MAX_SUGGESTED_WORKERS: Final = 1 << 24
-"""No larger number of workers is looked for to be suggested."""
+"""Largest number of workers that is suggested."""
 
 
 def static(graph: Matrix) -> Graphs:
-    """A sequence that has one graph at every step."""
+    """A sequence with one graph at every step."""
     return Graphs(lambda step: graph)
 
 
@@ -113,11 +113,7 @@ def complete(workers: int, options: NoOptions, seed: int) -> Graphs:
 
 
 def _rows(name: str, workers: int, rows: int | None, least: int) -> tuple[int, int]:
-    """Rows and columns, both at least ``least``.
-
-    Raises:
-        InputError: there are none; names the nearest numbers of workers, or of rows.
-    """
+    """Rows and columns, both at least ``least``; ``InputError`` names the nearest possible choice."""
 
     def fits(n: int, r: int) -> bool:
         return n % r == 0 and r >= least and n // r >= least
@@ -174,11 +170,7 @@ def hypercube(workers: int, options: NoOptions, seed: int) -> Graphs:
 
 
 def power_of_two(name: str, workers: int) -> int:
-    """The exponent of a number of workers that is a power of two.
-
-    Raises:
-        InputError: it is none; names the nearest.
-    """
+    """The exponent of a power of two; else ``InputError``, which names the nearest ones."""
     if workers & (workers - 1):
         below = 1 << (workers.bit_length() - 1)
         raise InputError(f"{name} needs a power of two of workers, not {workers}; use {below} or {2 * below}")

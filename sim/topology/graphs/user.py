@@ -1,4 +1,4 @@
-"""A user's own topology, named ``package.module:function``."""
+"""User-defined topologies, named ``package.module:function``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from .static import Graphs, NoOptions, static
 
 
 def from_function(path: str, workers: int, options: NoOptions, seed: int) -> Graphs:
-    """The graph that ``function(workers)`` returns.
+    """Build the graph that ``function(workers)`` returns.
 
-    Raises:
-        InputError: there is no such function, it raises, or returns something else than a networkx graph of
-            that many nodes.
+    Raises ``InputError`` where that fails, or returns no networkx graph of that many nodes.
     """
     import networkx as nx
 

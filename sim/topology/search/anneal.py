@@ -1,9 +1,8 @@
-"""Simulated annealing over graphs, one move at a time, most of them turned down by a bound.
+"""Simulated annealing over graphs, one move at a time; a bound rejects most moves.
 
-A move is accepted if the cost afterwards is at most ``cost - temperature * ln(u)`` with u uniform on
-(0, 1]: Metropolis' rule, written so that u is drawn first. So a move whose lower bound is beyond that
-threshold can be turned down without its exact cost, and the walk is the same as if every cost had been
-computed.
+A move is accepted if the cost afterwards is at most ``cost - temperature * ln(u)`` with u uniform on (0, 1]:
+Metropolis' rule, with u drawn first. So a move whose lower bound is beyond that threshold is rejected without
+its exact cost, and the walk is the same as if every cost had been computed.
 
 Source: Kirkpatrick, Gelatt and Vecchi, Science 220 (1983).
 """
@@ -24,24 +23,18 @@ from .objective import Objective
 from .spectrum import MAX_DENSE_NODES, Ends, best_case, ends_of, move_ends
 
 LARGEST_BATCH: Final = 64
-"""Candidates that are drawn and bounded at a time, at most."""
+"""Largest number of candidates drawn and bounded at a time."""
 
 MARGIN: Final = 1e-9
-"""How far rounding may move a bound, in units of the cost."""
+"""Largest effect of rounding on a bound, in units of the cost."""
 
 REFRESH: Final = 32
-"""After so many accepted moves the ends of the spectrum are computed afresh."""
+"""Number of accepted moves after which the ends of the spectrum are computed afresh."""
 
 
 @dataclass
 class Tally:
-    """How many moves a walk judged, computed and accepted.
-
-    Attributes:
-        moves: candidates judged,
-        computed: of these, the ones that a bound on a fixed block did not turn down,
-        accepted: and the ones that were made.
-    """
+    """Counts of a walk's candidates: judged; of these, not rejected by a fixed block's bound; made."""
 
     moves: int = 0
     computed: int = 0
@@ -50,7 +43,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Cooling:
-    """How long a walk is, and how it cools down.
+    """Length and temperatures of a walk.
 
     Attributes:
         moves: candidates to draw; those that would not be a simple graph count, but are not judged.
@@ -80,12 +73,9 @@ def anneal(
     rewire: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> EdgeArray:
-    """Walk from ``graph``, which is changed, and return the edges of the best graph on the way.
+    """Walk from ``graph`` (changed in place) and return the edges of the best graph on the way.
 
     Args:
-        graph: where to start.
-        objective: what to lower.
-        schedule: length and temperatures.
         random: the only source of chance.
         tally: is added to.
         rewire: move single edges anywhere, instead of swaps that keep the degrees.
@@ -103,7 +93,7 @@ def anneal(
             batch = min(2 * batch, LARGEST_BATCH)
             used = drawn
         else:
-            # What comes after an accepted move was drawn for another graph: it is drawn again.
+            # Candidates after an accepted move were drawn for another graph: draw them again.
             batch = max(1, min(2 * accepted, LARGEST_BATCH))
             used = drawn - (len(candidates.pairs) - 1 - accepted)
             if walk.cost < best_cost:
@@ -129,7 +119,7 @@ class _Walk:
     def first_accepted(
         self, moves: Moves, thresholds: np.ndarray[tuple[int], np.dtype[np.float64]]
     ) -> int | None:
-        """Make the first move whose cost afterwards is within its threshold; returns which, if any."""
+        """Make the first move whose cost afterwards is within its threshold; returns its index, if any."""
         bounds = self._objective.log_steps(*best_case(self._ends, moves))
         for index, threshold in enumerate(thresholds.tolist()):
             self._tally.moves += 1

@@ -1,4 +1,4 @@
-"""How good a regular graph can possibly be: a lower bound for any search, for finite n.
+"""A lower bound on the modulus of regular graphs, for any search and for finite n.
 
 Let F_0, F_1, ... be the polynomials for which F_i(A) counts the walks of length i that never turn back, in a
 k-regular graph: F_1 = x, F_2 = x^2 - k, F_{i+1} = x F_i - (k - 1) F_{i-1}. So trace F_i(A) >= 0, and in a
@@ -30,7 +30,7 @@ POINTS: Final = 60
 """Points at which the programme demands f <= 0; between them f is checked afterwards."""
 
 EIGENVALUE_RESOLUTION: Final = 5e-3
-"""Cells of the smallest eigenvalue are not cut into smaller ones than this."""
+"""Smallest cells of the smallest eigenvalue."""
 
 BOUND_RESOLUTION: Final = 1e-4
 """The bound lies this near below the largest modulus that can be ruled out."""
@@ -47,12 +47,7 @@ def alon_boppana(degree: int) -> float:
 
 @lru_cache(maxsize=64)
 def modulus_bound(workers: int, degree: int) -> float:
-    """A lower bound of regular graphs' second-largest eigenvalue modulus, with the best constant weight.
-
-    Args:
-        workers: n > ``degree``.
-        degree: k >= 2.
-    """
+    """Lower bound on the modulus of k-regular graphs, n > k >= 2, with the best constant weight."""
     impossible, unknown = 0.0, 1.0
     while unknown - impossible > BOUND_RESOLUTION:
         modulus = (impossible + unknown) / 2
@@ -64,10 +59,7 @@ def modulus_bound(workers: int, degree: int) -> float:
 
 
 def ruled_out(modulus: float, workers: int, degree: int) -> bool:
-    """Whether no regular graph has this modulus or a smaller one: cell by cell of its smallest eigenvalue.
-
-    False means that such a graph may exist or not.
-    """
+    """Whether no regular graph has this modulus or a smaller one; False: one may exist or not."""
     walks = _walks(degree)
     cells = [(-float(degree), -1.0)]  # an edge alone has the eigenvalue -1, so it is -1 at most (interlacing)
     while cells:
@@ -109,14 +101,12 @@ def _interval_ruled_out(low: float, high: float, workers: int, degree: int, walk
 
 
 def _largest(f: Polynomial, low: float, high: float) -> float:
-    """The maximum of a polynomial on an interval."""
     roots: NDArray[np.complex128] = np.asarray(f.convert(domain=[low, high]).deriv().roots())
     flat = np.clip(roots.real, low, high)
     return float(np.max(f(np.concatenate([flat, [low, high]]))))
 
 
 def _walks(degree: int) -> list[Polynomial]:
-    """F_0 ... F_MAX_POLYNOMIAL_DEGREE."""
     x = Polynomial([0.0, 1.0])
     out = [Polynomial([1.0]), x, x**2 - degree]
     while len(out) <= MAX_POLYNOMIAL_DEGREE:

@@ -1,4 +1,4 @@
-"""The report on the best graph of a search, and its file, which scenarios can name."""
+"""The report on a search's best graph, and its file, which scenarios can name."""
 
 from __future__ import annotations
 
@@ -21,15 +21,11 @@ MADE_BY: Final = "paceline topology search"
 
 
 def describe(result: SearchResult, step_time: StepTime | None = None) -> dict[str, Any]:
-    """The best graph, what it is compared with, and how the search went; values of JSON.
+    """The best graph, its comparisons, and the course of the search; values of JSON.
 
     Keys: ``lower_bound`` and ``alon_boppana`` are of regular graphs with the best constant weight (see
     ``sim/topology/search/bound.py``), ``ring_lattice`` is the regular ring lattice of the same degree under
     the same rule; ``step_time_s`` and ``time_per_e_fold_s`` are null where steps were counted.
-
-    Args:
-        result: the result of a search.
-        step_time: that of the search.
     """
     request, degree = result.request, result.request.degree
     weight = _edge_weight(result)
@@ -63,15 +59,10 @@ def _edge_weight(result: SearchResult) -> float:
 
 
 def save(result: SearchResult, path: Path, objective: str) -> None:
-    """Write the graph; scenarios name it: ``topology: {file: PATH}, weights: laplacian`` (or another rule).
+    """Write the graph, with the ``objective`` in its provenance; an existing file is replaced.
 
-    Args:
-        result: the result of a search.
-        path: the file; one that is there is replaced.
-        objective: for the file's provenance.
-
-    Raises:
-        InputError: the file cannot be written.
+    Scenarios name it: ``topology: {file: PATH}, weights: laplacian`` (or another rule). Raises ``InputError``
+    where the file cannot be written.
     """
     request = result.request
     provenance = {
@@ -95,7 +86,6 @@ def _lattice(result: SearchResult, degree: int, step_time: StepTime | None) -> d
 
 
 def _rates(modulus: float, step_s: float | None) -> dict[str, Any]:
-    """Steps, and seconds, in which disagreement shrinks by a factor of e."""
     modulus = max(modulus, 0.0)
     steps = 0.0 if modulus == 0.0 else -1.0 / math.log(modulus)
     return {

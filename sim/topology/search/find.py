@@ -1,4 +1,4 @@
-"""Search for a graph on which averaging is fast, with a fixed degree or a fixed number of edges."""
+"""Search for a graph on which averaging is fast, with a fixed degree or number of edges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_MOVES: Final = 100_000_000
 """Candidates in all walks together; as many as take hours."""
 
 FIRST_TEMPERATURES: Final = (2.0, 6.0, 1.0)
-"""First temperatures of the walks, in turn and in units of n^-1.5: about what a swap changes the cost by."""
+"""First temperatures of the walks, in turn, in units of n^-1.5: about a swap's change of the cost."""
 
 COOLING: Final = 50.0
 """First temperature over last."""
@@ -33,12 +33,7 @@ COOLING: Final = 50.0
 
 @dataclass(frozen=True)
 class Budget:
-    """How many graphs a search tries.
-
-    Attributes:
-        moves: candidates in one walk.
-        restarts: walks, each from a graph of its own.
-    """
+    """Size of a search: candidate ``moves`` per walk, and ``restarts``, walks from graphs of their own."""
 
     moves: int
     restarts: int
@@ -55,15 +50,9 @@ def default_budget(workers: int) -> Budget:
 
 @dataclass(frozen=True)
 class Request:
-    """What a search looks for.
+    """The target of a search: a ``degree`` of every worker, or None and a number of ``edges`` anywhere.
 
-    Attributes:
-        workers: n.
-        degree: of every worker, or None:
-        edges: then this is the number of edges, wherever they are.
-        weights: the rule of the mixing weights that the graph is judged with.
-        seed: of every random choice.
-        budget: how much to try.
+    The graph is judged with mixing ``weights`` by that rule; ``seed`` decides every random choice.
     """
 
     workers: int
@@ -79,12 +68,10 @@ class SearchResult:
     """The best graph of a search.
 
     Attributes:
-        request: what was searched for.
         edges: pairs i < j, ascending.
         second, last: the Laplacian's second and last eigenvalue, of a full decomposition.
         modulus: second-largest eigenvalue modulus of the mixing matrix.
         step_s: seconds per step, if there was a step time.
-        tally: what the walks did.
     """
 
     request: Request
@@ -97,11 +84,7 @@ class SearchResult:
 
 
 def check(request: Request) -> None:
-    """Refuse a request that no graph can meet.
-
-    Raises:
-        InputError: no graph can meet it; says why, and names the nearest possible choice.
-    """
+    """Raise ``InputError`` where no graph can meet a request, with the nearest possible choice."""
     n, k = request.workers, request.degree
     if not 3 <= n <= MAX_SEARCH_WORKERS:
         raise InputError(f"--workers {n}: a search needs 3 to {MAX_SEARCH_WORKERS} workers")
@@ -138,17 +121,11 @@ def check(request: Request) -> None:
 def search(
     request: Request, step_time: StepTime | None = None, progress: Callable[[int], None] | None = None
 ) -> SearchResult:
-    """Look for the graph with the fewest steps, or the least time, per e-fold of consensus.
+    """Find the graph with the fewest steps, or the least time, per e-fold of consensus.
 
     The result is a function of the request (and the step time) alone: budgets are moves, not seconds.
-
-    Args:
-        request: what to look for.
-        step_time: of a graph; None counts steps.
-        progress: called with the number of candidates drawn since the last call.
-
-    Raises:
-        InputError: no such graph can be.
+    Without a ``step_time`` steps are counted; ``progress`` gets the number of candidates since its last
+    call. Raises ``InputError`` where no such graph is possible.
     """
     check(request)
     objective = Objective(modulus_for(request.weights, request.degree), step_time)

@@ -1,4 +1,4 @@
-"""The graph under search: a list of edges that changes by small moves, and where to start."""
+"""The graph under search: edges that change by small moves, and initial graphs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Moves:
     """Candidate changes of one graph.
 
     Attributes:
-        numbers: which edges a move removes, [moves, removed].
-        pairs: edges that go and edges that come, [moves, changes, 2].
-        signs: -1 for each that goes, +1 for each that comes, [changes].
+        numbers: removed edges of each move, [moves, removed].
+        pairs: removed, then added edges, [moves, changes, 2].
+        signs: -1 for each removed edge, +1 for each added one, [changes].
     """
 
     numbers: NDArray[np.int64]
@@ -31,13 +31,7 @@ class Moves:
 
 
 class SearchGraph:
-    """A simple undirected graph of n workers whose number of edges never changes.
-
-    Attributes:
-        workers: n.
-        edges: [edges, 2].
-        adjacent: [n, n], symmetric.
-    """
+    """A simple undirected graph of n workers, of constant size: ``edges`` [m, 2], ``adjacent`` [n, n]."""
 
     def __init__(self, workers: int, edges: EdgeArray) -> None:
         self.workers = workers
@@ -47,10 +41,10 @@ class SearchGraph:
         self.adjacent[edges[:, 1], edges[:, 0]] = True
 
     def swaps(self, random: np.random.Generator, count: int) -> Moves:
-        """Up to ``count`` random swaps a-b, c-d -> a-c, b-d: every degree stays as it is.
+        """Up to ``count`` random swaps a-b, c-d -> a-c, b-d, which keep every degree.
 
-        Drawn are pairs of edges and their orientation; those that would make a loop or a double edge are left
-        out, so that the rest is uniform over the possible swaps.
+        Pairs of edges and their orientation are drawn; those that would make a loop or a double edge are left
+        out, so the rest is uniform over the possible swaps.
         """
         numbers = random.integers(len(self.edges), size=(count, 2))
         turned = random.integers(2, size=count)
@@ -63,7 +57,7 @@ class SearchGraph:
         return Moves(numbers[possible], pairs[possible], SWAP_SIGNS)
 
     def rewirings(self, random: np.random.Generator, count: int) -> Moves:
-        """Up to ``count`` random moves of one edge to a place where there is none."""
+        """Up to ``count`` random moves of one edge to a free place."""
         numbers = random.integers(len(self.edges), size=count)
         ends = random.integers(self.workers, size=(count, 2))
         possible = (ends[:, 0] != ends[:, 1]) & ~self.adjacent[ends[:, 0], ends[:, 1]]
@@ -86,7 +80,7 @@ class SearchGraph:
 
 
 def lattice(workers: int, degree: int) -> EdgeArray:
-    """The regular ring lattice: each worker with its nearest ones, and for an odd degree the opposite one."""
+    """The regular ring lattice: each worker and its nearest ones, and for an odd degree the opposite one."""
     offsets = [*range(1, degree // 2 + 1), *([workers // 2] if degree % 2 else [])]
     return np.array(nx.circulant_graph(workers, offsets).edges, dtype=np.int64).reshape(-1, 2)
 

@@ -1,4 +1,4 @@
-"""What the search lowers: how long averaging takes to shrink the disagreement by a factor of e."""
+"""The objective of the search: the time in which averaging shrinks disagreement by a factor of e."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ APART: Final = 1e-9
 
 
 class StepTime(Protocol):
-    """How long a step of averaging on a graph takes, in seconds; edges are [edges, 2]."""
+    """Duration of an averaging step on a graph, in seconds; edges are [edges, 2]."""
 
     @property
     def floor_s(self) -> float:
@@ -38,7 +38,7 @@ class StepTime(Protocol):
         """The mean over many steps, estimated."""
 
     def checked_s(self, edges: EdgeArray) -> float:
-        """The mean over many steps, by the best model there is: called when a walk has finished."""
+        """The mean over many steps, by the best model there is: called at the end of a walk."""
 
 
 def laplacian_modulus(second: Floats, last: Floats) -> Floats:
@@ -64,14 +64,9 @@ WEIGHTS: Final = ("laplacian", "metropolis")
 
 
 def modulus_for(weights: str, degree: int | None) -> Modulus:
-    """The modulus under a rule for weights.
+    """The modulus under one of the ``WEIGHTS``; ``degree`` None: degrees differ.
 
-    Args:
-        weights: one of ``WEIGHTS``.
-        degree: of every worker; None where degrees differ.
-
-    Raises:
-        InputError: no such rule here, or it needs a degree.
+    Raises ``InputError`` for another rule, or a missing degree.
     """
     if weights not in WEIGHTS:
         raise InputError(f"--weights {weights}: {did_you_mean(weights, WEIGHTS)}")
@@ -84,12 +79,7 @@ def modulus_for(weights: str, degree: int | None) -> Modulus:
 
 @dataclass(frozen=True)
 class Objective:
-    """The logarithm of the time that an e-fold of consensus takes, or of its number of steps.
-
-    Attributes:
-        modulus: of the mixing matrix.
-        step_time: of a graph; None counts steps.
-    """
+    """Logarithm of the time per e-fold of consensus; of the number of steps, if ``step_time`` is None."""
 
     modulus: Modulus
     step_time: StepTime | None = None

@@ -3,7 +3,7 @@
 Of the Laplacian L of a connected graph, 0 = l_1 < l_2 <= ... <= l_n, only l_2 and l_n matter. Kept is a
 block Q of eigenvectors next to both ends. A move changes L by a matrix D of rank two at most. The smallest
 eigenvalue of B'(L + D)B on any orthonormal block B orthogonal to the ones is never below the new l_2, and
-the largest one never above the new l_n (Courant and Fischer). So a move can be turned down, without any
+the largest one never above the new l_n (Courant and Fischer). So a move can be rejected, without any
 error, on a bound from
 
 1. B = Q: a small problem, whatever n is (``best_case``),
@@ -30,7 +30,7 @@ from ..matrix import Matrix, laplacian
 from .graph import EdgeArray, Moves
 
 LANCZOS_BLOCK: Final = 8
-"""Eigenvectors kept at each end, if there are so many."""
+"""Eigenvectors kept at each end, at most."""
 
 MAX_DENSE_NODES: Final = 128
 """Up to this many workers a full decomposition is the quickest."""
@@ -47,11 +47,9 @@ SETTLED: Final = 1e-8
 
 @dataclass(frozen=True)
 class Ends:
-    """Eigenpairs at both ends of the spectrum, the constant vector left out.
+    """Eigenvalues [block], ascending, and orthonormal eigenvectors [n, block] at both ends of the spectrum.
 
-    Attributes:
-        low, high: eigenvalues, ascending, [block].
-        low_vectors, high_vectors: orthonormal, [n, block].
+    The constant vector is left out.
     """
 
     low: Floats
@@ -95,11 +93,7 @@ def ends_of(matrix: Matrix) -> Ends:
 
 
 def best_case(ends: Ends, moves: Moves) -> tuple[Floats, Floats]:
-    """Bounds of the ends of the spectrum after each move.
-
-    Returns:
-        After each move, an upper bound of the second eigenvalue and a lower bound of the last one, [moves].
-    """
+    """After each move [moves], an upper bound of the second eigenvalue and a lower bound of the last."""
     low = np.linalg.eigvalsh(_projected(ends.low, ends.low_vectors, moves))
     high = np.linalg.eigvalsh(_projected(ends.high, ends.high_vectors, moves))
     return np.asarray(low[:, 0], dtype=np.float64), np.asarray(high[:, -1], dtype=np.float64)
@@ -116,18 +110,10 @@ def _projected(values: Floats, vectors: Floats, moves: Moves) -> Floats:
 def move_ends(
     matrix: Matrix, ends: Ends, pairs: EdgeArray, signs: Floats, hopeless: Callable[[float, float], bool]
 ) -> Ends | None:
-    """The ends after one move, to about ``SETTLED``.
+    """The ends after one move of edge ``pairs`` [changes, 2] with their ``signs``, to about ``SETTLED``.
 
-    Args:
-        matrix: the Laplacian before the move.
-        ends: before the move.
-        pairs: edges that go and come, [changes, 2].
-        signs: -1 and +1 for them.
-        hopeless: of (upper bound of the second eigenvalue, lower bound of the last one): whether the move is
-            turned down in any case.
-
-    Returns:
-        None if the move is hopeless.
+    ``matrix`` is the Laplacian before it. None where ``hopeless``, of (upper bound of the second eigenvalue,
+    lower bound of the last one), rejects the move in any case.
     """
     workers, block = ends.low_vectors.shape
     nodes, change, krylov = _change(pairs, signs, workers)
@@ -136,7 +122,7 @@ def move_ends(
     basis = np.zeros((workers, size + width * LANCZOS_STEPS), order="F")
     basis[:, 0] = 1.0 / math.sqrt(workers)
     basis[:, 1 : 1 + block], basis[:, 1 + block : size] = ends.low_vectors, ends.high_vectors
-    # The constant vector is there to be kept out: a value in the middle keeps it away from both ends.
+    # A value in the middle keeps the constant vector away from both ends.
     known = np.concatenate([[(ends.second + ends.last) / 2], ends.low, ends.high])
     touched = basis[nodes, :size]
     small = np.zeros((basis.shape[1], basis.shape[1]))
@@ -166,7 +152,7 @@ def move_ends(
 
 
 def _change(pairs: EdgeArray, signs: Floats, workers: int) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """The nodes that a move touches, D on them [nodes, nodes], and a base of its range [n, rank]."""
+    """The nodes of a move, D on them [nodes, nodes], and a base of its range [n, rank]."""
     nodes, where = np.unique(pairs, return_inverse=True)
     where = where.reshape(pairs.shape)
     across = np.zeros((len(pairs), len(nodes)))
@@ -182,7 +168,7 @@ def _change(pairs: EdgeArray, signs: Floats, workers: int) -> tuple[NDArray[np.i
 
 
 def _orthonormal(vectors: Floats, basis: Floats) -> Floats:
-    """An orthonormal base of what ``vectors`` have outside ``basis``, [n, at most their number]."""
+    """An orthonormal base of the part of ``vectors`` outside ``basis``, [n, at most their number]."""
     for _ in range(2):  # twice is enough (Kahan and Parlett)
         vectors = vectors - basis @ (basis.T @ vectors)
     rotated, lengths, _ = np.linalg.svd(vectors, full_matrices=False)

@@ -1,1 +1,1 @@
-"""Layer profiles: what the layers of models compute and send that are too large to be trained here."""
+"""Layer profiles: computation and messages, by layer, of models too large to be trained here."""

@@ -16,7 +16,7 @@ def _classifier(*widths: int) -> Layers:
 
 
 def vgg(*depths: int) -> Layers:
-    """VGG with so many convolutions in each of its five blocks (Simonyan and Zisserman, ICLR 2015, table 1).
+    """VGG with ``depths`` convolutions in its five blocks (Simonyan and Zisserman, ICLR 2015, table 1).
 
     Column A, 11 layers: 1, 1, 2, 2, 2. Column D, 16 layers: 2, 2, 3, 3, 3.
     """
@@ -84,10 +84,10 @@ def googlenet() -> Layers:
 
 
 def resnet(*depths: int) -> Layers:
-    """ResNet of bottlenecks with batch normalisation, so many in each of its four stages.
+    """ResNet of bottlenecks with batch normalisation, ``depths`` of them in its four stages.
 
-    Source: He et al., CVPR 2016, table 1; strides on the 3 x 3 layers. 50 layers: 3, 4, 6, 3; 101 layers:
-    3, 4, 23, 3.
+    Source: He et al., CVPR 2016, table 1; strides on the 3 x 3 layers. 50 layers: 3, 4, 6, 3; 101 layers: 3,
+    4, 23, 3.
     """
     layers = [convolution("conv1", (3, 64), 7, 224, stride=2, bias=False, norm=True)]
     entering, size = 64, 56

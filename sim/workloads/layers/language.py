@@ -13,22 +13,15 @@ def _embedding(name: str, rows: int, width: int, length: int, *, more: int = 0) 
 def _block(
     name: str, width: int, hidden: int, length: int, *, keys: int, matrices: int, bias: bool, norms: int
 ) -> Layer:
-    """Attention and a feed-forward part.
+    """Attention over all ``length`` tokens and a feed-forward part.
 
-    Args:
-        name: in messages.
-        width: of a token.
-        hidden: width inside the feed-forward part.
-        length: tokens in a sequence; attention goes over all of them.
-        keys: width of keys and of values: less than ``width`` where heads share them.
-        matrices: of the feed-forward part: 2, or 3 with a gate.
-        bias: whether products have one.
-        norms: numbers of the block's normalisations.
+    ``keys`` is the width of keys and values: less than ``width`` where heads share them; ``matrices`` counts
+    those of the feed-forward part: 2, or 3 with a gate; ``norms`` counts parameters of the normalisations.
     """
     weights = 2 * width**2 + 2 * width * keys + matrices * width * hidden
     biases = bias * (2 * width + 2 * keys + (matrices - 1) * hidden + width)
     products = 2.0 * weights * length
-    attention = 4.0 * length**2 * width  # scores, and the sum of values that they weigh
+    attention = 4.0 * length**2 * width  # scores, and the weighted sum of values
     numbers = length * width
     return Layer(name, weights + biases + norms, products + attention, numbers, numbers)
 

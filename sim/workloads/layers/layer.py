@@ -1,4 +1,4 @@
-"""What one layer of a model computes, keeps and sends, from its shape."""
+"""Computation, memory and messages of one layer of a model, from its shape."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ class Layer:
     """One layer, per example (an image, a frame, a sequence).
 
     Attributes:
-        name: in messages.
-        parameters: of its own, weights and everything else that is trained.
-        forward_flops: floating-point operations of a forward pass; a multiplication with its addition
-            counts as two. A backward pass takes twice as many: gradients by inputs and by weights. Seconds,
-            where the layer was timed.
-        inputs, outputs: numbers that come in and go out.
-        rows: of an example's outputs, which cores share between them; 0: a product, which they cut anywhere.
-        backward_s: of a layer that was timed, until its gradient by the weights is there; None: by its
-            operations.
+        parameters: number of its own trained numbers, weights and others.
+        forward_flops: floating-point operations of a forward pass; a multiplication with its addition counts
+            as two. A backward pass takes twice as many: gradients by inputs and by weights. Seconds, where
+            the layer was timed.
+        inputs, outputs: numbers of the input and of the output.
+        rows: of an example's outputs, which cores share between them; 0: a product, cut anywhere.
+        backward_s: of a timed layer, until its gradient by the weights is complete; None: by operations.
     """
 
     name: str
@@ -31,12 +29,12 @@ class Layer:
 
     @property
     def by_weights(self) -> float:
-        """What the gradient by the weights takes, in the unit of ``forward_flops``."""
+        """Cost of the gradient by the weights, in the unit of ``forward_flops``."""
         return self.forward_flops if self.backward_s is None else self.backward_s
 
     @property
     def flops(self) -> float:
-        """Of a forward and a backward pass."""
+        """Operations of a forward and a backward pass."""
         return 3 * self.forward_flops if self.backward_s is None else self.forward_flops + self.backward_s
 
 
@@ -57,9 +55,9 @@ def convolution(
         name: in messages.
         channels: (in, out).
         kernel: its width and height.
-        size: width and height of what comes in.
-        stride, padding: as usual; without padding, so much that stride 1 keeps the size (odd kernels).
-        bias: whether there is one for each channel that goes out.
+        size: width and height of the input.
+        stride, padding: as usual; the default padding keeps the size at stride 1 (odd kernels).
+        bias: whether there is one for each output channel.
         norm: whether a batch normalisation follows, with a scale and a shift for each of them.
 
     >>> layer = convolution("conv", (3, 64), 3, 224)
@@ -75,13 +73,13 @@ def convolution(
 
 
 def fully_connected(name: str, entering: int, leaving: int, *, bias: bool = True, rows: int = 1) -> Layer:
-    """A matrix product; ``rows``: how often an example goes through it (the tokens of a sequence)."""
+    """A matrix product; ``rows``: number of passes of an example (the tokens of a sequence)."""
     weights = entering * leaving
     return Layer(name, weights + bias * leaving, 2.0 * weights * rows, entering * rows, leaving * rows)
 
 
 def put_together(name: str, parts: tuple[Layer, ...]) -> Layer:
-    """One layer of several that follow each other, or stand beside each other on the same inputs."""
+    """Join several layers, one after another or side by side on the same inputs, to one."""
     return Layer(
         name,
         sum(part.parameters for part in parts),

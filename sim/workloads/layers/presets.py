@@ -1,4 +1,4 @@
-"""The models whose layers are known by name."""
+"""Known models by name, with their layers."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ PRESETS: Final[Mapping[str, Callable[[], tuple[Layer, ...]]]] = {
     "llama-2-70b": partial(llama, 8192, 80, 28_672, keys=1024, vocabulary=32_000),
     "llama-3-8b": partial(llama, 4096, 32, 14_336, keys=1024, vocabulary=128_256),
 }
-"""By name, in the order of their passes forward."""
+"""By name; layers are in forward order."""

@@ -1,4 +1,4 @@
-"""A vector that stands for a model cut where its layers are, and when each part's gradient is there."""
+"""Layer boundaries in a vector that stands for a model, and the times of the layers' gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from .layer import Layer
 
 UNITS: Final = 8192
-"""Elements that stand for a model of which nothing is trained: each layer's share is right to one of them."""
+"""Elements that stand for an untrained model: each layer's share is right to one of them."""
 
 
 def layer_segments(length: int, layers: Sequence[Layer]) -> tuple[tuple[str, int, int], ...]:
@@ -24,7 +24,7 @@ def layer_segments(length: int, layers: Sequence[Layer]) -> tuple[tuple[str, int
     """
     owners = [layer for layer in layers if layer.parameters]
     total = sum(layer.parameters for layer in owners)
-    spare = length - len(owners)  # beyond the one that each has
+    spare = length - len(owners)  # beyond one for each
     exact = accumulate((max(0.0, layer.parameters / total * length - 1) for layer in owners), initial=0.0)
     ends = list(exact)
     cuts = [k + round(end / max(ends[-1], 1e-300) * spare) for k, end in enumerate(ends)]
@@ -34,11 +34,11 @@ def layer_segments(length: int, layers: Sequence[Layer]) -> tuple[tuple[str, int
 
 
 def ready_fractions(layers: Sequence[Layer]) -> tuple[float, ...]:
-    """When the gradient of each layer with parameters is there, of the time of a gradient, in backward order.
+    """Completion of each layer's gradient, as a fraction of a gradient's time, in backward order.
 
-    By operations the forward pass takes a third of it; in the backward pass each layer has its share of
-    them. A layer's gradient by its weights is computed before that by its inputs, and counts as half of it.
-    Of layers that were timed it is known when it is there.
+    Layers without parameters are left out. By operations the forward pass takes a third of the time; in the
+    backward pass each layer has its share of them. A layer's gradient by its weights is computed before that
+    by its inputs, and counts as half of it. Timed layers have their own times.
     """
     total = sum(layer.flops for layer in layers)
     if not total:

@@ -1,4 +1,4 @@
-"""Whose layers a model has that is too large to be trained here, as the user writes it."""
+"""Layer profiles of models too large to be trained here, as written in a scenario."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLOAT_BYTES: Final = 4
 
 
 TIMES: Final = ("forward", "backward")
-"""Columns of a file whose layers were timed."""
+"""Columns of a file with timed layers."""
 
 
 class LayerRow(Settings):
@@ -52,12 +52,12 @@ class LayerRow(Settings):
 
     @property
     def timed(self) -> bool:
-        """Whether it has times in the place of operations."""
+        """Whether it has times instead of operations."""
         return self.forward is not None
 
     @property
     def layer(self) -> Layer:
-        """As part of a model."""
+        """The row as a ``Layer``."""
         forward = self.forward if self.forward is not None else self.forward_flops or 0.0
         return Layer(self.name, self.parameters, forward, 0, 0, backward_s=self.backward)
 
@@ -78,12 +78,12 @@ class LayerProfile(Settings):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any, info: ValidationInfo) -> Any:
-        """A name alone is a known model's, or a file's; a resolved scenario has the file's contents."""
+        """Accept the name of a known model, or of a file; a resolved scenario has the file's contents."""
         if isinstance(data, str):
             data = {"file": data} if Path(data).suffix == ".csv" else {"preset": data}
         if not isinstance(data, Mapping) or not isinstance(data.get("file"), str) or data.get("rows"):
             return data
-        if not data["file"] and data.get("preset"):  # as a resolved scenario has it
+        if not data["file"] and data.get("preset"):  # a resolved scenario
             return data
         return {**data, "rows": read_beside(info, data["file"], _read_rows, "file")}
 
@@ -104,24 +104,24 @@ class LayerProfile(Settings):
 
     @property
     def timed(self) -> bool:
-        """Whether layers have times in the place of operations."""
+        """Whether layers have times instead of operations."""
         return any(row.timed for row in self.rows)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """In the order of a forward pass."""
+        """The layers in forward order."""
         if self.preset:
             return _preset(self.preset)
         return tuple(row.layer for row in self.rows)
 
     @property
     def num_parameters(self) -> int:
-        """Of all layers."""
+        """Number of parameters of all layers."""
         return sum(layer.parameters for layer in self.layers)
 
     @property
     def flops(self) -> float:
-        """Of a forward and a backward pass of one example."""
+        """Operations of a forward and a backward pass of one example."""
         return sum(layer.flops for layer in self.layers)
 
     @classmethod
@@ -167,7 +167,6 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _cost(table: Table, column: str, line: int, cells: tuple[str, ...]) -> float | str:
-    """What a layer takes: operations, or a time with its unit."""
     number = table.find(column)
     if column not in TIMES:
         return float(cells[number])

@@ -49,7 +49,7 @@ class DigitsCnnOptions(Settings):
 def _load_digits() -> tuple[Floats, NDArray[np.int64]]:
     """Images [N, 64] of numbers from 0 to 16 and their digits [N], from scikit-learn's file.
 
-    scikit-learn itself is slow to import: it is asked only where its file lies elsewhere.
+    scikit-learn itself, which is slow to import, is the fallback where the file lies elsewhere.
     """
     package = importlib.util.find_spec("sklearn")
     places = package.submodule_search_locations if package is not None else None
@@ -75,24 +75,24 @@ def _images() -> tuple[Tensor, Tensor]:
 
 
 def examples() -> tuple[Examples, Examples]:
-    """Images [N, 64] of numbers from 0 to 1 and their digits [N]: those to train on, those to test on."""
+    """Images [N, 64] of numbers from 0 to 1 and their digits [N]: for training, and for the test."""
     inputs, targets = _images()
     return (inputs[:NUM_TRAIN], targets[:NUM_TRAIN]), (inputs[NUM_TRAIN:], targets[NUM_TRAIN:])
 
 
 def facts(options: Settings, seed: int) -> Facts:
-    """The facts about the digits, on which several tasks train."""
+    """Facts about the digits, common to several tasks."""
     return Facts(NUM_TRAIN, True, DIGITS_METRICS)
 
 
 def facts_mlp(options: DigitsMlpOptions, seed: int) -> Facts:
-    """The facts about the digits, and the size of the perceptron."""
+    """Facts about the digits, and the size of the perceptron."""
     width = options.hidden
     return replace(facts(options, seed), num_parameters=75 * width + 10, activations=2 * width)
 
 
 def facts_cnn(options: DigitsCnnOptions, seed: int) -> Facts:
-    """The facts about the digits, and the size of the convolutional network."""
+    """Facts about the digits, and the size of the convolutional network."""
     c = options.channels
     return replace(facts(options, seed), num_parameters=18 * c**2 + 92 * c + 10, activations=240 * c)
 

@@ -3,9 +3,9 @@
 Pixels of each channel are scaled to mean 0 and variance 1; digits are from 0 to 1. There is no augmentation.
 Nothing is downloaded.
 
-MNIST (and what uses its form, such as Fashion-MNIST) is in four IDX files, which may be compressed with
-gzip: http://yann.lecun.com/exdb/mnist. CIFAR-10 and CIFAR-100 are read in their binary version; the Python
-version is pickled and therefore not read: https://www.cs.toronto.edu/~kriz/cifar.html.
+MNIST (and others of its form, such as Fashion-MNIST) is in four IDX files, optionally compressed with gzip:
+http://yann.lecun.com/exdb/mnist. CIFAR-10 and CIFAR-100 are read in their binary version; the Python version
+is pickled and therefore not read: https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ CIFAR_10_FILES = (tuple(f"data_batch_{k}.bin" for k in range(1, 6)), ("test_batc
 CIFAR_100_FILES = (("train.bin",), ("test.bin",))
 CIFAR_PIXELS = 3 * 32 * 32
 MAX_IMAGE_BYTES = 512 * 2**20
-"""Of one file, unpacked; a longer one is not read."""
+"""Largest file that is read, unpacked."""
 LEAST_PIXELS = 2
-"""Rows and columns of an image, which pooling halves."""
+"""Fewest rows and columns of an image, which pooling halves."""
 
 
 @lru_cache(maxsize=2)
 def read_mnist(folder: str) -> tuple[Examples, Examples]:
-    """Images [N, 1, rows, columns], uint8, and classes [N]: those to train on, those to test on.
+    """Images [N, 1, rows, columns], uint8, and classes [N]: for training, and for the test.
 
-    Raises:
-        InputError: a file is not there, or is not what its name says.
+    Raises ``InputError`` where a file is missing, or is not what its name says.
     """
     where = expand_home(folder)
     train, test = (
@@ -87,8 +86,7 @@ def _read_idx(path: Path, dimensions: int) -> np.ndarray[tuple[int, ...], np.dty
 def read_cifar(folder: str) -> tuple[Examples, Examples]:
     """Images [N, 3, 32, 32], uint8, and classes [N], of CIFAR-10 or CIFAR-100 (the 100 fine classes).
 
-    Raises:
-        InputError: a file is not there, or is not what its name says.
+    Raises ``InputError`` as ``read_mnist``.
     """
     where = expand_home(folder)
     hundred = (where / CIFAR_100_FILES[0][0]).exists()
@@ -129,10 +127,10 @@ def _read(path: Path) -> bytes:
 
 Read = Callable[[str], tuple[Examples, Examples]]
 MEASURED_EXAMPLES = 10_000
-"""Training images over which the mean and the spread of the pixels are taken."""
+"""Training images for the mean and the spread of the pixels."""
 IMAGE_METRICS = ("train_loss", "test_loss", "test_accuracy")
 DIGITS_SCORED = 256
-"""Enlarged digits that the training loss is the mean over."""
+"""Enlarged digits in the mean of the training loss."""
 
 
 class ImageOptions(Settings):
@@ -142,7 +140,7 @@ class ImageOptions(Settings):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions with batch norm, added to what came in (padded with zeros where it grows)."""
+    """Two convolutions with batch norm, added to the input (padded with zeros where it grows)."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -234,7 +232,7 @@ class DigitsResnet20Options(Settings):
 
 
 def enlarge_digits(pixels: Tensor) -> Tensor:
-    """From digits [b, 64] to images of CIFAR's size [b, 3, 32, 32]: every pixel becomes 4 x 4 grey ones."""
+    """Enlarge digits [b, 64] to CIFAR's size [b, 3, 32, 32]: every pixel becomes 4 x 4 grey ones."""
     rows = pixels.view(-1, 1, 8, 8).repeat_interleave(4, dim=2)
     return rows.repeat_interleave(4, dim=3).expand(-1, 3, -1, -1)
 

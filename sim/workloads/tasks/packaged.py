@@ -1,4 +1,4 @@
-"""Data that come inside a Python package: its file is read, its code is not run."""
+"""Data inside installed Python packages: the file is read, no code of the package runs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ from ...config.yaml_file import read_bytes
 from ...errors import InputError
 
 DATA_EXTRA: Final = "pip install 'paceline[data]'"
-"""What installs all packages whose data a task can train on."""
+"""Installs all packages with data for tasks."""
 MAX_PACKED_BYTES: Final = 64 * 2**20
-"""Of one file; a longer one is not read."""
+"""Largest file that is read."""
 
 
 def read_packaged(package: str, distribution: str, name: str) -> bytes:
-    """The content of a file in an installed package, which is looked for and not imported.
+    """Read file ``name`` of the folder of an installed ``package``, which is located and not imported.
 
-    Args:
-        package: as it is imported.
-        distribution: as it is installed.
-        name: of the file, relative to the package's folder.
-
-    Raises:
-        InputError: the package is not installed, or has no such file; the message has the line for pip.
+    Raises ``InputError``, with the line for pip, where the ``distribution`` or its file is missing.
     """
     spec = importlib.util.find_spec(package)
     folders = [Path(each) for each in (spec.submodule_search_locations if spec is not None else None) or ()]

@@ -69,8 +69,8 @@ def build(options: QuadraticOptions, seed: int) -> Workload:
 
 
 def facts(options: QuadraticOptions, seed: int) -> Facts:
-    """The facts about the examples, which have no classes."""
-    d = options.dimension  # they are drawn with 64 bits, and their mean is taken with as many
+    """Facts about the examples, which have no classes."""
+    d = options.dimension  # drawn, and averaged, with 64 bits
     return Facts(options.examples, False, QUADRATIC_METRICS, d, example_numbers=6 * d, activations=d)
 
 

@@ -3,13 +3,13 @@
     phi(x)_j = sqrt(2/M) cos(omega_j . x + b_j),   omega_j ~ Normal(0, width^2 I),   b_j uniform on [0, 2 pi)
     F(w) = (1/2N) sum_i (w . phi(x_i) - y_i)^2
 
-so that E phi(x) . phi(x') = exp(-width^2 |x - x'|^2 / 2). It starts at 0; there is no penalty, stopping early
-regularises. With a batch as large as a worker's shard, ``gossip`` is decentralised gradient descent
+so that E phi(x) . phi(x') = exp(-width^2 |x - x'|^2 / 2). The initial w is 0; there is no penalty, early
+stopping regularises. With a batch as large as a worker's shard, ``gossip`` is decentralised gradient descent
 
     w_v <- sum_u P_vu (w_u - lr grad F_u(w_u)).
 
-Source: Rahimi and Recht, NeurIPS 2007 (the features); Richards, Rebeschini and Rosasco, ICML 2020 (arXiv
-2007.00360). The synthetic problem is ours: x ~ Normal(0, I), y = cos(2 a . x) + noise with |a| = 1.
+Source: Rahimi and Recht, NeurIPS 2007 (the features); Richards, Rebeschini and Rosasco, ICML 2020
+(arXiv 2007.00360). The synthetic problem is ours: x ~ Normal(0, I), y = cos(2 a . x) + noise with |a| = 1.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ..workload import Facts, Task, Workload
 
 RANDOM_FEATURES_METRICS = ("train_loss", "test_loss", "test_accuracy")
 SYNTHETIC_TESTED: Final = 2000
-"""Examples of the synthetic problem that models are tested on; without noise."""
+"""Test examples of the synthetic problem; without noise."""
 KERNEL_HELD_OUT: Final = 5
-"""One example of a real data set out of so many is for the test."""
+"""One of this many examples of a real data set is for the test."""
 
 
 class RandomFeaturesOptions(Settings):
@@ -58,7 +58,7 @@ class RandomFeaturesOptions(Settings):
 
 
 def fourier_features(points: Floats, features: int, width: float, seed: int) -> Floats:
-    """phi of every point: from [N, k] to [N, features]; the same frequencies for everybody with that seed."""
+    """phi of every point, from [N, k] to [N, features]; the seed alone decides the frequencies."""
     rng = seeds.generator(seed, seeds.SHARED, "random features")
     frequencies = width * rng.standard_normal((points.shape[1], features))
     shifts = rng.uniform(0, 2 * math.pi, features)
@@ -83,7 +83,7 @@ def _read_table(data: str) -> tuple[Floats, Floats]:
 
 
 def _examples(options: RandomFeaturesOptions, seed: int) -> tuple[Floats, Floats, int]:
-    """Points [N, k] and targets [N], of which the last so many are for the test."""
+    """Points [N, k] and targets [N], and the number of test examples at their end."""
     if options.data != "synthetic":
         points, targets = _read_table(options.data)
         return points, targets, len(targets) // KERNEL_HELD_OUT
@@ -104,9 +104,9 @@ def _num_train(options: RandomFeaturesOptions) -> int:
 
 
 def facts(options: RandomFeaturesOptions, seed: int) -> Facts:
-    """The facts about the examples; those of a real data set are the same for every seed."""
+    """Facts about the examples; those of a real data set are the same for every seed."""
     m, num_train = options.features, _num_train(options)  # features are computed with 64 bits
-    drawn = 0  # points, and the frequencies that they are multiplied by, with 64 bits too
+    drawn = 0  # points and frequencies, with 64 bits too
     if options.data == "synthetic":
         drawn = 2 * options.dimension * (num_train + SYNTHETIC_TESTED + m)
     example_numbers = 5 * m + -(-drawn // num_train)

@@ -2,7 +2,7 @@
 
     F(w) = l2/2 |w|^2 + (1/N) sum_j max(0, 1 - y_j w . a_j),   y_j = -1 or 1
 
-There is no bias. It starts at 0. SGD with one example a batch and the learning rate 1 / (l2 i) in epoch i
+There is no bias; the initial w is 0. SGD with one example a batch and the learning rate 1 / (l2 i) in epoch i
 (``lr: 1 / l2`` and ``schedule: {inverse_time: {half: <steps of an epoch>, stairs: true}}``) is Pegasos;
 averaging the models of parallel workers after a period of steps is ``local_sgd``.
 
@@ -35,11 +35,11 @@ from ..workload import Facts, Task, Workload
 
 SVM_METRICS = ("train_loss", "test_accuracy")
 HELD_OUT: Final = 5
-"""One example of so many is for the test; which ones is the same for every seed."""
+"""One of this many examples is for the test, the same ones for every seed."""
 MAX_SVM_BYTES: Final = 512 * 2**20
-"""Of a file; a longer one is not read."""
+"""Largest file that is read."""
 MAX_SVM_NUMBERS: Final = 2**28
-"""Examples times features, which are kept as a full matrix of single precision."""
+"""Largest product of examples and features, a full matrix of single precision."""
 
 
 class SvmOptions(Settings):
@@ -68,8 +68,7 @@ class SvmOptions(Settings):
 def read_libsvm(path: Path) -> tuple[Floats, Floats]:
     """Features [N, d] and labels [N] of a file in LIBSVM's format, ``label index:value ...`` in each line.
 
-    Raises:
-        InputError: it cannot be read, is of another form (with the line), or is too large.
+    Raises ``InputError`` where it cannot be read, has another form (with the line), or is too large.
     """
     content = read_bytes(path, MAX_SVM_BYTES)
     try:
@@ -105,7 +104,7 @@ def _load_lines(content: bytes) -> tuple[Any, Floats]:
 
 
 def _first_wrong_line(lines: list[bytes], why: str) -> tuple[int, str]:
-    """Which line, from 1, cannot be read, and why: each is read by itself, half of those left at a time."""
+    """The first unreadable line, from 1, and the reason, by bisection: each line is read by itself."""
     first, last = 0, len(lines)
     while last - first > 1:
         middle = (first + last) // 2
@@ -131,7 +130,7 @@ def _read_table(data: str, file: str | None) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=2)
 def _examples(data: str, file: str | None, positive: float | None) -> tuple[Examples, Examples]:
-    """Features [N, d] and labels -1 or 1 [N]: those to train on, those to test on."""
+    """Features [N, d] and labels -1 or 1 [N]: for training, and for the test."""
     features, labels = _read_table(data, file)
     classes = np.unique(labels)
     name = file or data
@@ -149,7 +148,7 @@ def _examples(data: str, file: str | None, positive: float | None) -> tuple[Exam
 
 
 def facts(options: SvmOptions, seed: int) -> Facts:
-    """The facts about the examples, which are of two classes."""
+    """Facts about the examples, which are of two classes."""
     (inputs, _), _ = _examples(options.data, options.file, options.positive)
     d = inputs.shape[1]
     return Facts(len(inputs), True, SVM_METRICS, d, example_numbers=4 * d, activations=d)

