@@ -116,7 +116,7 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
 
 
 def _naming_user(path: str, function: F) -> F:
-    """``function``, its errors turned into ``RunError`` with the user's file and line."""
+    """Turn errors of ``function`` into ``RunError`` with the user's file and line."""
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
@@ -173,7 +173,7 @@ def _tensor(part: Any, name: str) -> Tensor:
 
 
 def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) -> bool:
-    """Run model, loss and backward pass once; returns whether outputs and targets are those of classes."""
+    """Run model, loss and backward pass once; whether outputs and targets are those of classes."""
     inputs, targets = train[0][:TRIED], train[1][:TRIED]
     with torch_random(), torch.enable_grad():
         given = f"inputs of shape {list(inputs.shape)} ({inputs.dtype})"
