@@ -146,7 +146,6 @@ def _measured(documents: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _cells(column: pd.Series) -> list[Any]:
-    """The cells of a column as JSON holds them: numbers rounded, None if missing."""
     return [
         None if isinstance(cell, float) and cell != cell
         else float(f"{cell:.{_DIGITS}g}") if isinstance(cell, float)

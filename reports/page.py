@@ -154,7 +154,6 @@ def breakable(label: str) -> Markup:
 
 
 def _view(study: ReportSources) -> dict[str, Any]:
-    """The template's variables for one scenario."""
     summary, measured = study.main.results.summary, study.measured
     metric = second_metric(study)
     trained = _has(study, "train_loss")
@@ -258,7 +257,6 @@ def about(study: ReportSources) -> list[dict[str, Any]]:
 
 
 def _memory_of(row: SchemeSummary) -> tuple[str, str]:
-    """A device's memory, and the parts not counted in it."""
     record = row.get("memory")
     return words.memory(record), words.not_counted(record)
 
@@ -281,7 +279,6 @@ def equal_scores(part: SourceRuns) -> dict[str, Any] | None:
 
 
 def _score(interval: Interval | None) -> tuple[str, str]:
-    """A median score, and its interval if there is one."""
     if interval is None or interval["median"] is None:
         return "-", ""
     low, high = interval["low"], interval["high"]

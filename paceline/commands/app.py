@@ -252,7 +252,6 @@ def _has_working_folder() -> bool:
 
 
 def _run() -> int:
-    """Run the app; return the exit status."""
     try:
         with _ended_like_ctrl_c():
             app(standalone_mode=True)
@@ -291,7 +290,6 @@ def _run() -> int:
 
 
 def _end_unforeseen(error: Exception) -> int:
-    """Report an unforeseen error as a bug of Paceline."""
     if sys.flags.dev_mode:
         raise error
     from paceline.sim.config.user_code.call import format_error, format_line
@@ -327,5 +325,4 @@ def main() -> NoReturn:
 
 
 def _silence(descriptor: int) -> None:
-    """Point a broken stream at the null device, or Python would try it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -96,7 +96,6 @@ def ring_gather_chunks(n: int, num_bytes: int) -> Schedule:
 
 
 def _ring(n: int, num_bytes: int, phases: slice) -> Schedule:
-    """Phases (0: reduce-scatter, 1: all-gather) of an all-reduce around a ring of n chunks."""
     _check(n, num_bytes)
     return _ring_of_pieces(n, split_evenly(num_bytes, n), window=1, phases=phases)
 

@@ -83,7 +83,6 @@ def _followed(
 
 
 def _fair(peak: Floats, crossings: Crossings, capacity: Floats) -> Floats:
-    """Max-min fair rates: all rates rise together, each until a link is full or its peak is reached."""
     of, on, load = crossings
     rates, free, rising = np.empty(len(peak)), capacity.copy(), np.ones(len(peak), bool)
     while rising.any():

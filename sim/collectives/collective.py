@@ -22,15 +22,11 @@ from .schedule import Round, Schedule
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """A ragged array of numbers: one list per row, stored side by side.
+    """A ragged array: row i is ``flat[start[i] : start[i + 1]]``; ``start`` is [rows + 1].
 
     >>> lists = Lists.of_rows([(4, 5), (), (6,)])
     >>> lists.start.tolist(), lists.flat.tolist(), lists.owner.tolist()
     ([0, 2, 2, 3], [4, 5, 6], [0, 0, 2])
-
-    Attributes:
-        start: [rows + 1] row i is ``flat[start[i] : start[i + 1]]``.
-        flat: the numbers.
     """
 
     start: Integers
@@ -102,16 +98,13 @@ class Collective:
     """B blocks and P posts; the first ``ranks`` posts are the joinings.
 
     Attributes:
-        ranks: number of members.
         source, destination: [B] ranks.
         num_bytes, pieces: [B] whole numbers.
         offered, posted: [B] the post of its source, and of its destination, after which it can leave.
         post_rank: [P] rank of the post.
         post_before: [P] the previous post of the same rank; -1 for a joining.
         ends: [P] blocks that must end for the post's rank before it happens.
-        after: [B] blocks whose k-th piece must have arrived before the k-th of this one leaves.
-        room: [B] blocks whose k-th piece must have left, with word of it back, before that.
-        behind: [B] blocks that must have left completely.
+        after, room, behind: [B] as in ``CollectiveBlock``.
         receives, sends: [P] blocks in the order in which they are posted and offered.
         rendezvous: the sender hears of each receive.
         tail: extra time of a library, in one-way latencies of the longest route.
@@ -168,10 +161,7 @@ def fronts(keys: Integers) -> tuple[Integers, Integers]:
 def of_blocks(ranks: int, blocks: Sequence[CollectiveBlock], tail: float = 0.0) -> Collective:
     """A collective of blocks whose receives are posted ahead, when their rank joins.
 
-    Args:
-        ranks: number of members.
-        blocks: ordered so that no block needs, or is behind, a later one.
-        tail: see ``Collective``.
+    Blocks are ordered so that none needs, or is behind, a later one. ``tail``: see ``Collective``.
     """
     source, destination, num_bytes, pieces = (
         np.array([block[column] for block in blocks], dtype=np.int64) for column in range(4)
@@ -212,11 +202,7 @@ def posted_ahead(
 
 
 def side_by_side(collectives: Sequence[Collective]) -> Collective:
-    """Merge simultaneous collectives into one, numbering their ranks one after another.
-
-    Args:
-        collectives: of blocks that are posted ahead, without a tail.
-    """
+    """Merge simultaneous collectives of posted-ahead blocks without tails, numbering their ranks in turn."""
     first = np.cumsum([0, *(c.messages for c in collectives)])
     ranks = np.cumsum([0, *(c.ranks for c in collectives)])
 

@@ -18,10 +18,6 @@ def in_turn(collective: Collective, sites: Sites) -> Collective:
 
     A rank has a way to the other ranks of its host, one to those of its site, and one to each other site;
     over different ways blocks leave at the same time. In a flat network a rank has one way.
-
-    Args:
-        collective: of blocks.
-        sites: where its ranks are.
     """
     c, (site, host) = collective, place_ranks(sites)
     inside, ways = host[c.source] == host[c.destination], len(sites) + 1

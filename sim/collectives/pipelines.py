@@ -100,7 +100,6 @@ def double_tree(sites: Sites, num_bytes: int) -> Collective:
 
 
 def _over_trees(trees: Sequence[list[int]], sites: Sites, num_bytes: int, segments: int) -> Collective:
-    """An equal part of the payload over each tree, given by the parent of each rank."""
     n = len(trees[0])
     planned: list[tuple[bool, int, int, int, int, int]] = []  # (down, level, segment, tree, child, bytes)
     for tree, (parents, part) in enumerate(zip(trees, split_evenly(num_bytes, len(trees)), strict=True)):

@@ -20,7 +20,7 @@ _FEW_MESSAGES: Final = 100_000
 class Round:
     """One round of a rank: all its receives are posted, then all its sends.
 
-    A round is complete when each message has arrived or left.
+    It is complete when each message has arrived or left.
 
     Attributes:
         receives: (source, bytes) of each message.

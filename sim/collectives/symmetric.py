@@ -65,10 +65,7 @@ class SymmetricRound:
 def symmetric_rounds(sites: Sites, num_bytes: int, links: EqualLinks) -> tuple[SymmetricRound, ...] | None:
     """The rounds of ``hierarchical_all_reduce`` among all workers; None where sites or hosts differ in size.
 
-    Args:
-        sites: hosts of several GPUs in every site.
-        num_bytes: of the payload.
-        links: of the cluster.
+    ``sites``: hosts of several GPUs in every site.
     """
     sizes = tiers(sites)
     if len(sizes) < 2 or any(len(set(groups)) > 1 for groups in sizes):
@@ -123,21 +120,13 @@ class _Flow:
     rate: float = 0.0
 
     def left(self, now_s: float) -> float:
-        """Remaining bytes of each message."""
         if math.isinf(self.rate):
             return 0.0
         return max(0.0, self.remaining - self.rate * (now_s - self.since_s))
 
 
 class SymmetricSharing:
-    """Max-min fair sharing of links among the rounds of several collectives.
-
-    Args:
-        links: of the cluster.
-
-    Attributes:
-        flows: the rounds in flight, by number.
-    """
+    """Max-min fair sharing of links among the rounds of several collectives; ``flows``: rounds in flight."""
 
     def __init__(self, links: EqualLinks) -> None:
         self._links = links
@@ -166,7 +155,6 @@ class SymmetricSharing:
         return flow.since_s if math.isinf(flow.rate) else flow.since_s + flow.remaining / flow.rate
 
     def _share(self, now_s: float) -> None:
-        """Raise the rates of all messages together, each until a link is full or its cap is reached."""
         free = list(self._links.capacities)
         rising = dict(self.flows)
         while rising:

@@ -49,7 +49,6 @@ def _users(name: str, function: Callable[..., object]) -> Callable[[int, int], S
 
 
 def _find_mistake(schedule: Schedule, workers: int) -> str:
-    """The end of a sentence about what is wrong with a user's schedule; "" if it is valid."""
     if len(schedule.rounds) != workers:
         return f"with rounds for {len(schedule.rounds)} workers"
     if type(schedule.window) is not int or schedule.window < 1:

@@ -88,7 +88,6 @@ def owner_tag() -> str:
 
 
 def _temporary(path: Path, end: str) -> Path:
-    """Temporary name beside ``path``, with its owner's tag."""
     return path.with_name(f".{path.name}.{owner_tag()}.{end}")
 
 

@@ -71,7 +71,6 @@ class PlacedRounds(Placed):
 
     @override
     def _price(self, ready_s: tuple[float, ...]) -> Completion:
-        """Price each message by itself unless all members begin together."""
         if len(set(ready_s)) > 1:
             collective = hierarchical(self.sites, self.num_bytes)
             return place(collective, self.members, self.model).completion(ready_s)
@@ -101,11 +100,7 @@ def place_rounds(job: Job, operation: ops.Operation[Any], members: tuple[int, ..
 
 
 class RoundsInFlight:
-    """The rounds of collectives among all workers in virtual time; several collectives share the links.
-
-    Attributes:
-        collectives: number in flight.
-    """
+    """The rounds of ``collectives`` among all workers in flight; several collectives share the links."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -122,7 +117,6 @@ class RoundsInFlight:
         self._begin(_RoundsOfOne(placed, finished))
 
     def _begin(self, run: _RoundsOfOne) -> None:
-        """Begin the next round: the messages of the previous one have arrived."""
         if run.position == len(run.placed.rounds):
             self.collectives -= 1
             run.finished()
@@ -160,16 +154,12 @@ class RoundsInFlight:
 
 @dataclass(slots=True, eq=False)
 class _RoundsOfOne:
-    """Progress of one collective."""
-
     placed: PlacedRounds
     finished: Callable[[], None]
     position: int = 0
 
 
 class _CollectiveInFlight:
-    """The inputs of one collective operation of one group, and its one result."""
-
     __slots__ = (
         "begun",
         "can_wait",
@@ -294,7 +284,6 @@ class CollectivesInFlight:
         ]
 
     def _place_rounds(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedRounds | None:
-        """An all-reduce in rounds of equal messages, where that is to be tried."""
         if not self._priced or not isinstance(operation, ops.AllReduce) or len(members) < self._job.workers:
             return None
         num_bytes = self._job.num_bytes(operation.value)
@@ -399,7 +388,6 @@ class CollectivesInFlight:
             collective.flows.join(placed.position[pending.task.rank], pending)
 
     def _end_all(self, collective: _CollectiveInFlight, placed: Placed, tag: Tag) -> None:
-        """Schedule all ends: all members have joined, and the collective has all links for itself."""
         now_s = self._clock.now
         ready_s = tuple([collective.joined_s[host] - now_s for host in placed.members])
         self._transfers.messages += placed.messages
@@ -414,7 +402,6 @@ class CollectivesInFlight:
             self._all_idle_s = now_s + max(done_s)
 
     def _finished(self, pending: Pending, tag: Tag) -> None:
-        """Reply to a worker that has completed its collective."""
         collective, operation = self._open[tag], pending.operation
         members = collective.members
         if len(collective.inputs) < len(members) and not isinstance(operation, ops.Broadcast):

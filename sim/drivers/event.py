@@ -167,7 +167,6 @@ class EventDriver(ClockedRunner[Pending]):
         super().close(rank)
 
     def _interrupted(self, task: _Task, breakdown: TimeBreakdown) -> None:
-        """Account for the operation in which a main coroutine waits now."""
         if task.blocked is not None and task.awaited is not None:
             start_s, busy_s = task.blocked
             peer_s = self._clock.now if task.awaited.parts else task.awaited.peer_s
@@ -256,7 +255,6 @@ class EventDriver(ClockedRunner[Pending]):
     # --- the end of operations that take time ---------------------------------------------------
 
     def _settled(self, pending: Pending) -> None:
-        """Schedule the end of an operation whose transfers all have a time of completion."""
         ready_s = pending.ready_s
         if not self._delays.none_after_exchanges:
             ready_s += self._delays.after_exchange_s(pending.task.rank)
@@ -303,7 +301,6 @@ class EventDriver(ClockedRunner[Pending]):
     # --- gradients ------------------------------------------------------------------------------
 
     def _compute(self, task: _Task, operation: ops.Gradient) -> Any:
-        """Compute an awaited gradient: it involves no other worker, so it needs no ``Pending``."""
         task.waiting = operation
         point, start_s = operation.point, self._clock.now
         ticket, end_s = self._ask_gradient(task, point, self.take_ahead(task.rank) if self._ahead else 0.0)
@@ -327,7 +324,7 @@ class EventDriver(ClockedRunner[Pending]):
         return self.job.computing.duration_s(rank, self._gradients[rank])
 
     def _ask_gradient(self, task: _Task, point: Tensor, ahead: float) -> tuple[int, float]:
-        """Begin the worker's next gradient, a part of it done; a ticket for its value, and its end."""
+        """A ticket for the value of the worker's next gradient, and its end; a part of it is done already."""
         rank = task.rank
         index = self._gradients[rank]
         self._gradients[rank] = index + 1
@@ -417,7 +414,6 @@ class EventDriver(ClockedRunner[Pending]):
         return queue
 
     def _next_turn(self, pending: Pending) -> None:
-        """Begin a worker's next mix or collective if ``pending`` was the one before."""
         line = self._turns[pending.task.rank]
         if line and line[0][0] is pending:
             line.popleft()

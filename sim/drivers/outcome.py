@@ -102,7 +102,6 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
 
 
 def _warnings(scorer: Scorer[Any]) -> list[str]:
-    """Reasons to doubt the scores of a completed run."""
     texts = []
     if scorer.reached_s == 0.0:
         texts.append("the first models meet the target, so that it tells nothing of the scheme")

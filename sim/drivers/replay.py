@@ -220,7 +220,6 @@ class _Replay(Runner[_Issued]):
     # --- replies --------------------------------------------------------------------------------
 
     def _result(self, issued: _Issued, row: Event) -> Any:
-        """The reply of an operation that is complete by the record, or ``_LATER``."""
         operation = issued.operation
         if isinstance(operation, ops.Gradient):
             return self._gradient(issued) if issued.reply is None else issued.reply
@@ -273,7 +272,6 @@ class _Replay(Runner[_Issued]):
         return part(operation, combined(operation, inputs, group), group.index(worker), len(group))
 
     def _take(self, name: str, number: int) -> None:
-        """Forget the inputs of a pattern operation once every worker has its result."""
         self._done[name, number] += 1
         if self._done[name, number] == self.job.workers:
             del self._done[name, number], self._inputs[name, number]
@@ -281,7 +279,6 @@ class _Replay(Runner[_Issued]):
     # --- operations that take no time -----------------------------------------------------------
 
     def _next_row(self, task: _Task, name: str, handle: int = -1) -> Event | None:
-        """Take the next row if it is the reply to ``name``."""
         rows = self._rows[task.rank]
         if rows and (rows[0].task, rows[0].operation, rows[0].handle) == (task.number, name, handle):
             return rows.popleft()

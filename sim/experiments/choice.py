@@ -70,11 +70,7 @@ def choose(job: Job, units: Sequence[str | None]) -> dict[str, str]:
 
 
 def _fastest(steady: Job, cycle: int) -> tuple[float, dict[str, str]]:
-    """Seconds of a cycle in the long run with the best algorithms, and their names.
-
-    Raises:
-        RunError: the scheme needs values.
-    """
+    """Seconds of a cycle in the long run with the best algorithms, and their names."""
     best_s, kinds = _timed_s(steady, {}, cycle)
     names: dict[str, str] = {}
     for what, taken in kinds.items():
@@ -94,11 +90,7 @@ def _fastest(steady: Job, cycle: int) -> tuple[float, dict[str, str]]:
 
 
 def _timed_s(job: Job, names: Mapping[str, str], cycle: int) -> tuple[float, dict[str, Payloads]]:
-    """Seconds of a cycle in the long run with these algorithms, and the payloads to choose for.
-
-    Raises:
-        RunError: the scheme needs values.
-    """
+    """Seconds of a cycle in the long run with these algorithms, and the payloads to choose for."""
     algorithms = Algorithms(names)
     job = replace(job, chosen=algorithms)
     begin, end = _CYCLES
@@ -113,11 +105,7 @@ def _timed_s(job: Job, names: Mapping[str, str], cycle: int) -> tuple[float, dic
 
 
 def _run_s(job: Job, steps: int) -> tuple[float, int]:
-    """Seconds and messages of a run of ``steps`` steps of each worker.
-
-    Raises:
-        RunError: the scheme needs values.
-    """
+    """Seconds and messages of ``steps`` steps of each worker; ``RunError`` where the scheme needs values."""
     job = replace(job, max_iterations=steps)
     if job.scheme.name in SCHEMES and not why_not(job):
         with suppress(NotInLockstep):

@@ -85,7 +85,6 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
 
 
 def _replay_run(job: Job, workload: Workload, task: Task, run: Run, validated: bool) -> Replayed:
-    """Replay one run, which has events; ``validated``: its folder holds predicted and measured runs."""
     programs = [job.program(rank) for rank in range(job.workers)]
     wanted = combinations(run.evaluations)
     models: dict[Combination, Tensor] = {}
@@ -117,10 +116,7 @@ def _workers_of(run: Run, expected: int) -> int:
 
 
 def _why_short(run: Run, validated: bool) -> str:
-    """Why a record ends before the workers do, and what can be replayed; "" if unknown.
-
-    ``validated``: the folder holds predicted and measured runs.
-    """
+    """Why a record ends before the workers do, and what can be replayed; "" if unknown."""
     if not run.reached_target:
         return ""
     if validated:

@@ -147,13 +147,9 @@ def check_free(folder: Path, force: bool = False) -> None:
 
 
 def check_replaceable(folder: Path, force: bool, is_ours: Callable[[str], bool], foreign: str) -> None:
-    """Refuse to write to a folder that is taken.
+    """Refuse to write to a folder that is taken: not empty, unless ``force`` and all its names are ours.
 
-    Args:
-        folder: for results; it may be empty.
-        force: whether its contents may be replaced, if all of them are ours.
-        is_ours: whether a name in it is.
-        foreign: how to call anything else.
+    ``foreign``: how to call anything else.
 
     Raises:
         InputError: it is taken, or a file, or cannot be looked into.
@@ -334,7 +330,6 @@ def _renewed(results: Results) -> Results:
 
 
 def _facts_in(summary: Summary) -> dict[str, SchemeFacts]:
-    """Label -> facts about a scheme apart from its runs."""
     return {
         row["label"]: SchemeFacts(does=row["does"], bounds=row.get("bounds"), memory=row.get("memory"))
         for row in summary["summary"]

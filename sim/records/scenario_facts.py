@@ -50,14 +50,7 @@ class PlannedRuns(NamedTuple):
 
 
 class ScenarioFacts(NamedTuple):
-    """Facts of a resolved scenario for summaries; None where it does not say.
-
-    Attributes:
-        target: its metric as evaluations name it.
-        transport: of the bytes.
-        proxy: a sentence about the model that the trained one stands for, if for another one.
-        planned: its runs.
-    """
+    """Facts of a resolved scenario for summaries; None where it does not say."""
 
     target: Goal | None
     transport: TransportRecord | None
@@ -81,7 +74,6 @@ def read_facts(scenario_yaml: str) -> ScenarioFacts:
 
 
 def _read(read: Callable[[Any], _T], document: Any) -> _T | None:
-    """Apply ``read`` to a resolved scenario; None where its form lacks the fact."""
     try:
         return read(document)
     except (AttributeError, TypeError, KeyError, ValueError, StopIteration, InputError):
@@ -160,7 +152,6 @@ def sums_inside_of(collectives: Mapping[str, Any], label: str) -> str | None:
 
 
 def _latencies_s(settings: object) -> Iterator[float]:
-    """All latencies in a network's settings."""
     if isinstance(settings, tuple):
         for each in settings:
             yield from _latencies_s(each)

@@ -132,11 +132,8 @@ class Bounds(TypedDict):
 class MemoryRecord(TypedDict):
     """Peak memory of each device of a worker, as the scheme declares it.
 
-    Attributes:
-        total_bytes: the sum of the parts.
-        parts: bytes by name: parameters, gradients and so on.
-        left_out: uncounted parts, as phrases.
-        limit_bytes: the device's memory; None where the scenario does not say it.
+    ``parts``: bytes by name, parameters, gradients and so on; ``left_out``: uncounted parts, as phrases;
+    ``limit_bytes``: the device's memory, None where the scenario does not say it.
     """
 
     total_bytes: float
@@ -221,11 +218,8 @@ class Lead(TypedDict):
 class TuningTrial(TypedDict):
     """One tuning run, before the comparison.
 
-    Attributes:
-        values: by key, as in ``tune``.
-        seed: of this run; no run of the comparison has it.
-        time_to_target_s: None if it did not reach the target.
-        score: final value of ``Tuned.metric``.
+    ``values``: by key, as in ``tune``; ``seed``: no run of the comparison has it; ``time_to_target_s``: None
+    if it did not reach the target; ``score``: final value of ``Tuned.metric``.
     """
 
     values: dict[str, Value]
@@ -310,7 +304,6 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
 
 
 def _tried(tuned: Tuned) -> list[Tried]:
-    """Values that a scheme has tried and not chosen."""
     trials: dict[str, list[TuningTrial]] = {}
     for trial in tuned["trials"]:
         if trial["values"] != tuned["chosen"]:

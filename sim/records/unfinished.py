@@ -161,10 +161,7 @@ def open_parts(
     """Keep the runs of a command in ``out``, and resume with those that it has left there before.
 
     No other command writes to ``out`` meanwhile. Where no run has become complete, nothing is left.
-
-    Args:
-        out: the result folder.
-        command, scenario_name, force, fits, resolve, say: as for ``begin_parts``.
+    Arguments are as for ``begin_parts``.
 
     Raises:
         InputError: ``out`` is in use, is taken, or holds unfinished runs of something else.
@@ -295,7 +292,6 @@ def _read_index(out: Path, force: bool) -> Index | None:
 
 
 def _find_difference(index: Index, command: str, fits: Callable[[str], bool]) -> str:
-    """Why a command cannot resume the runs of another; "" if it can."""
     if index.version != SUMMARY_VERSION:
         return f"are records of version {index.version}, and this program writes {SUMMARY_VERSION}"
     if index.command != command:

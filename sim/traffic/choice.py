@@ -123,7 +123,6 @@ class Choice:
         return "gloo" if self.all_reduce == "gloo_ring" and not self.transport.name else self.transport.name
 
     def _payload(self, operation: ops.Operation[Any], n: int) -> tuple[str, int]:
-        """Purpose of an operation, and the total bytes of its payload."""
         match operation:
             case ops.AllReduce(value=value):
                 return "all_reduce", message_bytes(value, self.bytes_per_parameter)
@@ -176,8 +175,7 @@ def fastest(
     simulated to choose among them (``experiments.choice``).
 
     Args:
-        candidates: algorithms for one purpose, by name; those made for several sites do not count where there
-            is only one.
+        candidates: for one purpose, by name; those made for sites do not count where there is only one.
         sites: members per site, in the order of ``members``.
         num_bytes: of the payload.
         members: hosts.

@@ -102,7 +102,7 @@ class CellQueues(Generic[_P]):
             self._cross(time_s, cell)
 
     def _cross(self, now_s: float, cell: _Cell[_P]) -> None:
-        """The first byte of a cell is at its next link ``now_s``, its last one at ``cell.last_s``."""
+        """Cross the next link, which the first byte reaches now and the last at ``cell.last_s``."""
         link = cell.links[cell.hop]
         start_s = max(now_s, self._free_s[link])
         self._free_s[link] = start_s + cell.size / self._rate[link]

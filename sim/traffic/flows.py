@@ -102,10 +102,7 @@ class Flows:
     """The blocks of a collective: posts happen, and a block leaves once all its needs are met.
 
     Args:
-        collective: of blocks.
-        members: hosts, by rank.
-        model: how its messages travel.
-        costs: of its blocks.
+        collective, members, model, costs: the placed collective; see ``PlacedBlocks``.
         clock, transfers: virtual time, and transport of the bytes.
         tag: of the messages, where senders hear of receives.
         finished: called with the owner of a rank that has sent and received everything.
@@ -251,7 +248,6 @@ class Flows:
             call(each)
 
     def _first_there(self, block: int) -> None:
-        """The first piece of one more needed block has arrived."""
         self._first_needs[block] -= 1
         self._first_s[block] = self._clock.now
         if not self._first_needs[block]:

@@ -54,11 +54,7 @@ class Placed(ABC):
         return {host: rank for rank, host in enumerate(self.members)}
 
     def completion(self, ready_s: tuple[float, ...]) -> Completion:
-        """Each rank's time of completion, and the time from which its links are free.
-
-        Args:
-            ready_s: time at which each rank joins.
-        """
+        """Each rank's time of completion, and the time from which its links are free, by joining times."""
         known = self._kept.get(ready_s)
         if known is None:
             known = self._price(ready_s)
@@ -77,7 +73,7 @@ class Placed(ABC):
 
     @abstractmethod
     def _price(self, ready_s: tuple[float, ...]) -> Completion:
-        """Compute what ``completion`` keeps."""
+        """Compute a ``completion``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +197,6 @@ def place(collective: Collective, members: tuple[int, ...], model: TransferModel
 
 
 def _streams_meet(keys: Integers, ranks: int, routes: PairRoutes, model: TransferModel) -> bool:
-    """Whether streams between pairs of ranks share links with each other, or with announcements."""
     sources, destinations = np.divmod(keys, ranks)
     both_ways = bool(model.announcement) and bool(np.isin(destinations * ranks + sources, keys).any())
     return both_ways or len(np.unique(sources)) < len(keys) or routes.most_pairs > 1

@@ -51,7 +51,7 @@ class _Stream:
         self.arrival_s = 0.0
 
     def arrives(self, time_s: float) -> float:
-        """Time of an arrival due at ``time_s``: no earlier than the arrival before it."""
+        """The arrival, no earlier than the previous one."""
         self.arrival_s = max(self.arrival_s, time_s)
         return self.arrival_s
 
@@ -107,7 +107,6 @@ class Streams(Transfers):
         return notice
 
     def _announce_in_line(self, receiver: int, sender: int) -> Notice:
-        """Send an announcement over the links; it waits for the bytes in front of it."""
         assert self._sharing is not None
         self._send_word(receiver, sender)
         latency_s = self._announcement * self._latency_s(receiver, sender)
@@ -146,7 +145,6 @@ class Streams(Transfers):
         return self._buffer_bytes if self._tcp is None else self._connection(*message.hosts).buffer_bytes
 
     def _note(self, message: _Message) -> None:
-        """Widen the range of this run's messages, which a profile may not have measured."""
         traffic, num_bytes = self.traffic, message.transfer.num_bytes
         traffic.smallest_bytes = min(traffic.smallest_bytes, num_bytes)
         traffic.largest_bytes = max(traffic.largest_bytes, num_bytes)

@@ -204,19 +204,16 @@ class Transfers:
         return known_s
 
     def _announce(self, receiver: int, sender: int) -> Announced:
-        """When the sender learns of a receive that is posted now."""
         if not self._announcement:
             return self._clock.now
         self._send_word(receiver, sender)
         return self._clock.now + self._announcement * self._latency_s(receiver, sender)
 
     def _send_word(self, source: int, destination: int) -> None:
-        """Count an announcement, of a receive or a send, in TCP's window."""
         if self._tcp is not None:
             self._connection(source, destination).sends(self._clock.now)
 
     def _is_known(self, receive: Transfer) -> bool:
-        """Whether the sender has learnt of a receive."""
         announced = receive.announced
         known_s = announced.arrival_s if isinstance(announced, Notice) else announced
         return known_s is not None and known_s <= self._clock.now
@@ -255,7 +252,6 @@ class Transfers:
         self._launch(source, destination, transfer, announced)
 
     def _launch(self, source: int, destination: int, transfer: Transfer, announced_s: float) -> None:
-        """Begin a transfer: both sides are ready, or it is known when they will be."""
         sender_s = transfer.sender_s
         start_s = sender_s if sender_s >= announced_s else announced_s
         start_s += self._pattern_overhead_s if transfer.plain else self._overhead_s
@@ -269,7 +265,6 @@ class Transfers:
             self._enqueue(transfer, start_s)
 
     def _leave_alone(self, source: int, destination: int, transfer: Transfer, start_s: float) -> None:
-        """Send bytes that share no link, so that their end is known at once."""
         timing = self._timings.get(source * self._workers + destination)
         latency_s, rate = timing or self._timing(source, destination)
         sent_s = start_s + transfer.num_bytes / rate
@@ -279,14 +274,12 @@ class Transfers:
         )
 
     def _timing(self, source: int, destination: int) -> tuple[float, float]:
-        """Latency of the next message, and its bytes/s if it has its route for itself."""
         timing = self._latency_s(source, destination), self._rate_alone(source, destination)
         if self._latencies.constant:
             self._timings[source * self._workers + destination] = timing
         return timing
 
     def _plan_route(self, source: int, destination: int, transfer: Transfer) -> None:
-        """Fill in the route of a transfer whose bytes share links."""
         route = self._network.route(source, destination)
         transfer.source, transfer.destination = source, destination
         transfer.latency_s, transfer.links = self._latency_s(source, destination), route.links
@@ -349,7 +342,7 @@ class Transfers:
         return connection
 
     def _drawn_weight(self, transfer: Transfer) -> int:
-        """The weight of a host's next message, drawn around the one of its round trip.
+        """Weight of a host's next message, drawn around the weight of its round trip.
 
         Time on hosts counts for little beside slow links: shares are the more uneven, the faster links are,
         and the shorter a message is.
@@ -407,7 +400,6 @@ class Transfers:
         return number
 
     def _open_window(self, windows: Windows) -> None:
-        """Send what TCP's window allows now, or wait until it has grown."""
         now_s = self._clock.now
         leave = windows.connection.next(now_s, self._wanted_bytes(windows))
         if not leave.num_bytes:
@@ -422,11 +414,9 @@ class Transfers:
         self._pieces[self._share(windows.transfer, leave.num_bytes, cap)] = windows
 
     def _wanted_bytes(self, windows: Windows) -> float:
-        """Bytes of a message that are to leave, as far as its window allows."""
         return windows.rest
 
     def _finish(self, number: int, now_s: float) -> None:
-        """The last byte of a share has left: of a whole flow, or of a window."""
         windows = self._pieces.pop(number, None)
         if windows is None:
             self._arrive(number, now_s)

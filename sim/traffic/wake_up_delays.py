@@ -10,11 +10,7 @@ from ..network.transfer import TransferModel
 
 
 class WakeUpDelays:
-    """The wake-up delays of one run.
-
-    Args:
-        transfer: constant delays, or measured values to draw from with its seed.
-        workers: n.
+    """The wake-up delays of one run: constant, or drawn from measured values with the transfer model's seed.
 
     Attributes:
         staggered: whether workers begin apart, each at its ``after_gradient_s`` of gradient 0.

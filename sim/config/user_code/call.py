@@ -185,7 +185,6 @@ def _unwrap(thing: Any) -> Any:
 
 
 def _hint(place: Any, name: str) -> str:
-    """The end of an error: similar names of a module or class."""
     own = [
         key
         for key, value in getattr(place, "__dict__", {}).items()

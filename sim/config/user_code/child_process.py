@@ -44,12 +44,9 @@ def end_with_parent(parent: int | None = None, *, orders: bool = False) -> None:
 
 
 def prepare(parent: int, folders: Sequence[str], to_parent: Connection) -> None:
-    """Set up a process that works for ``parent``, which handles interrupts.
+    """Set up a process that works for ``parent``, a process number, which handles interrupts.
 
-    Args:
-        parent: process number of the parent.
-        folders: where the user's code lies.
-        to_parent: written to by ``tell_parent``.
+    ``folders`` hold the user's code; ``tell_parent`` writes to ``to_parent``.
     """
     global _to_parent
     end_with_parent(parent)

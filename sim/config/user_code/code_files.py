@@ -185,11 +185,7 @@ def _load(name: str) -> ModuleType:
 
 
 def check_file(what: str, file: Path) -> None:
-    """Refuse a file that supplies no code to scenarios, wherever links lead.
-
-    Args:
-        what: its name in errors.
-        file: as it was named.
+    """Refuse a file that supplies no code to scenarios, wherever links lead; ``what`` names it in errors.
 
     Raises:
         InputError: it is Python's, Paceline's, another package's or part of results.
@@ -286,7 +282,6 @@ def _declared_modules() -> set[str]:
 
 
 def _is_declared(file: Path) -> bool:
-    """Whether a file belongs to a module that an installed package declares."""
     for name in _declared_modules():
         root = _installed_root(name.partition(".")[0])
         own = (_files(root, name.split(".")) if root is not None else {}).get(name)
@@ -317,7 +312,6 @@ def _is_results(folder: Path) -> bool:
 
 
 def _holds_results(folder: Path) -> bool:
-    """Whether a folder is a sweep's, or that of the parts of a run."""
     if (folder / _SWEEP).is_file():
         return True
     return any(_is_results(folder / name) for name in _FIRST_INSIDE)
@@ -331,7 +325,6 @@ def _around_results() -> set[Path]:
 
 
 def _check_imported(source: CodeSource) -> None:
-    """Refuse a module whose name, or a package's around it, is in use for other code."""
     for name, file in source.files.items():
         module = sys.modules.get(name)
         if module is None:

@@ -49,7 +49,6 @@ class _Watch:
         self._ticks = 0
 
     def tick(self, signum: int, frame: FrameType | None) -> None:
-        """End the process where the user's frame has been the same for too long."""
         own = _frames_of_user(frame)
         if not own or own[-1] is not self._frame:
             self._frame, self._ticks = own[-1] if own else None, 0

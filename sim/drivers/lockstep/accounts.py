@@ -79,14 +79,10 @@ class StackedOperation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counts:
-    """A count per worker; one number while all grow alike.
+    """A count per worker: ``alike`` is common to all, ``beside`` comes on top, [n] or 0.
 
     >>> Counts().plus(3).plus(np.array([0, 2])).of_all(2).tolist()
     [3, 5]
-
-    Attributes:
-        alike: part common to all workers.
-        beside: additional part of each: [n], or 0 for none.
     """
 
     alike: int = 0
@@ -179,12 +175,9 @@ class StackedAccounts:
             log.full = True
 
     def breakdowns(self, steps: Integers, ended_s: Floats | None, until_s: float) -> list[TimeBreakdown]:
-        """The accounts, one for each worker.
+        """The accounts, one for each worker; ``ended_s`` is None if the run was cut off.
 
-        Args:
-            steps: published by each.
-            ended_s: end of each coroutine; None: the run was cut off before.
-            until_s: the last instant of the run.
+        ``steps``: published by each; ``until_s``: the last instant of the run.
         """
         bytes_sent = self._bytes.of_all(self._workers).tolist()
         rows = zip(

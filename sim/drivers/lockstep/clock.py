@@ -28,10 +28,6 @@ from .published import PublishedRows, PublishedSteps
 class LockstepClock:
     """The times of all workers of a job, and their consequences: accounts, scores, the end.
 
-    Args:
-        job: whose cluster to use; ``exact.why_not`` has no objection.
-        scorer: scores published models, and may end the run.
-
     Attributes:
         messages: sent so far.
         work: messages, of which a collective counts as few for each member, as in ``EventDriver.work``.
@@ -116,7 +112,6 @@ class LockstepClock:
         self._now_s = end_s
 
     def _exchange(self, operation: Any, handle: int) -> StackedOperation:
-        """Begin a mix or a collective on every worker now."""
         name, begin_s = ops.name_of(type(operation)), self._now_s
         blocks = handle < 0
         if isinstance(operation, ops.Mix):
@@ -205,5 +200,4 @@ class LockstepClock:
 
 
 def _row(value: Any) -> Any:
-    """The value of one worker, from all workers' values."""
     return value[0] if isinstance(value, Tensor) else value.row(0)

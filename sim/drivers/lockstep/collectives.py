@@ -23,12 +23,8 @@ from ..job import Job
 class Collected:
     """Completion of a collective; vectors [n].
 
-    Attributes:
-        end_s: on each worker.
-        last_s: when the last member of its group had joined; of a broadcast, the root.
-        num_bytes: sent by each worker.
-        messages: number of messages.
-        work: messages as counted by ``PRICED_WORK``.
+    ``last_s``: when the last member of a worker's group (of a broadcast, the root) had joined; ``num_bytes``:
+    sent by each; ``work``: messages as counted by ``PRICED_WORK``.
     """
 
     end_s: Floats
@@ -58,11 +54,7 @@ class JoinedCollective:
 
 
 class CollectiveTimes:
-    """Times the collectives of a run, each as a whole.
-
-    Args:
-        job: that runs them.
-    """
+    """Times the collectives of a run, each as a whole."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -82,10 +74,6 @@ class CollectiveTimes:
 
     def times(self, operation: Any, joined_s: Floats) -> Collected:
         """Completion of a collective that each worker joins at ``joined_s`` [n].
-
-        Args:
-            operation: with the values of all workers.
-            joined_s: by rank.
 
         Raises:
             NotInLockstep: its messages have to be followed one by one.
@@ -144,7 +132,6 @@ class CollectiveTimes:
     def _join_together(
         self, operation: Any, apart: list[JoinedCollective], joined_s: Floats
     ) -> JoinedCollective:
-        """Merge the collectives of groups that share links."""
         key = tuple(id(each.placed) for each in apart)  # they are kept
         placed = self._placed.get(key)
         if placed is None:

@@ -15,12 +15,7 @@ STRIP: Final = 32
 
 
 class Durations:
-    """Durations of every worker's next gradient, from the first on.
-
-    Args:
-        model: of the run.
-        workers: n.
-    """
+    """Durations of all workers' gradients, in order."""
 
     def __init__(self, model: ComputeModel, workers: int) -> None:
         self._model = model

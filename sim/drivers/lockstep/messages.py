@@ -33,11 +33,7 @@ Numbers = float | Floats
 
 
 class HostRoutes:
-    """Latency and rate between any two hosts, for a network whose routes do not change.
-
-    Args:
-        model: of the network.
-    """
+    """Latency and rate between any two hosts, for a network whose routes do not change."""
 
     def __init__(self, model: TransferModel) -> None:
         self._model = model
@@ -96,12 +92,10 @@ class HostRoutes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Places:
-    """Indices into a vector of values.
+    """Indices [m] into a vector of values.
 
-    Attributes:
-        of_each: [m].
-        turn: if place i is i + turn, cyclically, as in rings and exponential graphs: two slices then replace
-            the gather; None otherwise.
+    ``turn``: place i is i + turn, cyclically, as in rings and exponential graphs, where two copies do; else
+    None.
     """
 
     of_each: Integers
@@ -114,7 +108,6 @@ class _Places:
         return cls(places, turn if turns else None)
 
     def take(self, values: Floats) -> Floats:
-        """The values at these places [m]."""
         if self.turn is None:
             return values.take(self.of_each)
         return np.concatenate((values[self.turn :], values[: self.turn]))
@@ -180,12 +173,7 @@ def _ends_of(pattern: Pattern) -> _Ends:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Messages:
-    """The messages of one pattern on one network.
-
-    Attributes:
-        ends: their senders and receivers.
-        latency_s, announced_s, rate_bytes_per_s: of each, or of all.
-    """
+    """The messages of one pattern on one network; a number is for all of them."""
 
     ends: _Ends
     latency_s: Numbers
@@ -197,12 +185,8 @@ class _Messages:
 class Mixed:
     """Completion of a mix; vectors [n].
 
-    Attributes:
-        end_s: on each worker.
-        peer_s, known_s: see ``StackedOperation``.
-        num_bytes: sent by each worker.
-        messages: number of messages.
-        peer: each worker's last source, -1 where it received nothing.
+    ``peer_s``, ``known_s``: see ``StackedOperation``; ``num_bytes``: sent by each worker; ``peer``: its last
+    source, -1 where it received nothing.
     """
 
     end_s: Floats
@@ -214,11 +198,9 @@ class Mixed:
 
 
 class MixTimes:
-    """Times the mixes of a run.
+    """Times the mixes of a run, on a network without variation.
 
-    Args:
-        model: of its network, on which nothing varies.
-        may_be_cut: whether the run may end before its operations do, so that ``known_s`` counts.
+    ``may_be_cut``: the run may end before its operations do, so that ``known_s`` counts.
     """
 
     def __init__(self, model: TransferModel, may_be_cut: bool) -> None:

@@ -30,11 +30,7 @@ MOST_BYTES_HELD: Final = 64 * 2**20
 
 
 class PublishedRows:
-    """One publication of all workers; each job takes what its own clock needs.
-
-    Args:
-        operation: with the values of all workers.
-    """
+    """One publication of all workers; each job takes what its own clock needs."""
 
     def __init__(self, operation: ops.Publish) -> None:
         self.operation = operation
@@ -74,14 +70,8 @@ class _Step:
 class PublishedSteps:
     """The published steps, and which of them the scorer knows.
 
-    Args:
-        job: of the run.
-        scorer: gets the publications in order of time, if it scores.
-        may_be_cut: whether the run may end before its last step does; if not, and if nothing is scored, only
-            the last step is kept.
-
-    Attributes:
-        over_s: the instant whose score has ended the run; infinite before.
+    Unless the run may be cut off, or something is scored, only the last step is kept. ``over_s``: the
+    instant whose score has ended the run; infinite before.
     """
 
     def __init__(self, job: Job, scorer: Scorer[Tensor], may_be_cut: bool) -> None:
@@ -122,11 +112,8 @@ class PublishedSteps:
     def hand_over(self, until_s: float, now_s: float, *, is_last: bool = False) -> bool:
         """Hand over publications up to ``until_s``; whether a score has ended the run, at ``over_s``.
 
-        Args:
-            until_s: nothing earlier can come any more.
-            now_s: time of some event, not before ``until_s``.
-            is_last: whether nothing comes any more; else publications that complete no instant to score may
-                wait.
+        Nothing earlier than ``until_s`` can come; ``now_s``, not before it, is the time of some event. Unless
+        this ``is_last``, publications that complete no instant to score may wait.
         """
         if not self._may_be_cut:
             return False

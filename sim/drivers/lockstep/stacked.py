@@ -49,13 +49,7 @@ def run_lockstep(job: Job) -> Tensor:
 
 
 class StackedRunner(Runner[InFlight]):
-    """Runs a job's scheme once, on the values of all workers.
-
-    Args:
-        job: to run.
-
-    Attributes:
-        published: the last published values [n, d].
+    """Runs a job's scheme once, on the values of all workers; ``published``: their last ones [n, d].
 
     Raises:
         NotInLockstep: the scheme has services.

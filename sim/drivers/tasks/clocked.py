@@ -40,13 +40,7 @@ class TimeSource(Protocol):
 class ClockedRunner(Runner[_P]):
     """Advances coroutines on a clock: operations take time, and coroutines wait for those they have started.
 
-    Args:
-        job, programs: see ``Runner``.
-        clock: virtual or real.
-        in_flight: the driver's class of operations in flight.
-
-    Attributes:
-        writes: whether operations are recorded.
+    ``in_flight`` is the driver's class of operations in flight; ``writes``: whether operations are recorded.
     """
 
     writes = True

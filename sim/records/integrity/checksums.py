@@ -33,12 +33,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] = ()) -> None:
-    """Compare the files of a folder with their checksums.
-
-    Args:
-        folder: written by ``write_checksums``.
-        needed: files that must have a checksum.
-        added: files that must have one if they are there.
+    """Compare the files of a folder with their checksums; ``added`` files need one only if they are there.
 
     Raises:
         InputError: there are none; or a file is not as it was written, is missing, or has been added.

@@ -189,7 +189,6 @@ def _read(path: Path) -> KeptGraph:
 
 
 def _kept(path: Path, workers: int, directed: bool, edges: Iterable[tuple[int, int]]) -> KeptGraph:
-    """A graph without weights; loops are left out."""
     if workers < 2:
         raise InputError(f"{path}: holds no edges; write for example '0 1'")
     return KeptGraph(

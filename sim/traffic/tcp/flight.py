@@ -22,11 +22,9 @@ class Departure(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """Waits at the first-in-first-out links of a connection's route.
+    """Waits in first-in-first-out queues, in seconds, of a short message that leaves at a given time.
 
-    Attributes:
-        there: seconds that a short message waits that leaves at a given time.
-        back: the same for its acknowledgement.
+    ``back``: of its acknowledgement.
     """
 
     there: Callable[[float], float]

@@ -102,8 +102,7 @@ class HyStart:
         Args:
             leaving: departing bytes.
             rate: at which they leave, bytes/s.
-            ack_waits_s: wait of an acknowledgement behind other traffic. That traffic comes in bursts; a
-                burst long enough to be a pause hides the train.
+            ack_waits_s: wait behind other traffic, which comes in bursts: a pause-long burst hides the train.
 
         Returns:
             ``inf`` where they are no train.
@@ -117,11 +116,7 @@ class HyStart:
         return self._if_large(leaving.window + since - leaving.acknowledged + train)
 
     def window_when_late(self, leaving: Leaving, late_s: float) -> float:
-        """The window at which slow start ends because bytes waited in a queue.
-
-        Args:
-            leaving: departing bytes.
-            late_s: wait of the first of them.
+        """The window at which slow start ends because bytes waited in a queue; ``late_s``: wait of the first.
 
         Returns:
             ``inf`` where that is not late, or a round has begun before them.

@@ -220,7 +220,6 @@ class Connection:
         return leave
 
     def _window(self, now_s: float, num_bytes: float, waits_s: float) -> Departure:
-        """Take the window's free room; the bytes wait ``waits_s`` in queues."""
         room = self._usable(num_bytes) - self._in_flight
         self._held = self._held or room < num_bytes
         if room < min(num_bytes, SEGMENT_BYTES):
@@ -335,7 +334,6 @@ class Connection:
         self._variation_s = _LEAST_VARIATION_S + more_s
 
     def _burst_s(self, num_bytes: float) -> float:
-        """Duration of a window's first packet, which is acknowledged as a whole."""
         return self._packet_bytes(num_bytes) / self._peak
 
     def _packet_bytes(self, num_bytes: float) -> float:
@@ -345,7 +343,6 @@ class Connection:
         return min(max(paced + share, 2 * SEGMENT_BYTES), _LARGEST_PACKET_BYTES, num_bytes)
 
     def _leave_rounds(self, now_s: float, num_bytes: float) -> None:
-        """Tell HyStart that bytes begin to leave: if they had to wait, they may end slow start."""
         begins = self._sent
         self._rounds.leave(now_s, begins)
         self._sent += _in_segments(num_bytes)
@@ -358,7 +355,6 @@ class Connection:
             self._end_at(self._rounds.window_when_late(leaving, late_s))
 
     def _rounds_left(self, start_s: float, took_s: float, num_bytes: float) -> None:
-        """Tell HyStart that bytes have left: their acknowledgements may end slow start."""
         rounds, other, packet_bytes = self._rounds, self.other, self._packet_bytes(num_bytes)
         begins, acked = self._sent - _in_segments(num_bytes), self._sent - self._in_flight
         if start_s != self._round_s:  # a flow, whose acknowledgements are not followed, is a round of its own
@@ -383,9 +379,7 @@ class Connection:
         return self._tcp.congestion == "cubic" and self.threshold == inf
 
     def _grow(self, num_bytes: float, most: float) -> None:
-        """Grow in slow start by the acknowledged bytes, up to ``most``: twice those in flight, where the
-        window has held nothing back; that does not count for BBR.
-        """
+        """Grow in slow start by the acknowledged bytes, up to ``most``, which does not limit BBR."""
         if self._tcp.congestion == "bbr":
             most = inf
         grown = max(self.window, min(self.window + num_bytes, most))
@@ -407,7 +401,6 @@ class Connection:
         self.threshold = max(self.threshold, 0.75 * self.window)
 
     def _paced(self, now_s: float, num_bytes: float) -> Departure:
-        """Let a window of slow start leave at once, or as BBR paces it."""
         if self._tcp.congestion != "bbr":
             return Departure(num_bytes)
         while self._samples and self._samples[0][0] <= now_s:
