@@ -202,7 +202,7 @@ def unpack(path: Path, scratch: Path) -> tuple[Path, Bundle]:
         InputError: it is no bundle, or holds no results.
     """
     bundle = read_bundle(path)
-    folder = scratch / (path.stem.strip(".") or "bundle")  # never above
+    folder = scratch / (path.stem.strip(".") or "bundle")  # never a parent folder
     folder.mkdir(parents=True)
     (folder / SCENARIO_FILE).write_text(yaml_file.write(bundle.scenario), encoding="utf-8")
     summary = json.dumps(bundle.summary, allow_nan=False)

@@ -39,7 +39,7 @@ app = typer.Typer(
     help="Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # plain help shows flags as flags, whichever typer is installed
+    rich_markup_mode=None,  # plain help shows flags alike in all versions of typer
     context_settings={"max_content_width": _HELP_WIDTH},
     pretty_exceptions_enable=False,
 )
@@ -268,7 +268,7 @@ def _run() -> int:
             return _end_unforeseen(error)
         say(f"paceline: {why}")
         return 1
-    except OSError as error:  # of the machine, not of a file that the user named: no place, no processes
+    except OSError as error:  # of the machine: no disk space, no processes
         unsaid = getattr(error.__context__, "exit_code", None)
         if isinstance(unsaid, int):  # a usage error that standard error could not take
             return unsaid

@@ -41,7 +41,7 @@ def without_rendezvous(schedule: Schedule) -> Collective:
         key=lambda place: (levels[place], place),
     )
     counts: Counter[tuple[int, int]] = Counter()
-    numbers: dict[tuple[int, int, int], int] = {}  # (source, destination, how many before) -> block
+    numbers: dict[tuple[int, int, int], int] = {}  # (source, destination, index) -> block
     received: list[list[int]] = [[] for _ in schedule.rounds]  # blocks, since the last round with sends
     sent: list[tuple[int, ...]] = [() for _ in schedule.rounds]  # blocks of that round
     taken: Counter[tuple[int, int]] = Counter()

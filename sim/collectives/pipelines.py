@@ -278,7 +278,7 @@ def _nccl_loops(n: int, num_bytes: int, steps: range) -> Collective:
     together = -(-loops // NCCL_MAX_LOOPS)
     refuse_many("a ring", n, n * len(steps) * -(-loops // together))
     blocks: list[CollectiveBlock] = []
-    numbers: dict[tuple[int, int], int] = {}  # (how many on the ring before, rank) -> block
+    numbers: dict[tuple[int, int], int] = {}  # (position on the ring, rank) -> block
     pieces = NCCL_SLICES * together
     for loop, loop_bytes in enumerate(split_evenly(num_bytes, -(-loops // together))):
         chunks = split_evenly(loop_bytes, n)
@@ -312,9 +312,10 @@ def _nccl_tail(n: int, num_bytes: int) -> float:
 def nccl_tree(sites: Sites, num_bytes: int) -> Collective:
     """NCCL's all-reduce over a double binary tree of hosts, in each of which the GPUs are a chain.
 
-    The first GPU of a host talks to other hosts, in both trees; each GPU behind it passes its values to the
-    GPU before and gets the sum back. NCCL does not know sites. A chain has the length of a host's GPUs, so
-    the payload is cut into more segments for it; NCCL's own segments are 512 KiB, whatever their number.
+    The first GPU of a host talks to other hosts, in both trees; meanwhile each GPU behind it passes its
+    values to the GPU before and gets the sum back. NCCL does not know sites. A chain has the length of a
+    host's GPUs, so the payload is cut into more segments for it; NCCL's own segments are 512 KiB, whatever
+    their number.
 
     Source:
         NVIDIA/nccl at 5067397 (2026-06): src/graph/connect.cc, ``ncclTopoPreset`` (in a node ``tree.up`` is

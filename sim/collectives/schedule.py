@@ -50,7 +50,7 @@ class Schedule:
 
     Attributes:
         rounds: ``rounds[rank]`` in order; ranks may have different numbers of them.
-        window: how many rounds of one rank are in flight. Its round i starts when its rounds up to i - window
+        window: how many rounds of one rank are in flight. Its round i begins when its rounds up to i - window
             are complete: 1 is strictly in order.
     """
 

@@ -22,7 +22,7 @@ def users_all_reduce(name: str) -> Callable[[int, int], Schedule]:
     Raises:
         InputError: there is no such function. The all-reduce raises it where its schedule is wrong.
     """
-    function = user_code.load_object(name)  # what is not there is refused at once
+    function = user_code.load_object(name)  # refuse a missing one at once
     if not callable(function):
         raise InputError(
             f"{quote(name)} is {format_value(function)}; it must be a function of (workers, bytes)"

@@ -72,7 +72,7 @@ def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        with suppress(OSError):  # it may never have been there, nor its folder
+        with suppress(OSError):  # it may never have existed, nor its folder
             new.unlink()
 
 
@@ -136,7 +136,7 @@ def _is_dead(process: int) -> bool:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return True
-    except OSError:  # it is somebody else's
+    except OSError:  # another user's
         return False
     return False
 
@@ -153,7 +153,7 @@ def follow_links(path: Path) -> Path:
             if part == ".." and not (out_of := Path(*path.parts[:number])).is_dir():
                 raise InputError(f"cannot write {path}: there is no folder {out_of}")
         target = path.resolve()
-        if target.is_symlink():  # Python 3.13 leaves what leads in a circle
+        if target.is_symlink():  # Python 3.13 keeps circular links
             raise RuntimeError
     except (OSError, RuntimeError) as error:  # RuntimeError: Python 3.11 and 3.12
         why = getattr(error, "strerror", None) or "its links lead in a circle"
@@ -177,7 +177,7 @@ def claim(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     with ExitStack() as held:
         try:
-            if len(os.fsencode(_temporary(path, "new").name)) > MAX_NAME_BYTES:  # which is needed in the end
+            if len(os.fsencode(_temporary(path, "new").name)) > MAX_NAME_BYTES:  # needed later
                 raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
             lock.parent.mkdir(parents=True, exist_ok=True)
             _lock(lock, held)
@@ -188,7 +188,7 @@ def claim(path: Path) -> Iterator[None]:
                 "choose another folder"
             ) from None
         except OSError as error:
-            where = f" ({lock})" if os.path.lexists(lock) else ""  # somebody else's, say
+            where = f" ({lock})" if os.path.lexists(lock) else ""  # perhaps another user's
             raise InputError(f"cannot write {path}: {error.strerror or error}{where}") from error
         yield
 

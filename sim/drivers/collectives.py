@@ -81,7 +81,7 @@ class PlacedRounds(Placed):
 
 
 def place_rounds(job: Job, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedRounds | None:
-    """An all-reduce among all workers in rounds of equal messages; None where they are not equal."""
+    """An all-reduce among all workers in rounds of equal messages; None where that does not hold."""
     links = job.transfer.equal_links
     if links is None or not isinstance(operation, ops.AllReduce) or not job.transport.posted_ahead:
         return None
@@ -105,7 +105,7 @@ class RoundsInFlight:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sharing: SymmetricSharing | None = None
-        self._leaving: dict[int, _RoundsOfOne] = {}  # by number of the round whose bytes are on their way
+        self._leaving: dict[int, _RoundsOfOne] = {}  # by number of the round in flight
         self._solutions = 0
         self.collectives = 0
 
@@ -186,9 +186,9 @@ class _CollectiveInFlight:
         self.can_wait = True  # no member does anything beside it
         self.flows: Flows | None = None
         self.joined_s: dict[int, float] = {}
-        self.waiting: dict[int, Pending] = {}  # of those whose blocks are not through
+        self.waiting: dict[int, Pending] = {}  # members still in the collective
         self.inputs: dict[int, Payload | None] = {}
-        self.early: list[Pending] = []  # came through before all had begun
+        self.early: list[Pending] = []  # complete before all had joined
         self.last_s = 0.0
         self.result: Any = None
         self.left = len(members)
@@ -226,8 +226,8 @@ class CollectivesInFlight:
         self._transfers = transfers
         self._complete = complete
         self._priced = priced
-        self._idle_s = [0.0] * job.workers  # until when bytes of priced collectives leave a host
-        self._all_idle_s = 0.0  # until when priced collectives use links that hosts share
+        self._idle_s = [0.0] * job.workers  # end of priced collectives' bytes, by host
+        self._all_idle_s = 0.0  # end of their use of shared links
         self._rounds = RoundsInFlight(clock)
         self._placed_rounds: dict[int, PlacedRounds | None] = {}  # by bytes
         self.work = 0
@@ -408,7 +408,7 @@ class CollectivesInFlight:
             collective.early.append(pending)  # an empty shard is neither sent nor waited for
             return
         if collective.result is None:
-            inputs = [collective.inputs.get(rank) for rank in members]  # a broadcast needs the root's alone
+            inputs = [collective.inputs.get(rank) for rank in members]  # a broadcast has only the root's
             try:
                 if self._job.problem is None and isinstance(operation, ops.AllReduce):  # nothing to average
                     collective.result = decoded(inputs[0])  # type: ignore[arg-type]
@@ -417,7 +417,7 @@ class CollectivesInFlight:
             except RuntimeError as error:
                 why = f"the members' values cannot be combined in one {pending.name}: {format_error(error)}"
                 raise SchemeError(with_line(why, pending.task.coroutine)) from error
-        position = bisect_left(members, pending.task.rank)  # they are ascending
+        position = bisect_left(members, pending.task.rank)  # members ascend
         pending.reply = part(operation, collective.result, position, len(members))
         if isinstance(operation, ops.Broadcast):
             pending.peer_s = max(pending.start_s, collective.joined_s[pending.peer])

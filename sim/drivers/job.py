@@ -34,7 +34,7 @@ class Job:
 
     Attributes:
         scheme, options, label: the scheme to run, and its name in results.
-        workers: n.
+        workers: number of workers n.
         seed: of this repeat.
         start: the initial model [d], on the device to use.
         optimizer: the scheme's update rule.

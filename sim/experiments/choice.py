@@ -32,7 +32,7 @@ _CYCLES: Final = (1, 3)
 _CYCLES_OF_WINDOWS: Final = (4, 14)
 """The same where windows or queues last from one cycle to the next; by then they have opened."""
 _MUCH_WORK: Final = 2_000
-"""Messages in a cycle from which the first ``_CYCLES`` do despite windows."""
+"""Messages in a cycle from which on ``_CYCLES`` are used even with windows."""
 _MOST_WORK: Final = 200_000
 """Steps of all workers in a cycle beyond which nothing is tried."""
 _EVEN: Final = 1e-9

@@ -140,7 +140,7 @@ def check_free(folder: Path, force: bool = False) -> None:
         if name == PARTS_FOLDER:
             return is_unfinished(folder)
         if not ((folder / SUMMARY_FILE).is_file() or is_unfinished(folder)):
-            return False  # a scenario.yaml with no results beside it is somebody's own
+            return False  # a scenario.yaml without results is the user's own
         return name in _OURS or _is_figures(folder / name)
 
     check_replaceable(folder, force, is_ours, "no result of ours")

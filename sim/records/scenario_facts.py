@@ -120,7 +120,7 @@ def _transport(document: Any) -> TransportRecord:
     cluster, collectives = document["cluster"], document["collectives"]
     name, workers = cluster["network"]["transport"], int(cluster["workers"])
     all_reduce = all_reduce_of(collectives)
-    if all_reduce == "auto":  # of a real run, whose library chooses
+    if all_reduce == "auto":  # a real run, whose library chooses
         all_reduce = "gloo_ring" if name == "gloo" else "its own choice"
     payload = document["workload"].get("payload")
     missing = []

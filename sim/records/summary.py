@@ -111,7 +111,7 @@ class Bounds(TypedDict):
         bandwidth: for the bytes of messages.
         software: overheads of messages and of waking up.
         waits_for: ranks that are always slow,
-        slow_workers: and their part of ``waiting``; the rest is for stragglers of the moment.
+        slow_workers: and their part of ``waiting``; the rest is for momentary stragglers.
         step_s: elapsed time over the workers' mean number of steps in it.
         steps: number of steps followed.
         random: whether the time of a step is random.

@@ -217,7 +217,7 @@ def begin_parts(
         was_there = out.exists()
         try:
             _begin(folder, index)
-        except InputError:  # a full disk, say
+        except InputError:  # for example a full disk
             if not was_there:
                 _remove_empty(out)
             raise
@@ -238,7 +238,7 @@ def has_parts(out: Path) -> bool:
 
 def forget_parts(parts: Parts, was_there: bool) -> None:
     """Undo ``begin_parts``; a folder that was not there before goes too if it is empty."""
-    if parts.folder is not None and parts.stands:  # else something is in its place: results, say
+    if parts.folder is not None and parts.stands:  # else something has replaced it, such as results
         remove(parts.folder)
         if not was_there:
             _remove_empty(parts.folder.parent)
@@ -255,7 +255,7 @@ def code_version() -> str:
     package = Path(__file__).parents[2]
     code = hashlib.sha256()
     for room in ("sim", "realrun"):
-        top = (package / room).resolve()  # in a checkout it is a link
+        top = (package / room).resolve()  # a link in a checkout
         for path in sorted(top.rglob("*.py")):
             code.update(path.relative_to(top).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return f"{code.hexdigest()[:12]}, torch {version('torch')}, numpy {version('numpy')}"

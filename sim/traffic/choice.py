@@ -134,7 +134,7 @@ class Choice:
             case ops.AllGather(value=value):
                 return "all_gather", n * value.numel() * value.element_size()
             case ops.AllGatherShards(value=value, length=length):
-                if isinstance(value, Encoded) or self._library == "gloo":  # which pads shards
+                if isinstance(value, Encoded) or self._library == "gloo":  # gloo pads shards
                     return "all_gather", n * shard_bytes(value, length, n, self.bytes_per_parameter)
                 return "all_gather", round(length * self.bytes_per_parameter)
         return "barrier", 0
@@ -196,7 +196,7 @@ def fastest(
         plain = replace(model, network=network.steady, queue="fair", tcp=None)
         links = plain.equal_links if len(members) == network.num_hosts else None
         rounds = None if links is None else symmetric_rounds(sites, num_bytes, links)
-        if rounds is not None and _HIERARCHICAL in candidates:  # before what would take long to price
+        if rounds is not None and _HIERARCHICAL in candidates:  # first, before those slow to price
             candidates = {_HIERARCHICAL: candidates[_HIERARCHICAL], **candidates}
         hops = [network.route(a, b).latency_s for a, b in pairwise([*members, members[0]]) if a != b]
         best, best_s = "", math.inf

@@ -71,7 +71,7 @@ def _wire(c: Collective) -> _Wiring:
     receives, sends = c.receives.tolist(), c.sends.tolist()
     after, room, behind = c.after.tolist(), c.room.tolist(), c.behind.tolist()
     then = c.behind.inverse(n).tolist()
-    for block, waiting in enumerate(then):  # its sender's own first
+    for block, waiting in enumerate(then):  # the same sender's first
         waiting.sort(key=lambda each: source[each] != source[block])
     return _Wiring(
         source=source,
@@ -133,20 +133,20 @@ class Flows:
         self.owners: dict[int, Any] = {}
         self._happened = [False] * len(wiring.rank)
         self._ends_open = wiring.num_ends.copy()
-        self._ready_s = [0.0] * len(wiring.rank)  # when the last of a post's ends was
+        self._ready_s = [0.0] * len(wiring.rank)  # latest end of a post
         self._ready = [not number for number in wiring.num_ends]
         self._open = wiring.num_open.copy()
         self._last_end_s = [0.0] * collective.ranks
         blocks = range(
             0 if self._rendezvous else len(wiring.source)
-        )  # else what meets what is the transfers'
+        )  # with rendezvous, transfers match the ends
         self._not_posted = [2 for _ in blocks]
         self._posted_s = [0.0 for _ in blocks]
         self._in_front = wiring.in_front.copy()
         self._first_needs, self._last_needs = wiring.needs.copy(), wiring.needs.copy()
-        self._first_s = [0.0 for _ in blocks]  # when the first piece of all that a block needs was there
-        self._last_s = [0.0 for _ in blocks]  # when the last piece was
-        self._left: dict[int, float] = {}  # blocks whose bytes have left, but not all that they need is there
+        self._first_s = [0.0 for _ in blocks]  # when all needs had their first piece there
+        self._last_s = [0.0 for _ in blocks]  # and their last piece
+        self._left: dict[int, float] = {}  # blocks whose bytes have left before all needs arrived
 
     def join(self, rank: int, owner: Any) -> None:
         """Let a rank join: its first posts happen once it has launched its part."""

@@ -34,7 +34,7 @@ class Notice:
     def arrives(self, time_s: float) -> None:
         """Set the time of arrival."""
         self.arrival_s = time_s
-        then, self.then = self.then, None  # it holds the transfer, which holds this notice
+        then, self.then = self.then, None  # breaks a reference cycle
         if then is not None:
             then(time_s)
 

@@ -1,6 +1,6 @@
 """Messages in virtual time: rendezvous, then bytes over shared links.
 
-A transfer's bytes start when both sides are ready: at the later of *sender ready* and *receiver ready plus
+A transfer's bytes leave when both sides are ready: at the later of *sender ready* and *receiver ready plus
 its announcement's latency*, plus the software overhead. The sender is done when the last byte has left, the
 receiver one route latency later. ``Streams`` refines this to the behaviour of TCP connections.
 """
@@ -85,7 +85,7 @@ class Transfers:
         self._uneven, self._seed = model.uneven, model.seed
         self._uneven_s = model.uneven_s or (0.0,)
         self._uneven_s_per_byte = model.uneven_s_per_byte or (0.0,)
-        self._shared = [0] * model.network.num_hosts  # messages of a host that have drawn their share
+        self._shared = [0] * model.network.num_hosts  # shares drawn so far, by host
         self._added_latency_s = model.added_latency_s
         self._bandwidths = bandwidths
         self._alone: dict[int, float] = {}
@@ -109,7 +109,7 @@ class Transfers:
         return self.begun - self._delivered
 
     def uses(self, host: int) -> bool:
-        """Whether bytes of a host are still leaving though their sender is done."""
+        """Whether bytes of a host are still in flight though their sender is done."""
         return False
 
     def _box(self, tag: Tag) -> Posted:
@@ -224,7 +224,7 @@ class Transfers:
 
     def drop(self, side: TransferSide) -> None:
         """Forget all unmatched posts of ``side``."""
-        for box in self._boxes.values():  # whoever knows of one is gone
+        for box in self._boxes.values():  # ``known`` stays: its receiver is dead
             forget(box.sends, lambda send: send.sender is side)
             forget(box.receives, lambda receive: receive.receiver is side)
 
@@ -388,7 +388,7 @@ class Transfers:
         """Begin a flow of a transfer's bytes; return its number."""
         if self._tcp is None or not num_bytes:
             return self._share(transfer, num_bytes, transfer.cap)
-        self._num_windows -= 1  # below 0, apart from the numbers of shares
+        self._num_windows -= 1  # negative, unlike the numbers of shares
         connection = self._connection(transfer.source, transfer.destination)
         self._open_window(Windows(connection, transfer, self._num_windows, num_bytes))
         return self._num_windows

@@ -75,7 +75,7 @@ def _task(path: str, build: Build) -> Task:
             return _workload(path, returned)
         except InputError as error:
             raise InputError(f"{quote(path)}: {error}{place}") from error.__cause__
-        except user_code.RAISED as error:  # a module that cannot be copied, for one
+        except user_code.RAISED as error:  # for example a module that cannot be copied
             why = user_code.format_error(error)
             raise InputError(f"{quote(path)}: what it returned cannot be used: {why}{place}") from error
 
@@ -86,7 +86,7 @@ def _task(path: str, build: Build) -> Task:
     def build_workload(options: Settings, seed: int) -> Workload:
         return call(options, seed)[0]
 
-    losses = frozenset({"train_loss", "test_loss"})  # a log density's, for one, may be negative
+    losses = frozenset({"train_loss", "test_loss"})  # a log density's may be negative
     return Task(path, options, USER_METRICS, losses, facts, build_workload, signed=losses)
 
 

@@ -67,7 +67,7 @@ def tell_parent(message: bytes) -> None:
 def _watch(parent: int, orders: bool) -> None:
     poll = select.poll()
     if orders:
-        poll.register(0, 0)  # no event but its end
+        poll.register(0, 0)  # only to notice its end
     while os.getppid() == parent and not poll.poll(_LOOK_MS):
         pass
     os._exit(1)

@@ -47,7 +47,7 @@ class LockstepClock:
         self._now_s: Floats = np.zeros(n)
         self._sent = Counts()
         self._done = 0
-        self._begun: dict[int, StackedOperation] = {}  # started, by handle, not yet waited for
+        self._begun: dict[int, StackedOperation] = {}  # by handle, until waited for
         self.messages = self.work = 0
         self.refusal = ""
 
@@ -88,7 +88,7 @@ class LockstepClock:
 
     def collectives(self, operation: ops.Operation[Any]) -> Iterator[tuple[PlacedBlocks, tuple[float, ...]]]:
         """The collectives of blocks that all workers are about to join, and each one's joining times."""
-        with suppress(NotInLockstep):  # which shows when they do
+        with suppress(NotInLockstep):  # which is raised when they join
             for each in self._collectives.joined(operation, self._now_s):
                 if isinstance(each.placed, PlacedBlocks):
                     yield each.placed, each.ready_s

@@ -132,7 +132,7 @@ class CollectiveTimes:
     def _join_together(
         self, operation: Any, apart: list[JoinedCollective], joined_s: Floats
     ) -> JoinedCollective:
-        key = tuple(id(each.placed) for each in apart)  # they are kept
+        key = tuple(id(each.placed) for each in apart)  # ids of objects kept in _placed
         placed = self._placed.get(key)
         if placed is None:
             all_placed = [each.placed for each in apart if isinstance(each.placed, PlacedBlocks)]

@@ -108,7 +108,7 @@ class _Tried:
 def _small(value: Tensor) -> float:
     """Absolute tolerance for values of the size of ``value``."""
     largest = float(value.abs().max()) if value.numel() else 0.0
-    return VALUE_TOLERANCE * largest if math.isfinite(largest) else 0.0  # torch takes no tolerance of NaN
+    return VALUE_TOLERANCE * largest if math.isfinite(largest) else 0.0  # torch refuses NaN as a tolerance
 
 
 def _close(a: float | None, b: float | None, tolerance: float) -> bool:

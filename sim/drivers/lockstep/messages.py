@@ -296,7 +296,7 @@ def _last_sources(ends: _Ends, together_s: Floats) -> Integers:
         latest_s = np.full(len(last), -np.inf)
         latest_s[ends.receivers] = np.maximum.reduceat(together_s, ends.received_from)
         among = together_s == latest_s[ends.destination]
-        last[ends.destination[among]] = ends.source[among]  # of several the last one stays
+        last[ends.destination[among]] = ends.source[among]  # the last one wins
     return last
 
 

@@ -79,8 +79,8 @@ class PublishedSteps:
         self._scorer = scorer
         self._may_be_cut = may_be_cut
         self._steps: deque[_Step] = deque()
-        self._known = np.zeros(job.workers, np.int64)  # steps of each worker that the scorer knows,
-        self._num_known = 0  # and of all
+        self._known = np.zeros(job.workers, np.int64)  # steps known to the scorer, by worker,
+        self._num_known = 0  # and in all
         self.over_s = 0.0 if scorer.over else math.inf
 
     def add(self, times_s: Floats, bytes_sent: Counts, published: PublishedRows) -> None:
@@ -147,7 +147,7 @@ class PublishedSteps:
         places, ranks = np.nonzero((times_s <= until_s) & (self._known <= numbers[:, np.newaxis]))
         if not is_last and self._may_wait(len(places)):
             return PublishedInOrder((), (), (), (), {})
-        # Stable: at one time by step, then by rank.
+        # A stable sort: at equal times by step, then by rank.
         order = np.argsort(times_s[places, ranks], kind="stable")
         places, ranks = places[order], ranks[order]
         sent = np.stack([step.bytes_sent.of_all(self._job.workers) for step in steps])

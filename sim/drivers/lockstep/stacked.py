@@ -137,7 +137,7 @@ class StackedRunner(Runner[InFlight]):
     def _mix(self, mix: ops.Mix) -> Tensor:
         value = decoded(mix.value)
         problem = self.job.problem
-        if problem is None:  # nothing to average, and of a large pattern only the messages count
+        if problem is None:  # nothing to average: only the messages count
             return value
         with torch_threads(problem.threads_at(self._gradients)):  # elementwise: the same bits
             return weighted_sum_vectorised(mix.pattern, value)

@@ -53,7 +53,7 @@ class ClockedRunner(Runner[_P]):
         self._in_flight = in_flight
         self._fractions = job.ready_fractions()
         self._ahead: dict[int, dict[int, float]] = defaultdict(dict)  # forward, by worker and segment
-        self._signals: Counter[tuple[int, str]] = Counter()  # given, and not yet awaited
+        self._signals: Counter[tuple[int, str]] = Counter()  # not yet awaited
         self._awaiting: dict[tuple[int, str], deque[_P]] = defaultdict(deque)
         self._begins: dict[type, tuple[str, Callable[[_P], None]]] = {}
         self.handlers |= {
@@ -214,7 +214,7 @@ class ClockedRunner(Runner[_P]):
             self.blocked(pending, pending.start_s, pending.busy_s, peer_s)
         if self.writes:
             self.note(pending, pending.name, pending.start_s)
-        else:  # a call less, for the many operations of large runs
+        else:  # saves a call, for large runs
             task.breakdown.bytes_sent += pending.bytes
         if kind is ops.Gradient:
             self.with_value(pending, partial(self.advance, task))

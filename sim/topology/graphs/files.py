@@ -202,7 +202,7 @@ def _pairs(edges: Iterable[tuple[int, int]]) -> str:
 
 def _of_json(path: Path, text: str) -> KeptGraph:
     try:
-        data = from_json(text)  # the model says where a number is none
+        data = from_json(text)  # the model reports non-finite numbers
     except ValueError as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
     try:

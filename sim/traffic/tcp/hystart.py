@@ -73,10 +73,10 @@ class HyStart:
     def __init__(self, rtt_s: float, connections: int = 1) -> None:
         self._rtt_s = rtt_s
         self._least = float(_LEAST_SEGMENTS * SEGMENT_BYTES * connections)
-        self._round_from = 0.0  # what was acknowledged when the latest round began ...
-        self._round_end = 0.0  # ... and sent: the next one begins with the bytes behind
-        self._run_from = 0.0  # where what leaves without a pause began
-        self._left_s = -inf  # when bytes left last
+        self._round_from = 0.0  # position acknowledged when the latest round began ...
+        self._round_end = 0.0  # ... and sent: the next round begins behind it
+        self._run_from = 0.0  # begin of the bytes that leave without a pause
+        self._left_s = -inf  # time of the latest departure
 
     def leave(self, now_s: float, sent: float) -> None:
         """Note that the bytes behind position ``sent`` begin to leave now."""

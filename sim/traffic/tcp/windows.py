@@ -152,38 +152,38 @@ class Connection:
         self._buffered = tcp.buffered_bytes
         # A window doubles while half of it is used, even if buffers hold no more.
         self._most = min(2 * self._buffered, tcp.window_at_loss_bytes(rtt_s))
-        self._open = min(self._pipe, self._buffered, self._most)  # from here on there are no rounds
+        self._open = min(self._pipe, self._buffered, self._most)  # no rounds from here on
         self.window = min(self._first, self._most)
         self.threshold = inf
         self._sendable = tcp.send_buffer * tcp.connections
         self.buffer_bytes = min(_BUFFERED_PER_BYTE * self._first, self._sendable)
-        self._held = False  # the window has held back some of what was sent last
+        self._held = False  # the window has held back bytes of the last send
         self._chunks: deque[Chunk] = deque()
-        self._alone = False  # the last packet of the window that leaves next has one segment
-        self._acked = (-inf, 0.0)  # when the latest acknowledgement came, and of how much
+        self._alone = False  # the next window's last packet has one segment
+        self._acked = (-inf, 0.0)  # time and bytes of the latest acknowledgement
         self._in_flight = 0.0
-        self._sent = 0.0  # all that has left in windows, as it counts for them
+        self._sent = 0.0  # all bytes sent in windows, as windows count them
         self._rounds = HyStart(rtt_s, tcp.connections)
         self._waits = False  # some bytes wait for acknowledgements ...
-        self._allowed_s = inf  # ... of which the first since the latest departure came then
-        self._leaving = 0  # times that bytes were taken that have not left
-        self._round_s = -inf  # when the latest window of a round began to leave
-        self._begun_s = -inf  # when the latest bytes began to leave ...
-        self._left_s = -inf  # ... and had left
-        self._done_s = -inf  # when something had left ...
-        self._run = 0.0  # ... and how much with what left just before it
+        self._allowed_s = inf  # ... and the first since the latest departure came then
+        self._leaving = 0  # departures whose bytes have not left
+        self._round_s = -inf  # begin of a round's latest window
+        self._begun_s = -inf  # begin of the latest departure ...
+        self._left_s = -inf  # ... and its end
+        self._done_s = -inf  # end of any departure ...
+        self._run = 0.0  # ... and its bytes, with those just before it
         self.other: Connection | None = None
         self.queues: Queues | None = None
-        self._queued_s = 0.0  # how long what was taken last waits before it leaves
-        self._sent_s = inf  # when the host last sent something; inf: never
+        self._queued_s = 0.0  # wait of the latest departure before it leaves
+        self._sent_s = inf  # the host's latest send; inf: none
         self._pace = _PACING_GAIN * self._first / rtt_s if rtt_s else inf  # BBR's, bytes/s
         self._unpaced = float(_UNPACED_SEGMENTS * SEGMENT_BYTES * tcp.connections)
-        self._samples: deque[tuple[float, float]] = deque()  # when a rate will be known, and the rate
-        self._flights: deque[tuple[float, float, float]] = deque()  # BBR's: start, end and bytes
+        self._samples: deque[tuple[float, float]] = deque()  # (time when it is known, rate)
+        self._flights: deque[tuple[float, float, float]] = deque()  # BBR's (begin, end, bytes)
         self._smoothed_s = rtt_s
         # The estimated variation is twice the first sample, and decays towards its least.
         self._variation_s = _LEAST_VARIATION_S + max(0.0, 2 * rtt_s - _LEAST_VARIATION_S) / _VARIATION_DECAY
-        self._sampled_s = -inf  # when the estimate last changed, once a round trip
+        self._sampled_s = -inf  # the estimate's latest change, once per round trip
 
     def next(self, now_s: float, num_bytes: float) -> Departure:
         """Take the bytes that may leave now of ``num_bytes``; call ``left`` when they have."""
@@ -193,7 +193,7 @@ class Connection:
             self._rest(now_s)
             if self._acked[0] != now_s:
                 self._flights.clear()
-        if self.window > self.buffer_bytes:  # the kernel lets it grow when it is what limits
+        if self.window > self.buffer_bytes:  # the kernel grows a buffer that limits
             self.buffer_bytes = min(_BUFFERED_PER_BYTE * self.window, self._sendable)
         held = self._usable(num_bytes)
         other = self.other if num_bytes > held and self._tcp.congestion != "bbr" else None
@@ -249,7 +249,7 @@ class Connection:
             return
         rate = num_bytes / took_s
         at_once = min(_in_segments(num_bytes), self._usable(num_bytes))
-        is_flow = start_s != self._round_s  # what leaves in rounds grows the window when it is acknowledged
+        is_flow = start_s != self._round_s  # rounds grow the window on acknowledgement
         if self.window >= self.threshold:
             if is_flow and (self.window < self._open or at_once >= self.window - SEGMENT_BYTES):
                 self._avoid(num_bytes)
@@ -258,7 +258,7 @@ class Connection:
                 self._rounds_left(start_s, took_s, num_bytes)
             if is_flow and self.window >= self._open:
                 self._grow(num_bytes, self._most if num_bytes > at_once else 2 * at_once)
-        # A window of slow start is sent at twice the rate at which it leaves.
+        # In slow start a window is sent at twice the rate at which it leaves the links.
         standing_s = min(self._run, self._usable(num_bytes)) / rate - self._rtt_s
         queue_s = max(standing_s, at_once / rate / 2 if self.window < self._open else 0.0)
         if self._tcp.congestion == "bbr" and self.window < self._open:
@@ -298,7 +298,7 @@ class Connection:
         while chunks and (acked_s := self._acked_s(chunks[0])) <= now_s:
             due_s, num_bytes, in_flight, waited_s = chunks.popleft()
             self._acked = acked_s, num_bytes
-            if self.queues is not None and self._may_end:  # bytes and acknowledgements have waited
+            if self.queues is not None and self._may_end:  # bytes and acknowledgements may have waited
                 begins, packet_bytes = self._sent - self._in_flight, self._packet_bytes(num_bytes)
                 leaving = Leaving(begins, begins + num_bytes, begins, self.window, packet_bytes)
                 self._end_at(self._rounds.window_when_late(leaving, waited_s + acked_s - due_s))
@@ -357,7 +357,7 @@ class Connection:
     def _rounds_left(self, start_s: float, took_s: float, num_bytes: float) -> None:
         rounds, other, packet_bytes = self._rounds, self.other, self._packet_bytes(num_bytes)
         begins, acked = self._sent - _in_segments(num_bytes), self._sent - self._in_flight
-        if start_s != self._round_s:  # a flow, whose acknowledgements are not followed, is a round of its own
+        if start_s != self._round_s:  # a flow is a round of its own: its acknowledgements are not followed
             rounds.begin(begins)
             acked = begins - min(num_bytes, self.window)
             leaving = Leaving(begins, self._sent, acked, self.window, packet_bytes)
