@@ -1,11 +1,11 @@
-"""Bundles: what ``paceline validate`` predicted and measured, as one file that a cluster's owner can send.
+"""Bundles: the predictions and measurements of ``paceline validate`` as one file to send.
 
 A bundle is JSON, to be read before it is sent: the scenario, probes and factors, all runs with their scores,
-how far prediction and measurement are apart, and versions; the names of hosts and users, addresses and paths
-are left out (``anonymise``), and so are the operations of the workers and the messages of failed runs.
+errors of the prediction, and versions; the names of hosts and users, addresses and paths are left out
+(``anonymise``), and so are the operations of the workers and the messages of failed runs.
 
-One that is read comes from a stranger. It is data: written out as a result folder in a place of ours, and
-read as one, with all its checks. Nothing in it is opened, imported or run.
+A received one comes from a stranger. It is data: written out as a result folder in a place of ours, and read
+as one, with all its checks. Nothing in it is opened, imported or run.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from paceline.sim.records.integrity.checksums import write_checksums
 from .anonymise import anonymise, stand_ins
 
 BUNDLE_VERSION: Final = 1
-"""Of the file's format."""
+"""Version of the file's format."""
 MAX_BUNDLE_BYTES: Final = 16 * 2**20
-"""A longer file is not read."""
+"""Largest file that is read."""
 _DIGITS: Final = 9
 """Significant digits of scores and times."""
 _MADE_BY: Final = "'paceline report --bundle'"
@@ -67,7 +67,7 @@ class Bundle(Settings):
 
 
 def write_bundle(folder: Path, out: Path) -> None:
-    """Write the bundle of a folder of ``paceline validate``; an older bundle is replaced, nothing else.
+    """Write the bundle of a folder of ``paceline validate``; replace an older bundle, nothing else.
 
     Raises:
         InputError: it is another folder, or ``out`` is something else or cannot be written.
@@ -116,7 +116,6 @@ def make_bundle(folder: Path) -> Bundle:
 
 
 def _users() -> list[str]:
-    """Who makes the bundle, as this machine knows them."""
     users = []
     for name in (getpass.getuser, lambda: Path.home().name):
         with suppress(OSError, KeyError, RuntimeError):  # a user without an entry, or without a home
@@ -125,7 +124,7 @@ def _users() -> list[str]:
 
 
 def _hosts(documents: Mapping[str, Any]) -> Iterator[str]:
-    """The names of hosts that stand in a bundle's documents, those of the workers first."""
+    """The host names in a bundle's documents, those of the workers first."""
     for run in documents["summary"]["runs"]:
         yield from (machine["host"] for machine in run.get("machines", []))
     cluster = documents["scenario"].get("cluster", {})
@@ -147,7 +146,6 @@ def _measured(documents: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _cells(column: pd.Series) -> list[Any]:
-    """The cells of a column as JSON holds them, numbers rounded, None where there is none."""
     return [
         None if isinstance(cell, float) and cell != cell
         else float(f"{cell:.{_DIGITS}g}") if isinstance(cell, float)
@@ -164,7 +162,6 @@ def _mapping(path: Path, value: Any) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    """What stands in a YAML file; {} where there is none."""
     if not path.is_file():
         return {}
     return _mapping(path, yaml_file.parse(yaml_file.read_text(path), str(path)).value)
@@ -186,7 +183,7 @@ def _is_bundle(path: Path) -> bool:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle; its parts are not looked into yet (``unpack``).
+    """Read a bundle; its parts are not checked yet (``unpack``).
 
     Raises:
         InputError: it is none, damaged, too large, or of another version.
@@ -196,16 +193,16 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def unpack(path: Path, scratch: Path) -> tuple[Path, Bundle]:
-    """Write a bundle out as a result folder below ``scratch``, for whatever reads those.
+    """Write a bundle out as a result folder below ``scratch``.
 
     Returns:
-        The folder, which is read once to see that it can be, and the bundle.
+        The folder, which has been read once as a check, and the bundle.
 
     Raises:
-        InputError: it is no bundle, or what it holds is no result.
+        InputError: it is no bundle, or holds no results.
     """
     bundle = read_bundle(path)
-    folder = scratch / (path.stem.strip(".") or "bundle")  # never above
+    folder = scratch / (path.stem.strip(".") or "bundle")  # never a parent folder
     folder.mkdir(parents=True)
     (folder / SCENARIO_FILE).write_text(yaml_file.write(bundle.scenario), encoding="utf-8")
     summary = json.dumps(bundle.summary, allow_nan=False)
@@ -227,7 +224,7 @@ def unpack(path: Path, scratch: Path) -> tuple[Path, Bundle]:
 
 
 def describe_bundle(path: Path, bundle: Bundle) -> str:
-    """Say in a sentence what was opened, and what it lacks."""
+    """A sentence about an opened bundle and its limits."""
     versions = ", ".join(f"{name} {text}" for name, text in bundle.versions.items())
     return (
         f"{shorten(path)} is a bundle, made with {one_line(versions, 200)}: figures of whoever sent it, "

@@ -1,6 +1,6 @@
 """One self-contained HTML page from result folders: no script, nothing loaded from anywhere.
 
-Beside it ``paceline.reports.files`` writes the tables and figures as files.
+``paceline.reports.files`` writes its tables and figures as files beside it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from .tables import (
 
 _HERE: Final = Path(__file__).parent
 _WORKERS_SHOWN: Final = 16
-"""Rows of a timeline at most, one a worker."""
+"""Most rows of a timeline, one per worker."""
 _MARK: Final = b'<meta name="generator" content="Paceline">'
-"""By which a report is known, so that nothing else is replaced."""
+"""Identifies a report, so that nothing else is replaced."""
 _SOURCES: Final = {"simulated": "predicted", "measured": "measured"}
 
 
 def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list[str]:
-    """Write the report of some result folders as one page; an older report is replaced, nothing else.
+    """Write the report of some result folders as one page; replace an older report, nothing else.
 
     A folder of simulated runs and one of measured runs of the same scenario stand side by side.
 
@@ -63,7 +63,7 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list
         files: the folder for tables and figures, see ``paceline.reports.files``; absent: the page alone.
 
     Returns:
-        A sentence for each scenario of which runs are missing, as the page has it.
+        For each scenario with missing runs, the page's sentence about them.
 
     Raises:
         InputError: a folder cannot be read, or ``out`` is something else, cannot be written, or is being
@@ -84,7 +84,7 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list
 
         def save(new: Path) -> None:
             new.write_text(text, encoding="utf-8")
-            if files is not None:  # after the page, which takes its place last: a full disk changes neither
+            if files is not None:  # the page is renamed last: a full disk changes neither
                 write_files(files, studies, [each for view in views for each in view["pictures"]])
 
         save_atomically(out, save)
@@ -144,17 +144,16 @@ def _is_report(path: Path) -> bool:
 
 
 def tight(text: str) -> str:
-    """``text`` with no line break between a number and its unit."""
+    """``text`` without line breaks between a number and its unit."""
     return re.sub(r"(?<=\d) (?=%|[a-zµ]{1,3}\b)", "\u00a0", text)
 
 
 def breakable(label: str) -> Markup:
-    """A label, escaped, that may be broken after underscores and equals signs."""
+    """An escaped label that may be broken after underscores and equals signs."""
     return Markup(re.sub("([_=])", r"\1<wbr>", str(escape(label))))
 
 
 def _view(study: ReportSources) -> dict[str, Any]:
-    """What the template shows of one scenario."""
     summary, measured = study.main.results.summary, study.measured
     metric = second_metric(study)
     trained = _has(study, "train_loss")
@@ -240,7 +239,7 @@ def overview(studies: Sequence[ReportSources]) -> list[tuple[str, list[str]]]:
 
 
 def about(study: ReportSources) -> list[dict[str, Any]]:
-    """What each scheme does and holds, what bounds it, what its numbers assume; empty: nothing is known."""
+    """Each scheme's purpose, memory, bounds and assumptions; empty if nothing is known."""
     lines = []
     for row in study.main.rows:
         bounds = row.get("bounds")
@@ -258,7 +257,6 @@ def about(study: ReportSources) -> list[dict[str, Any]]:
 
 
 def _memory_of(row: SchemeSummary) -> tuple[str, str]:
-    """What a device of a worker holds, and what that leaves out."""
     record = row.get("memory")
     return words.memory(record), words.not_counted(record)
 
@@ -281,7 +279,6 @@ def equal_scores(part: SourceRuns) -> dict[str, Any] | None:
 
 
 def _score(interval: Interval | None) -> tuple[str, str]:
-    """A median score, and its interval if there is one."""
     if interval is None or interval["median"] is None:
         return "-", ""
     low, high = interval["low"], interval["high"]
@@ -290,7 +287,7 @@ def _score(interval: Interval | None) -> tuple[str, str]:
 
 
 def second_metric(study: ReportSources) -> str | None:
-    """What to draw beside the training loss: the target's metric, the accuracy, or the first other one."""
+    """Metric to draw beside the training loss: the target's, the accuracy, or the first other one."""
     target = study.main.results.summary["target"]
     own = [name for run in study.main.results.summary["runs"] for name in run["final"]]
     wished = [target["metric"]] if target else []
@@ -299,8 +296,9 @@ def second_metric(study: ReportSources) -> str | None:
 
 
 def side_by_side(predicted: SourceRuns, measured: SourceRuns) -> list[dict[str, Any]]:
-    """Predicted beside measured, a line per scheme: its label, and (predicted, measured, error) of two
-    medians: of the time to target, and of a step.
+    """Predicted beside measured times, one line per scheme.
+
+    Each has its label, and (predicted, measured, error) of two medians: of the time to target and of a step.
     """
     both = scheme_errors(predicted.rows, measured.rows)
     rows = [row for each in both for row in (each.predicted, each.measured)]
@@ -333,7 +331,7 @@ def _percent(error_pct: float | None) -> str:
 
 
 def agreement(predicted: SourceRuns, measured: SourceRuns) -> str | None:
-    """How far predicted times were from measured ones, and whether the winner was predicted."""
+    """Sentence on the error of predicted times, and whether the winner was predicted."""
     both = scheme_errors(predicted.rows, measured.rows)
     errors = mean_and_max(each.time_pct for each in both if each.time_pct is not None)
     if errors is None:

@@ -1,4 +1,4 @@
-"""The command line: all commands in one app, and how it ends.
+"""The command line: all commands in one app, and its exit.
 
 Everything heavy is imported inside the commands, so that ``paceline --help`` is quick.
 """
@@ -29,17 +29,17 @@ from paceline.sim.errors import InputError, PacelineError
 
 _HELP_WIDTH: Final = 100
 _COLLECT_EVERY: Final = 10_000
-"""New objects after which Python looks for cycles: at every 700th, importing torch takes a sixth longer."""
+"""New objects between garbage collections: at Python's 700, importing torch takes a sixth longer."""
 _LIBRARIES_BYTES: Final = 1.04e9
 _LIBRARIES_BYTES_PER_CORE: Final = 80e6
-"""Of addresses, for torch, NumPy and SciPy: with fewer, their linear algebra crashes or never comes back."""
+"""Address space of torch, NumPy and SciPy: with less, their linear algebra crashes or hangs."""
 
 app = typer.Typer(
     name="paceline",
     help="Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # plain help shows flags as flags, whichever typer is installed
+    rich_markup_mode=None,  # plain help shows flags alike in all versions of typer
     context_settings={"max_content_width": _HELP_WIDTH},
     pretty_exceptions_enable=False,
 )
@@ -186,7 +186,7 @@ def new(
 
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
-    """In this block SIGTERM interrupts as Ctrl-C does, unless a program around this handles it."""
+    """Make SIGTERM interrupt this block as Ctrl-C does, unless an outer program handles it."""
     try:
         before = signal.getsignal(signal.SIGTERM)
         ours = before is signal.SIG_DFL
@@ -202,24 +202,24 @@ def _ended_like_ctrl_c() -> Iterator[None]:
 
 
 def _settle_streams() -> None:
-    """Have both streams, which take every letter: a shell may have closed one, or speak ASCII alone."""
+    """Make both streams exist and accept all characters: a shell may close one, or use ASCII."""
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # else the next file that is opened would have its number, and get what is printed
+        except OSError:  # else the next opened file gets its number, and what is printed
             os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # of a file that was opened for reading and writing, say
+            with suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
     ignore_broken_pipes()
 
 
 def _name_shortage(error: MemoryError | RuntimeError | ImportError) -> str:
-    """Say in a sentence what this machine lacks; "" where it lacks nothing, and the error is a mistake."""
+    """A sentence about the resource that this machine lacks; "" if the error is a bug."""
     text = str(error)
     if isinstance(error, MemoryError) or "can't allocate memory" in text or "bad_alloc" in text:
         return "the memory of this machine is not enough; use a smaller model or fewer workers"
@@ -233,7 +233,7 @@ def _name_shortage(error: MemoryError | RuntimeError | ImportError) -> str:
 
 
 def _has_addresses() -> bool:
-    """Whether this process may have as many addresses as libraries take; says so if not."""
+    """Whether this process may have the address space that libraries take; prints if not."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     needed = _LIBRARIES_BYTES + _LIBRARIES_BYTES_PER_CORE * (os.cpu_count() or 1)
     if allowed == resource.RLIM_INFINITY or allowed >= needed:
@@ -252,7 +252,6 @@ def _has_working_folder() -> bool:
 
 
 def _run() -> int:
-    """Run the app; returns the exit status."""
     try:
         with _ended_like_ctrl_c():
             app(standalone_mode=True)
@@ -269,9 +268,9 @@ def _run() -> int:
             return _end_unforeseen(error)
         say(f"paceline: {why}")
         return 1
-    except OSError as error:  # of the machine, not of a file that the user named: no place, no processes
+    except OSError as error:  # of the machine: no disk space, no processes
         unsaid = getattr(error.__context__, "exit_code", None)
-        if isinstance(unsaid, int):  # standard error does not even take what is wrong with the command line
+        if isinstance(unsaid, int):  # a usage error that standard error could not take
             return unsaid
         if not _has_working_folder():
             say("paceline: the working folder is gone; change into another one")
@@ -291,7 +290,6 @@ def _run() -> int:
 
 
 def _end_unforeseen(error: Exception) -> int:
-    """Say what nobody has foreseen: a mistake of ours."""
     if sys.flags.dev_mode:
         raise error
     from paceline.sim.config.user_code.call import format_error, format_line
@@ -307,9 +305,9 @@ def _end_unforeseen(error: Exception) -> int:
 def main() -> NoReturn:
     """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted."""
     gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
-    os.environ["MPLBACKEND"] = "agg"  # figures go into files; what is set may be for a notebook, or nonsense
+    os.environ["MPLBACKEND"] = "agg"  # figures go into files, whatever backend is set
     for name in ("COLUMNS", "LINES"):
-        if not os.environ.get(name, "").isascii():  # rich takes other scripts' digits for numbers, and ends
+        if not os.environ.get(name, "").isascii():  # rich fails on other scripts' digits
             del os.environ[name]
     _settle_streams()
     status = _run() if _has_addresses() else 2
@@ -327,5 +325,4 @@ def main() -> NoReturn:
 
 
 def _silence(descriptor: int) -> None:
-    """Have a stream that takes nothing more lead nowhere, or Python would try again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

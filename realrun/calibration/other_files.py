@@ -1,4 +1,4 @@
-"""What a file is that is no measurement, so that a mistake is named for what it is."""
+"""Recognise files of other kinds, so that the error can say what was passed by mistake."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from paceline.sim.config.files import MAX_JSON_BYTES, parse_json
 from paceline.sim.errors import InputError
 
 _YAML_BYTES: Final = 1 << 20
-"""Longer texts are not parsed as YAML to see what they are."""
+"""Longest text parsed as YAML to recognise it."""
 
 
 def name_other_file(path: Path) -> str:
-    """Say what a file is, and what to give in its place; "" where it may be measurements.
+    """Kind of a file, and what to give in its place; "" if it may be measurements.
 
     Raises:
         InputError: it cannot be read.

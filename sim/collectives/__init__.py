@@ -1,1 +1,1 @@
-"""Collectives spelled in messages."""
+"""Collectives spelled out in messages."""

@@ -1,7 +1,7 @@
 """Collectives as tables of messages: pure data for the event driver, for pricing and for the documentation.
 
-What torch's ``ProcessGroupGloo`` does (read in PyTorch's ProcessGroupGloo.cpp and in gloo at 70dc360,
-2026-04), and the function here that spells it:
+torch's ``ProcessGroupGloo`` (read in PyTorch's ProcessGroupGloo.cpp and in gloo at 70dc360, 2026-04) and the
+corresponding function here:
 
 ==============  =========================================================  =========================
 ``all_reduce``  gloo's default: ring over segments, two in flight          ``gloo_ring_all_reduce``
@@ -12,7 +12,8 @@ What torch's ``ProcessGroupGloo`` does (read in PyTorch's ProcessGroupGloo.cpp a
 
 Conventions: n ranks; sizes in bytes, whole numbers that add up to the payload. The k-th send from a to b
 meets the k-th receive that b posts for a. Where a payload is cut into more pieces than it has bytes, an
-empty piece is not sent. Every constructor is cached.
+empty piece is not sent. Every constructor is cached, and raises ``ValueError`` where n is not positive,
+``num_bytes`` is negative, or ``root`` is not a rank.
 
 References:
     Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH, IJHPCA 2005.
@@ -41,13 +42,9 @@ _IDLE = Round((), ())
 def ring_all_reduce(n: int, num_bytes: int) -> Schedule:
     """Reduce-scatter, then all-gather, around a ring of n chunks: 2 (n - 1) rounds, one after another.
 
-    No rank begins a round before the round before is complete (stop and wait).
-
-    A rank receives from the next rank and sends to the one before, as gloo does. On n equal hosts with a size
-    divisible by n it takes 2 (n - 1) (latency + num_bytes / (n bandwidth)), see ``critical_path_s``.
-
-    Raises:
-        ValueError: n is not positive or num_bytes is negative.
+    No rank begins a round before its previous round is complete (stop and wait). A rank receives from the
+    next rank and sends to the previous one, as gloo does. On n equal hosts with a size divisible by n it
+    takes 2 (n - 1) (latency + num_bytes / (n bandwidth)), see ``critical_path_s``.
     """
     return _ring(n, num_bytes, slice(0, 2))
 
@@ -59,11 +56,8 @@ def gloo_ring_all_reduce(n: int, num_bytes: int) -> Schedule:
     The number of segments is ``num_bytes`` / 1 MiB or 2 n, whichever is more, rounded up to a multiple of n;
     so a chunk has at least two. All segments have the same length, rounded up to whole float32 elements,
     until the payload ends: the last one is shorter, and small payloads leave the last ranks' chunks empty.
-    In each of the two phases, the i-th receive and send are posted, in this order, when the ones before the
-    last are through. The second phase begins when the first is complete, which takes an idle round here.
-
-    Raises:
-        ValueError: n is not positive or num_bytes is negative.
+    In each of the two phases, receive i and send i are posted, in this order, when those up to i - 2 are
+    complete. The second phase begins when the first is complete, which takes an idle round here.
     """
     _check(n, num_bytes)
     segments = max(-(-num_bytes // _GLOO_SEGMENT_BYTES), 2 * n)
@@ -76,21 +70,13 @@ def gloo_ring_all_reduce(n: int, num_bytes: int) -> Schedule:
 
 @lru_cache(maxsize=64)
 def ring_reduce_scatter(n: int, num_bytes: int) -> Schedule:
-    """The first half of ``ring_all_reduce``: rank r ends with chunk r of the sum, after n - 1 rounds.
-
-    Raises:
-        ValueError: n is not positive or num_bytes is negative.
-    """
+    """The first half of ``ring_all_reduce``: rank r ends with chunk r of the sum, after n - 1 rounds."""
     return _ring(n, num_bytes, slice(0, 1))
 
 
 @lru_cache(maxsize=64)
 def direct_reduce_scatter(n: int, num_bytes: int) -> Schedule:
-    """Every rank sends chunk r straight to rank r, all at once: for chunks that cannot be added on their way.
-
-    Raises:
-        ValueError: n is not positive or num_bytes is negative.
-    """
+    """Direct exchange: all chunks r go to rank r at once, for chunks that cannot be added on their way."""
     _check(n, num_bytes)
     refuse_many("an exchange of all with all", n, n * (n - 1))
     chunks = split_evenly(num_bytes, n)
@@ -105,22 +91,17 @@ def direct_reduce_scatter(n: int, num_bytes: int) -> Schedule:
 
 @lru_cache(maxsize=64)
 def ring_gather_chunks(n: int, num_bytes: int) -> Schedule:
-    """The second half of ``ring_all_reduce``: rank r begins with chunk r, all end with all of them.
-
-    Raises:
-        ValueError: n is not positive or num_bytes is negative.
-    """
+    """The second half of ``ring_all_reduce``: rank r begins with chunk r, all end with all chunks."""
     return _ring(n, num_bytes, slice(1, 2))
 
 
 def _ring(n: int, num_bytes: int, phases: slice) -> Schedule:
-    """The phases (0: reduce-scatter, 1: all-gather) of an all-reduce around a ring of n chunks."""
     _check(n, num_bytes)
     return _ring_of_pieces(n, split_evenly(num_bytes, n), window=1, phases=phases)
 
 
 def _ring_of_pieces(n: int, lengths: Sequence[int], window: int, phases: slice = slice(0, 2)) -> Schedule:
-    """Ring all-reduce over ``lengths``, of which each of n chunks has the same number in a row."""
+    """Ring all-reduce over ``lengths``; each of n chunks has equally many in a row."""
     refuse_many("a ring", n, n * (n - 1) * (len(lengths) // n) * len(range(2)[phases]))
     table = []
     for rank in range(n):
@@ -159,9 +140,6 @@ def halving_doubling_all_reduce(n: int, num_bytes: int) -> Schedule:
     into ranks 0, 1, ...; ranks below p then exchange halves, quarters, ... with rank xor 1, 2, 4, ..., gather
     them back in reverse order, and send the result to the extra ranks. On n = p equal hosts with a size
     divisible by n it takes 2 log2(n) latency + 2 (n - 1) / n num_bytes / bandwidth.
-
-    Raises:
-        ValueError: n is not positive or num_bytes is negative.
     """
     _check(n, num_bytes)
     core = 1 << (n.bit_length() - 1)
@@ -181,14 +159,11 @@ def halving_doubling_all_reduce(n: int, num_bytes: int) -> Schedule:
 
 @lru_cache(maxsize=64)
 def recursive_doubling_all_reduce(n: int, num_bytes: int) -> Schedule:
-    """Exchange everything with rank xor 1, 2, 4, ...: the fewest rounds, and in each of them all bytes.
+    """Exchange all bytes with rank xor 1, 2, 4, ...: the fewest rounds, each with the whole payload.
 
     Ranks beyond the largest power of two fold into others first, as in ``halving_doubling_all_reduce``. On a
     power of two of equal hosts it takes log2(n) (latency + num_bytes / bandwidth). Thakur et al. recommend it
-    for short vectors; the TCP back end of torch up to 1.x did all of them so.
-
-    Raises:
-        ValueError: n is not positive or num_bytes is negative.
+    for short vectors; torch's TCP back end up to 1.x used it for all of them.
     """
     _check(n, num_bytes)
     core = 1 << (n.bit_length() - 1)
@@ -201,7 +176,7 @@ def recursive_doubling_all_reduce(n: int, num_bytes: int) -> Schedule:
 
 
 def _fold_extra_ranks(n: int, num_bytes: int, exchanges: Callable[[int], tuple[Round, ...]]) -> Schedule:
-    """``exchanges`` of the first 2^k ranks, at most n; the others give first and take the result."""
+    """``exchanges`` among the first 2^k <= n ranks; the others give first and take the result."""
     core = 1 << (n.bit_length() - 1)
     table: list[tuple[Round, ...]] = []
     for rank in range(n):
@@ -240,21 +215,15 @@ def binomial_broadcast(n: int, num_bytes: int, root: int) -> Schedule:
 
     With ranks counted from the root, rank r sends to r + 2^i for every 2^i > r, ascending. On n equal hosts
     it takes ceil(log2 n) (latency + num_bytes / bandwidth) if n is a power of two, and no more if it is not.
-
-    Raises:
-        ValueError: n is not positive, num_bytes is negative, or root is not a rank.
     """
     return _broadcast(n, num_bytes, root, at_once=False)
 
 
 @lru_cache(maxsize=64)
 def gloo_broadcast(n: int, num_bytes: int, root: int) -> Schedule:
-    """gloo's broadcast: the same binomial tree, but a rank that has the payload posts all its sends at once.
+    """gloo's broadcast: the same binomial tree, but a rank posts all its sends at once.
 
-    They then share its access link, so that the first child has the payload no sooner than the last.
-
-    Raises:
-        ValueError: n is not positive, num_bytes is negative, or root is not a rank.
+    They share its access link, so that the first child gets the payload no sooner than the last.
     """
     return _broadcast(n, num_bytes, root, at_once=True)
 
@@ -288,9 +257,6 @@ def gloo_all_gather(n: int, num_bytes: int) -> Schedule:
     """gloo's all-gather: the ring with each block of ``num_bytes`` cut in two, two halves in flight.
 
     The first half of an odd block is the smaller one; it is sent even if it is empty.
-
-    Raises:
-        ValueError: n is not positive or num_bytes is negative.
     """
     _check(n, num_bytes)
     halves = num_bytes // 2, num_bytes - num_bytes // 2
@@ -307,11 +273,7 @@ def gloo_all_gather(n: int, num_bytes: int) -> Schedule:
 
 @lru_cache(maxsize=64)
 def dissemination_barrier(n: int) -> Schedule:
-    """ceil(log2 n) rounds of empty messages: to rank + 2^i, from rank - 2^i. This is gloo's barrier.
-
-    Raises:
-        ValueError: n is not positive.
-    """
+    """gloo's barrier: ceil(log2 n) rounds of empty messages, to rank + 2^i and from rank - 2^i."""
     _check(n, 0)
     distances = [1 << i for i in range((n - 1).bit_length())]
     return Schedule(

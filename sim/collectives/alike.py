@@ -1,7 +1,7 @@
-"""Max-min fair sharing of many flows of which few differ, as in an exchange of all with all.
+"""Max-min fair sharing among many flows of few kinds, as in an all-to-all exchange.
 
-Flows and links are *coloured*: at first by their own numbers, then again and again by the colours of what
-they meet, until nothing splits. All flows of one colour have the same rate at every instant, so that one
+Flows and links are *coloured*: first by their own numbers, then repeatedly by the colours of what they
+cross, until no colour splits. All flows of one colour have the same rate at every instant, so that one
 stands for all of them (colour refinement, which finds the coarsest equitable partition).
 
 Source:
@@ -18,17 +18,17 @@ from ..seeds import Floats, Integers
 from .symmetric import TIE
 
 Crossings: TypeAlias = tuple[Integers, Integers, Floats]
-"""Which flows cross which links, [crossings] each, and how many flows of that kind are on a link."""
+"""Flow and link of each crossing, [crossings] each, and the number of flows of that kind on the link."""
 
 
 def time_alike(
     begin_s: Floats, num_bytes: Floats, peak: Floats, links: Integers, bandwidths: Floats
 ) -> Floats:
-    """When the last byte of each flow [flows] has left.
+    """Time at which the last byte of each flow [flows] has left.
 
     Args:
-        begin_s, num_bytes, peak: [flows] when bytes can leave, how many, and bytes per second at most.
-        links: [flows, most links of one] those that each crosses; -1: there is none.
+        begin_s, num_bytes, peak: [flows] earliest begin, bytes, and largest bytes per second.
+        links: [flows, most links of one] crossed links; -1 for none.
         bandwidths: [links] bytes per second.
     """
     numbers = np.stack([begin_s, num_bytes, peak])
@@ -52,7 +52,7 @@ def time_alike(
 
 
 def _refined(colour: Integers, of: Integers, met: Integers) -> Integers:
-    """Split colours by the colours that are met: ``of[i]`` meets one of colour ``met[i]``."""
+    """Split colours by the colours that they meet: ``of[i]`` meets colour ``met[i]``."""
     draws = np.random.default_rng(0)
     own, others = (
         draws.integers(2**63, size=1 + each.max(initial=0), dtype=np.uint64) for each in (colour, met)
@@ -65,7 +65,6 @@ def _refined(colour: Integers, of: Integers, met: Integers) -> Integers:
 def _followed(
     begin_s: Floats, num_bytes: Floats, peak: Floats, crossings: Crossings, capacity: Floats
 ) -> Floats:
-    """When flows have left."""
     of, on, load = crossings
     ended_s, rest, now_s = np.full(len(begin_s), np.inf), num_bytes.copy(), float(begin_s.min())
     while np.isinf(ended_s).any():
@@ -84,7 +83,6 @@ def _followed(
 
 
 def _fair(peak: Floats, crossings: Crossings, capacity: Floats) -> Floats:
-    """The max-min fair rates of flows: all rise together, each until a link is full or its peak is met."""
     of, on, load = crossings
     rates, free, rising = np.empty(len(peak)), capacity.copy(), np.ones(len(peak), bool)
     while rising.any():

@@ -22,15 +22,11 @@ from .schedule import Round, Schedule
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """A list of numbers for each of some rows, side by side.
+    """A ragged array: row i is ``flat[start[i] : start[i + 1]]``; ``start`` is [rows + 1].
 
     >>> lists = Lists.of_rows([(4, 5), (), (6,)])
     >>> lists.start.tolist(), lists.flat.tolist(), lists.owner.tolist()
     ([0, 2, 2, 3], [4, 5, 6], [0, 0, 2])
-
-    Attributes:
-        start: [rows + 1] row i is ``flat[start[i] : start[i + 1]]``.
-        flat: the numbers.
     """
 
     start: Integers
@@ -38,19 +34,19 @@ class Lists:
 
     @classmethod
     def of_rows(cls, rows: Sequence[Sequence[int]]) -> Lists:
-        """The rows as they are."""
+        """Build from one sequence per row."""
         start = np.cumsum([0, *map(len, rows)])
         return cls(start, np.array([number for row in rows for number in row], dtype=np.int64))
 
     @classmethod
     def grouped(cls, owner: Integers, numbers: Integers, rows: int) -> Lists:
-        """``numbers`` by the row that owns each of them, in their order."""
+        """Group ``numbers`` by their row ``owner``, keeping their order."""
         start = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=rows))))
         return cls(start, numbers[np.argsort(owner, kind="stable")])
 
     @classmethod
     def empty(cls, rows: int) -> Lists:
-        """Nothing in any row."""
+        """``rows`` empty rows."""
         return cls(np.zeros(rows + 1, np.int64), np.empty(0, np.int64))
 
     @cached_property
@@ -59,17 +55,17 @@ class Lists:
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     def of(self, rows: Integers) -> tuple[Integers, Integers]:
-        """The numbers of some rows, side by side, and how many each row has."""
+        """The numbers of some rows, side by side, and the length of each row."""
         lengths = self.start[rows + 1] - self.start[rows]
         index = np.arange(lengths.sum()) + np.repeat(self.start[rows] - np.cumsum(lengths) + lengths, lengths)
         return self.flat[index], lengths
 
     def inverse(self, rows: int) -> Lists:
-        """The rows in which each number below ``rows`` stands."""
+        """The rows that contain each number below ``rows``."""
         return Lists.grouped(self.flat, self.owner, rows)
 
     def tolist(self) -> list[list[int]]:
-        """As lists of Python's."""
+        """The rows as Python lists."""
         flat, start = self.flat.tolist(), self.start.tolist()
         return [flat[begin:end] for begin, end in pairwise(start)]
 
@@ -79,13 +75,13 @@ class CollectiveBlock(NamedTuple):
 
     Attributes:
         source, destination: ranks.
-        num_bytes: in all its pieces.
+        num_bytes: of all pieces.
         pieces: equal pieces, one or more.
-        after: blocks, by number, whose k-th piece has to be there before the k-th piece of this one can
-            leave. They have as many pieces.
-        room: blocks, by number, whose k-th piece has to have left (and word of it to have come back) before
-            there is room for the k-th piece of this one at its destination.
-        behind: blocks, by number, that have to have left altogether before this one leaves.
+        after: blocks, by number, whose k-th piece must have arrived before the k-th piece of this one leaves.
+            They have as many pieces.
+        room: blocks, by number, whose k-th piece must have left (and its sender have heard back) before the
+            destination has room for the k-th piece of this one.
+        behind: blocks, by number, that must have left completely before this one leaves.
     """
 
     source: int
@@ -99,22 +95,19 @@ class CollectiveBlock(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Collective:
-    """B blocks and P posts, of which those up to the number of ranks are the joinings.
+    """B blocks and P posts; the first ``ranks`` posts are the joinings.
 
     Attributes:
-        ranks: how many take part.
         source, destination: [B] ranks.
         num_bytes, pieces: [B] whole numbers.
-        offered, posted: [B] the post of its source, and that of its destination, from which on it can leave.
-        post_rank: [P] whose it is.
-        post_before: [P] the post of the same rank before it; -1: it is a joining.
-        ends: [P] blocks that have to end for the post's rank before it happens.
-        after: [B] blocks whose k-th piece has to be there before the k-th of this one leaves.
-        room: [B] blocks whose k-th piece has to have left, and word of it to be back, before that.
-        behind: [B] blocks that have to have left altogether.
+        offered, posted: [B] the post of its source, and of its destination, after which it can leave.
+        post_rank: [P] rank of the post.
+        post_before: [P] the previous post of the same rank; -1 for a joining.
+        ends: [P] blocks that must end for the post's rank before it happens.
+        after, room, behind: [B] as in ``CollectiveBlock``.
         receives, sends: [P] blocks in the order in which they are posted and offered.
         rendezvous: the sender hears of each receive.
-        tail: what a library adds, in one-way latencies of the longest route.
+        tail: extra time of a library, in one-way latencies of the longest route.
     """
 
     ranks: int
@@ -137,7 +130,7 @@ class Collective:
 
     @property
     def messages(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return len(self.source)
 
     @cached_property
@@ -148,30 +141,27 @@ class Collective:
 
     @cached_property
     def any_needs(self) -> bool:
-        """Whether a block waits for another one."""
+        """Whether any block waits for another."""
         lists = self.ends, self.after, self.room, self.behind
         return any(len(each.flat) for each in lists)
 
     @cached_property
     def streams(self) -> Lists:
-        """[B] the block before over the same stream: one goes from each rank to each other one."""
+        """[B] the previous block of the same stream, one per ordered pair of ranks."""
         return Lists.grouped(*fronts(self.source * self.ranks + self.destination), self.messages)
 
 
 def fronts(keys: Integers) -> tuple[Integers, Integers]:
-    """Places whose key has occurred before, and for each the last such place before it."""
+    """Places whose key has occurred before, and for each the last earlier place with that key."""
     order = np.argsort(keys, kind="stable")
     equal = keys[order[1:]] == keys[order[:-1]]
     return order[1:][equal], order[:-1][equal]
 
 
 def of_blocks(ranks: int, blocks: Sequence[CollectiveBlock], tail: float = 0.0) -> Collective:
-    """Blocks whose receives are posted ahead: every rank has posted everything when it joins.
+    """A collective of blocks whose receives are posted ahead, when their rank joins.
 
-    Args:
-        ranks: how many take part.
-        blocks: in an order in which no block needs a later one, or is behind a later one.
-        tail: see ``Collective``.
+    Blocks are ordered so that none needs, or is behind, a later one. ``tail``: see ``Collective``.
     """
     source, destination, num_bytes, pieces = (
         np.array([block[column] for block in blocks], dtype=np.int64) for column in range(4)
@@ -189,7 +179,7 @@ def of_blocks(ranks: int, blocks: Sequence[CollectiveBlock], tail: float = 0.0) 
 def posted_ahead(
     ranks: int, source: Integers, destination: Integers, num_bytes: Integers | Floats
 ) -> Collective:
-    """Blocks [B] of one piece that need nothing but their two ranks."""
+    """A collective of blocks [B] of one piece that need only their two ranks."""
     numbers, none = np.arange(len(source)), Lists.empty(len(source))
     return Collective(
         ranks=ranks,
@@ -212,11 +202,7 @@ def posted_ahead(
 
 
 def side_by_side(collectives: Sequence[Collective]) -> Collective:
-    """Collectives at the same time, the ranks of each behind those of the ones before.
-
-    Args:
-        collectives: of blocks that are posted ahead, without a tail.
-    """
+    """Merge simultaneous collectives of posted-ahead blocks without tails, numbering their ranks in turn."""
     first = np.cumsum([0, *(c.messages for c in collectives)])
     ranks = np.cumsum([0, *(c.ranks for c in collectives)])
 
@@ -241,7 +227,7 @@ def side_by_side(collectives: Sequence[Collective]) -> Collective:
 
 @lru_cache(maxsize=64)
 def of_rounds(schedule: Schedule) -> Collective:
-    """A table of rounds: each is one post, which waits for the ends of the round that leaves the window.
+    """A collective from a schedule: a round is a post that waits for the end of the round leaving the window.
 
     Raises:
         ValueError: sends and receives do not match.

@@ -14,14 +14,10 @@ from .schedule import Schedule
 
 
 def in_turn(collective: Collective, sites: Sites) -> Collective:
-    """Let blocks leave one after another over one way, and arrive so, in their order.
+    """Send blocks one after another over each way, in their order; they arrive in that order.
 
     A rank has a way to the other ranks of its host, one to those of its site, and one to each other site;
     over different ways blocks leave at the same time. In a flat network a rank has one way.
-
-    Args:
-        collective: of blocks.
-        sites: where its ranks are.
     """
     c, (site, host) = collective, place_ranks(sites)
     inside, ways = host[c.source] == host[c.destination], len(sites) + 1
@@ -34,10 +30,10 @@ def in_turn(collective: Collective, sites: Sites) -> Collective:
 
 
 def without_rendezvous(schedule: Schedule) -> Collective:
-    """The messages of a table with a window of 1 as blocks, for receives that are posted ahead.
+    """Turn a schedule with a window of 1 into blocks whose receives are posted ahead.
 
-    A rank sends what is in a round when its rounds before are complete, as in the table; that its peer has
-    reached the round is not waited for.
+    As in the schedule, a rank sends a round's messages when its earlier rounds are complete; unlike there, it
+    does not wait for its peer to reach the round.
     """
     levels = _levels(schedule)
     places = sorted(
@@ -45,7 +41,7 @@ def without_rendezvous(schedule: Schedule) -> Collective:
         key=lambda place: (levels[place], place),
     )
     counts: Counter[tuple[int, int]] = Counter()
-    numbers: dict[tuple[int, int, int], int] = {}  # (source, destination, how many before) -> block
+    numbers: dict[tuple[int, int, int], int] = {}  # (source, destination, index) -> block
     received: list[list[int]] = [[] for _ in schedule.rounds]  # blocks, since the last round with sends
     sent: list[tuple[int, ...]] = [() for _ in schedule.rounds]  # blocks of that round
     taken: Counter[tuple[int, int]] = Counter()
@@ -68,7 +64,7 @@ def without_rendezvous(schedule: Schedule) -> Collective:
 
 
 def _levels(schedule: Schedule) -> dict[tuple[int, int], int]:
-    """By (rank, round), how many rounds are needed one after another before it."""
+    """Depth of each (rank, round): the number of rounds that precede it on its longest chain of needs."""
     sent_in: dict[tuple[int, int], list[int]] = {}
     for rank, rounds in enumerate(schedule.rounds):
         for position, one in enumerate(rounds):

@@ -1,7 +1,7 @@
-"""All-reduces that are limited by data dependence, latency and bandwidth alone, and NCCL's.
+"""All-reduces limited only by data dependences, latency and bandwidth; and NCCL's collectives.
 
-Every constructor takes the sizes of the sites whose members take part, or of their hosts, in the order of the
-ranks (one size where there are no sites), and the bytes of the payload. Each is cached.
+Every builder takes the sizes of the members' sites, or of their hosts, in the order of the ranks (one size
+where there are no sites), and the bytes of the payload. Builders are cached.
 
 References:
     Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 2009 (ring).
@@ -33,10 +33,10 @@ from .ordering import in_turn, without_rendezvous
 from .schedule import Schedule, refuse_many, split_evenly
 
 RING_PIECES: Final = 64
-"""Pieces of a chunk on its way round the ideal ring: latency hides behind all but the first of them."""
+"""Pieces of a chunk in the ideal ring: only the first piece pays the latency."""
 TREE_SEGMENTS: Final = 16
 TREE_SEGMENT_BYTES: Final = 64 * 1024
-"""A tree's half of the payload goes in so many segments, or fewer that are no shorter than this."""
+"""A tree's half of the payload goes in ``TREE_SEGMENTS`` segments, or in fewer of at least this size."""
 
 
 @lru_cache(maxsize=64)
@@ -51,7 +51,7 @@ def ring(sites: Sites, num_bytes: int) -> Collective:
 
 
 def _around(n: int, chunks: list[int], steps: range, pieces: int) -> Collective:
-    """So many steps around a ring; in step k rank r passes chunk r - k on to rank r + 1."""
+    """Ring steps: in step k rank r passes chunk r - k on to rank r + 1."""
     refuse_many("a ring", n, n * len(steps))
     numbers: dict[tuple[int, int], int] = {}
     blocks: list[CollectiveBlock] = []
@@ -68,23 +68,22 @@ def _around(n: int, chunks: list[int], steps: range, pieces: int) -> Collective:
 
 @lru_cache(maxsize=64)
 def recursive_doubling(sites: Sites, num_bytes: int) -> Collective:
-    """Recursive doubling of all bytes, each exchange as soon as its sender has the exchange before."""
+    """Recursive doubling of all bytes; an exchange begins once its sender has the exchange before."""
     return _in_rounds(recursive_doubling_all_reduce(count_ranks(sites), num_bytes), sites)
 
 
 @lru_cache(maxsize=64)
 def halving_doubling(sites: Sites, num_bytes: int) -> Collective:
-    """Recursive halving and doubling, each exchange as soon as its sender has the exchange before."""
+    """Recursive halving and doubling; an exchange begins once its sender has the exchange before."""
     return _in_rounds(halving_doubling_all_reduce(count_ranks(sites), num_bytes), sites)
 
 
 def _in_rounds(schedule: Schedule, sites: Sites) -> Collective:
-    """The messages of a table; in a flat network they come to a rank one after another, as they go."""
     return _in_turn_if_flat(without_rendezvous(schedule), sites)
 
 
 def _in_turn_if_flat(collective: Collective, sites: Sites) -> Collective:
-    """In a flat network block after block: that takes as long, and no two blocks are on a link at once."""
+    """In a flat network, order blocks one after another: equally fast, and no two blocks share a link."""
     return collective if crosses(sites) else in_turn(collective, sites)
 
 
@@ -92,16 +91,15 @@ def _in_turn_if_flat(collective: Collective, sites: Sites) -> Collective:
 def double_tree(sites: Sites, num_bytes: int) -> Collective:
     """Half of the payload over each of two binary trees: to the root in segments, and back.
 
-    Who is a leaf of one tree is inside the other, up to one rank, so that both trees together keep all links
-    busy. Over one way a rank first sends what it has as a leaf, then what it passes up, then what it passes
-    down: in any other order one tree would wait for the other in turn.
+    A leaf of one tree is an inner node of the other, up to one rank, so that both trees together keep all
+    links busy. Over one way a rank first sends what it has as a leaf, then what it passes up, then what it
+    passes down: in any other order the trees would wait for each other.
     """
     n = count_ranks(sites)
     return _over_trees((_tree(n, 0), _tree(n, 1 % n)), sites, num_bytes, TREE_SEGMENTS)
 
 
 def _over_trees(trees: Sequence[list[int]], sites: Sites, num_bytes: int, segments: int) -> Collective:
-    """An equal part of the payload over each of some trees, given by the parent of each rank."""
     n = len(trees[0])
     planned: list[tuple[bool, int, int, int, int, int]] = []  # (down, level, segment, tree, child, bytes)
     for tree, (parents, part) in enumerate(zip(trees, split_evenly(num_bytes, len(trees)), strict=True)):
@@ -130,9 +128,9 @@ def _over_trees(trees: Sequence[list[int]], sites: Sites, num_bytes: int, segmen
 
 
 def _tree(n: int, shift: int) -> list[int]:
-    """The parent of each rank in a binary tree over the ranks in order; -1 for the root.
+    """Parents in a binary tree over the ranks in order; -1 for the root.
 
-    Counted from 1, a rank is as high above the leaves as it has zeros at its end in binary.
+    Counted from 1, a rank's height is the number of trailing zeros of its binary form.
     """
     parents = [-1] * n
     for place in range(1, n + 1):
@@ -191,11 +189,11 @@ def ring_share(sites: Sites, num_bytes: int) -> Collective:
 
 @lru_cache(maxsize=64)
 def exchange(sites: Sites, num_bytes: int) -> Collective:
-    """Everybody's shares straight to all others: a reduce-scatter or an all-gather.
+    """Reduce-scatter or all-gather by direct exchange: every rank sends a share to every other rank.
 
     On n equal hosts it takes (n - 1) / n num_bytes / bandwidth and one latency. There a rank sends to the
-    next one first, then to the one after it; between hosts of several GPUs or sites it sends to all at once,
-    so that every pipe is in use all the time.
+    next rank first, then to the one after it; between hosts of several GPUs or sites it sends to all at once,
+    so that every pipe is always in use.
     """
     n = count_ranks(sites)
     refuse_many("an exchange of all with all", n, n * (n - 1))
@@ -209,13 +207,13 @@ def exchange(sites: Sites, num_bytes: int) -> Collective:
 
 @lru_cache(maxsize=64)
 def chain_broadcast(sites: Sites, num_bytes: int) -> Collective:
-    """From rank 0 along all ranks, in pieces that are passed on as they come."""
+    """Broadcast from rank 0 along all ranks, in pieces that are passed on as they arrive."""
     return _chain(count_ranks(sites), num_bytes, min(RING_PIECES, max(1, num_bytes)))
 
 
 @lru_cache(maxsize=64)
 def tree_broadcast(sites: Sites, num_bytes: int) -> Collective:
-    """A binomial tree from rank 0; over one way a rank sends to one child after another."""
+    """Broadcast over a binomial tree from rank 0; over one way a rank sends to one child after another."""
     return in_turn(without_rendezvous(gloo_broadcast(count_ranks(sites), num_bytes, 0)), sites)
 
 
@@ -229,24 +227,24 @@ def _chain(n: int, num_bytes: int, pieces: int) -> Collective:
 
 @lru_cache(maxsize=64)
 def barrier(n: int) -> Collective:
-    """A barrier of empty messages, by dissemination."""
+    """Barrier of empty messages, by dissemination."""
     return _in_rounds(dissemination_barrier(n), (n,))
 
 
 # --- NCCL ---------------------------------------------------------------------------------------
 
 NCCL_CHUNK_BYTES: Final = 4 * 2**20
-"""What a rank sends at a time: half a buffer of 4 MiB in each of two channels, which share links."""
+"""Bytes of one send: half a buffer of 4 MiB in each of two channels, which share links."""
 NCCL_SLICES: Final = 2
-"""Slices of a chunk: what is passed on at a time."""
+"""Slices of a chunk; a slice is passed on as soon as it arrives."""
 NCCL_WINDOW: Final = 2
 """Chunks that fit into a receiver's buffer."""
 NCCL_MAX_LOOPS: Final = 8
-"""Of longer payloads several loops go as one with as many slices, so that their number stays bounded."""
+"""Most loops; a longer payload merges several loops into one with as many more slices."""
 NCCL_TAIL: Final = 5.0
-"""One-way latencies that a collective over sockets takes beyond its pipeline, with 4 and 8 ranks alike (read
-off the measurements in BinhangYuan/tc_cluster_setting; the pipeline itself ends one latency after its last
-byte has left). A payload below one chunk has its share of it, which is not measured."""
+"""One-way latencies of a collective over sockets beyond its pipeline, with 4 and 8 ranks alike (read off the
+measurements in BinhangYuan/tc_cluster_setting; the pipeline itself ends one latency after its last byte has
+left). A payload below one chunk gets a proportional share, which is not measured."""
 
 NCCL_CHAIN_SEGMENTS: Final = 8
 """More segments of a tree's half for each GPU behind the first of a host, so that the chain fills quickly."""
@@ -257,8 +255,8 @@ NCCL_CHAIN_HOP_S: Final = 4.0e-6
 NCCL_BYTES_PER_S: Final = 1.25e9
 NCCL_TREE_SHARE: Final = 0.92
 NCCL_TWO_HOSTS: Final = 2.0
-"""What NCCL assumes when it chooses: a network step, steps over NVLink inside a host for a ring and for a
-tree, a card of unknown speed, what a tree gets of it, and by how much more that is between two hosts."""
+"""Assumptions of NCCL's choice: a network step, NVLink steps inside a host for a ring and for a tree, the
+speed of an unknown card, a tree's share of it, and by how much more that is between two hosts."""
 
 
 @lru_cache(maxsize=64)
@@ -280,7 +278,7 @@ def _nccl_loops(n: int, num_bytes: int, steps: range) -> Collective:
     together = -(-loops // NCCL_MAX_LOOPS)
     refuse_many("a ring", n, n * len(steps) * -(-loops // together))
     blocks: list[CollectiveBlock] = []
-    numbers: dict[tuple[int, int], int] = {}  # (how many on the ring before, rank) -> block
+    numbers: dict[tuple[int, int], int] = {}  # (position on the ring, rank) -> block
     pieces = NCCL_SLICES * together
     for loop, loop_bytes in enumerate(split_evenly(num_bytes, -(-loops // together))):
         chunks = split_evenly(loop_bytes, n)
@@ -314,10 +312,10 @@ def _nccl_tail(n: int, num_bytes: int) -> float:
 def nccl_tree(sites: Sites, num_bytes: int) -> Collective:
     """NCCL's all-reduce over a double binary tree of hosts, in each of which the GPUs are a chain.
 
-    The first GPU of a host talks to other hosts, in both trees; behind it each GPU gives what it has to the
-    one before, and gets the sum from there, while it talks to other hosts. Of sites NCCL knows nothing. A
-    chain is as long as a host has GPUs, so that a payload is cut into more segments for it: NCCL's own are
-    512 KiB, however many they are.
+    The first GPU of a host talks to other hosts, in both trees; meanwhile each GPU behind it passes its
+    values to the GPU before and gets the sum back. NCCL does not know sites. A chain has the length of a
+    host's GPUs, so the payload is cut into more segments for it; NCCL's own segments are 512 KiB, whatever
+    their number.
 
     Source:
         NVIDIA/nccl at 5067397 (2026-06): src/graph/connect.cc, ``ncclTopoPreset`` (in a node ``tree.up`` is
@@ -348,19 +346,19 @@ def nccl_broadcast(sites: Sites, num_bytes: int) -> Collective:
 
 
 def nccl_choice(sites: Sites, num_bytes: int) -> str:
-    """Ring or tree, by NCCL's own estimate: it knows neither the latency nor the bandwidth of the cluster.
+    """Ring or tree, by NCCL's own estimate, which ignores the cluster's latency and bandwidth.
 
     On one host or two NCCL reckons with the rate *inside* a host, for both algorithms. For a ring that is the
     card's; for a tree its search raises it up to twice that, since between two hosts a tree sends the payload
-    over the card once each way where it goes twice over the links of a chain. So of two hosts of several GPUs
-    a tree is expected to be the faster one at every size, and the measurements and maintainers say so (issue
-    946 of NVIDIA/nccl; issues 22 and 196 of NVIDIA/nccl-tests: 1 GB among 16 GPUs 268 ms by the ring, 134 by
-    its own choice). From three hosts on both have the card's rate. Two single GPUs take the ring, which sends
-    half as much.
+    over the card once each way where it goes twice over the links of a chain. So between two hosts of several
+    GPUs a tree is expected to be faster at every size, as measurements and maintainers confirm (issue 946 of
+    NVIDIA/nccl; issues 22 and 196 of NVIDIA/nccl-tests: 1 GB among 16 GPUs 268 ms by the ring, 134 by its own
+    choice). From three hosts on both have the card's rate. Two single GPUs take the ring, which sends half as
+    much.
 
-    It may differ where links inside a host are less than twice as fast as its card (no NVLink, or a card for
-    each GPU), since then the search finds nothing to raise: there NCCL may take the ring for long payloads
-    between two hosts, too.
+    It may be wrong where links inside a host are less than twice as fast as its card (no NVLink, or a card
+    per GPU): the search then finds nothing to raise, and NCCL may take the ring for long payloads between two
+    hosts, too.
 
     Source: NVIDIA/nccl at 5067397: src/graph/tuning.cc, ``latencies`` of ring and tree, ``busBw`` of a tree,
     "nNodes <= 2"; src/graph/search.cc, ``ncclTopoCompute``, pass 2.
@@ -376,11 +374,11 @@ def nccl_choice(sites: Sites, num_bytes: int) -> str:
 
 
 MAX_RING_RANKS: Final = 256
-"""Where a choice goes by price, a ring of more is left out: it has 2 (n - 1) n blocks."""
+"""Largest ring considered in a choice by price: a ring has 2 (n - 1) n blocks."""
 
 
 def least_latencies(name: str, sites: Sites) -> float:
-    """How many latencies a collective takes one after another, at least; infinite: not to be priced."""
+    """Least number of sequential latencies of a collective; infinite if it is not to be priced."""
     n = count_ranks(sites)
     if name == "ring":
         return 2.0 * (n - 1) if n <= MAX_RING_RANKS else math.inf

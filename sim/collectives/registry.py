@@ -1,6 +1,6 @@
-"""The algorithms of collectives: a new one is a function and a line here.
+"""The registry of collective algorithms: a new algorithm is a function and a line here.
 
-Transports are called as in ``cluster.network.transport``; "" is that of result folders of older versions.
+Transports are named as in ``cluster.network.transport``; "" is that of result folders of older versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .hierarchy import Sites, count_ranks, hierarchical_all_reduce
 from .schedule import Schedule
 
 Builder = Callable[[Sites, int], Collective]
-"""Builds a collective of the bytes of a payload among the ranks of some sites."""
+"""Builds a collective of a payload's bytes among the ranks of some sites."""
 
 
 class Algorithm(NamedTuple):
@@ -27,10 +27,10 @@ class Algorithm(NamedTuple):
         operation: ``all_reduce``; ``reduce_scatter``, ``all_gather``, or ``shares`` for both; ``scatter``, a
             reduce-scatter of values that cannot be added on their way; ``broadcast``, from rank 0;
             ``barrier``.
-        build: of (sites, bytes in all).
-        auto: transports that take it on their own: of several algorithms that with which a step is shortest,
-            NCCL by its own estimate.
-        named: transports that take it where a scenario names it.
+        build: from (sites, bytes in all).
+        auto: transports that use it without being told: of several algorithms the one with the shortest step,
+            for NCCL by its own estimate.
+        named: transports that use it if a scenario names it.
         by_site: its ranks are in the order of sites and hosts, not of workers.
     """
 
@@ -49,12 +49,12 @@ def posted(
     auto: tuple[str, ...],
     named: tuple[str, ...] = (),
 ) -> Algorithm:
-    """An algorithm of rounds: a rank posts one when those before it are complete, as gloo does."""
+    """An algorithm of rounds: a rank posts a round when those before it are complete, as gloo does."""
     return Algorithm(name, operation, lambda s, b: of_rounds(table(count_ranks(s), b)), auto, named, False)
 
 
 ALGORITHMS: Final = (
-    # Of equally fast ones the first is taken.
+    # The first of equally fast algorithms is taken.
     Algorithm("halving_doubling", "all_reduce", pipelines.halving_doubling, ("ideal",)),
     Algorithm("double_tree", "all_reduce", pipelines.double_tree, ("ideal",)),
     Algorithm("hierarchical", "all_reduce", pipelines.hierarchical, ("ideal",), ("nccl",)),
@@ -89,7 +89,7 @@ ALGORITHMS: Final = (
 
 @cache
 def algorithms(operation: str, transport: str, named: bool = False) -> Mapping[str, Algorithm]:
-    """The algorithms that a transport takes for an operation on its own, or also where they are named.
+    """The algorithms that a transport uses for an operation by default, or also if they are named.
 
     >>> list(algorithms("all_gather", "ideal")), list(algorithms("all_reduce", "nccl", True))
     (['ring_share', 'exchange'], ['hierarchical', 'nccl_ring', 'nccl_tree'])

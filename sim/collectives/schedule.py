@@ -1,4 +1,4 @@
-"""The messages of a collective, round by round."""
+"""Schedules: the messages of a collective, round by round."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..config.units import format_bytes
 from ..errors import RunError
 
 _MESSAGE_BYTES: Final = 600
-"""Bytes that a message of a collective takes while it is laid out, roughly."""
+"""Approximate memory of one message while a collective is laid out."""
 _FEW_MESSAGES: Final = 100_000
-"""So many always fit."""
+"""Collectives of up to this many messages always fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one rank does at once: all its receives are posted, then all its sends.
+    """One round of a rank: all its receives are posted, then all its sends.
 
     It is complete when each message has arrived or left.
 
@@ -50,7 +50,7 @@ class Schedule:
 
     Attributes:
         rounds: ``rounds[rank]`` in order; ranks may have different numbers of them.
-        window: how many rounds of one rank are in flight. Its round i starts when its rounds up to i - window
+        window: how many rounds of one rank are in flight. Its round i begins when its rounds up to i - window
             are complete: 1 is strictly in order.
     """
 
@@ -59,15 +59,15 @@ class Schedule:
 
 
 def split_evenly(num_bytes: int, pieces: int) -> list[int]:
-    """The sizes of so many pieces of ``num_bytes``: whole numbers, as equal as can be."""
+    """Split ``num_bytes`` into integer sizes that differ by at most one."""
     return [(k + 1) * num_bytes // pieces - k * num_bytes // pieces for k in range(pieces)]
 
 
 def refuse_many(name: str, ranks: int, messages: int) -> None:
-    """Refuse a collective whose messages nobody could follow, before memory is taken for them.
+    """Refuse a collective with too many messages, before memory is allocated for them.
 
     Raises:
-        RunError: it has more than ``MAX_MESSAGES``, or they would not fit into the memory that is free.
+        RunError: it has more than ``MAX_MESSAGES``, or they would not fit into the free memory.
     """
     if messages <= _FEW_MESSAGES:
         return

@@ -1,10 +1,10 @@
-"""Hierarchical all-reduces on a cluster whose sites, hosts and links are all alike, in closed form.
+"""Hierarchical all-reduces on a cluster of equal sites, hosts and links, in closed form.
 
-Where all members begin together, what one worker sends is what every worker sends, and all messages of a
-round get the same rate: of each kind of link one stands for all. So a round is one flow, however many workers
-there are, and collectives that meet on the links share them as a few such flows do. The rates are the max-min
-fair ones of the messages one by one (``sim/traffic/sharing.py``), the instants theirs to rounding; where the
-payload does not divide by the number of workers, all have the longest message, a byte longer at most.
+Where all members begin together, every worker sends the same, and all messages of a round get the same rate:
+one link stands for all of its kind. So a round is one flow, whatever the number of workers, and collectives
+that share links do so as a few such flows. Rates are the max-min fair ones of the single messages
+(``sim/traffic/sharing.py``), times equal theirs to rounding; where the payload does not divide by the number
+of workers, all have the longest message, a byte longer at most.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EqualLinks:
         capacities: bytes per second of a GPU's link inside its host, a host's card, a site's uplink, and the
             pipe between two sites; ``inf`` where there is none.
         latencies_s: one way, inside a host, between hosts of a site, and between sites.
-        per_flow: bytes per second that a connection gets at most, for the same three.
+        per_flow: largest bytes per second of a connection, for the same three.
     """
 
     capacities: tuple[float, float, float, float]
@@ -45,13 +45,13 @@ class EqualLinks:
 
 @dataclass(frozen=True)
 class SymmetricRound:
-    """What every worker sends at once, in equal messages.
+    """One round of equal messages, the same for every worker.
 
     Attributes:
-        messages: that each worker sends.
-        num_bytes: of each of them.
+        messages: per worker.
+        num_bytes: per message.
         loads: how many of all workers' messages are on a link of each kind of ``EqualLinks.capacities``.
-        cap: bytes per second that a message gets at most.
+        cap: largest bytes per second of a message.
         latency_s: one way.
     """
 
@@ -65,10 +65,7 @@ class SymmetricRound:
 def symmetric_rounds(sites: Sites, num_bytes: int, links: EqualLinks) -> tuple[SymmetricRound, ...] | None:
     """The rounds of ``hierarchical_all_reduce`` among all workers; None where sites or hosts differ in size.
 
-    Args:
-        sites: hosts of several GPUs in every site.
-        num_bytes: of the payload.
-        links: of the cluster.
+    ``sites``: hosts of several GPUs in every site.
     """
     sizes = tiers(sites)
     if len(sizes) < 2 or any(len(set(groups)) > 1 for groups in sizes):
@@ -94,7 +91,7 @@ def bytes_of_rounds(rounds: Sequence[SymmetricRound]) -> int:
 
 
 def alone_s(rounds: Sequence[SymmetricRound], links: EqualLinks, overhead_s: float = 0.0) -> float:
-    """Seconds that the rounds take one after another, with nothing else on the links.
+    """Seconds of the rounds one after another, with nothing else on the links.
 
     Two hosts of two GPUs, 8 bytes: 4 cross links inside, of 1 B/s, then 2 of each GPU the cards, of 2 B/s.
 
@@ -110,36 +107,26 @@ def alone_s(rounds: Sequence[SymmetricRound], links: EqualLinks, overhead_s: flo
 
 
 def seconds_per_byte(one: SymmetricRound, links: EqualLinks) -> float:
-    """Of each message of a round that has all links for itself."""
+    """Seconds per byte of each message of a round that has all links for itself."""
     shares = (load / each for load, each in zip(one.loads, links.capacities, strict=True))
     return max(1 / one.cap, *shares)
 
 
 @dataclass(slots=True, eq=False)
 class _Flow:
-    """The messages of one round on their way."""
-
     one: SymmetricRound
     remaining: float
     since_s: float
     rate: float = 0.0
 
     def left(self, now_s: float) -> float:
-        """Bytes of each message that have not left."""
         if math.isinf(self.rate):
             return 0.0
         return max(0.0, self.remaining - self.rate * (now_s - self.since_s))
 
 
 class SymmetricSharing:
-    """The rounds of several collectives on the same links, which they share max-min fairly.
-
-    Args:
-        links: of the cluster.
-
-    Attributes:
-        flows: the rounds whose bytes are on their way, by number.
-    """
+    """Max-min fair sharing of links among the rounds of several collectives; ``flows``: rounds in flight."""
 
     def __init__(self, links: EqualLinks) -> None:
         self._links = links
@@ -147,19 +134,19 @@ class SymmetricSharing:
         self.flows: dict[int, _Flow] = {}
 
     def start(self, one: SymmetricRound, now_s: float) -> int:
-        """Let a round begin, and return its number."""
+        """Begin a round; return its number."""
         self._number += 1
         self.flows[self._number] = _Flow(one, float(one.num_bytes), now_s)
         self._share(now_s)
         return self._number
 
     def end(self, number: int, now_s: float) -> None:
-        """Take out a round whose bytes have left."""
+        """Remove a round whose bytes have left."""
         del self.flows[number]
         self._share(now_s)
 
     def next_end(self) -> tuple[float, int]:
-        """When the next round's bytes have left if nothing else happens, and its number; inf: never."""
+        """Time and number of the next round to end if nothing else happens; inf if none."""
         ends = ((self._end_s(flow), number) for number, flow in self.flows.items())
         return min(ends, default=(math.inf, 0))
 
@@ -168,7 +155,6 @@ class SymmetricSharing:
         return flow.since_s if math.isinf(flow.rate) else flow.since_s + flow.remaining / flow.rate
 
     def _share(self, now_s: float) -> None:
-        """Let the rates of all messages rise together, each until a link is full or its cap is met."""
         free = list(self._links.capacities)
         rising = dict(self.flows)
         while rising:
@@ -191,4 +177,4 @@ class SymmetricSharing:
 
 
 TIE = 1e-12
-"""Relative difference of shares, rates and instants below which they are equal."""
+"""Relative difference below which shares, rates and times count as equal."""

@@ -1,4 +1,4 @@
-"""All-reduces of users: functions of (workers, bytes) that return a ``Schedule``."""
+"""Users' all-reduces: functions of (workers, bytes) that return a ``Schedule``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .schedule import Schedule
 
 
 def users_all_reduce(name: str) -> Callable[[int, int], Schedule]:
-    """The all-reduce at ``package.module:name``, a function of (workers, bytes).
+    """Load the all-reduce at ``package.module:name``, a function of (workers, bytes).
 
-    Its schedules are checked: every message is received, and nobody waits in a circle.
+    Its schedules are checked: every message is received, and no ranks wait for each other in a circle.
 
     Raises:
         InputError: there is no such function. The all-reduce raises it where its schedule is wrong.
     """
-    function = user_code.load_object(name)  # what is not there is refused at once
+    function = user_code.load_object(name)  # refuse a missing one at once
     if not callable(function):
         raise InputError(
             f"{quote(name)} is {format_value(function)}; it must be a function of (workers, bytes)"
@@ -32,7 +32,7 @@ def users_all_reduce(name: str) -> Callable[[int, int], Schedule]:
 
 @lru_cache(maxsize=64)
 def _users(name: str, function: Callable[..., object]) -> Callable[[int, int], Schedule]:
-    """The user's algorithm; ``function`` is a part of the key, as it may be defined anew under its name."""
+    """Cache the algorithm; ``function`` is part of the key because its name may be redefined."""
 
     @cache
     def checked(workers: int, num_bytes: int) -> Schedule:
@@ -49,7 +49,6 @@ def _users(name: str, function: Callable[..., object]) -> Callable[[int, int], S
 
 
 def _find_mistake(schedule: Schedule, workers: int) -> str:
-    """Say what in a user's schedule cannot be, as the end of a sentence; "" where there is nothing."""
     if len(schedule.rounds) != workers:
         return f"with rounds for {len(schedule.rounds)} workers"
     if type(schedule.window) is not int or schedule.window < 1:

@@ -1,4 +1,4 @@
-"""Durations of steps from files: CSV, and the JSON traces that torch's profiler exports."""
+"""Durations of steps from files: CSV, and JSON traces of torch's profiler."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..config.yaml_file import read_text
 from ..errors import InputError, did_you_mean, quote
 
 MAX_DURATIONS: Final = 4096
-"""Of a longer file every k-th duration is kept."""
+"""Most durations kept: of a longer file every k-th."""
 MAX_TRACE_BYTES: Final = 256 * 2**20
-"""A longer trace is not read."""
+"""Largest trace that is read."""
 
 _NUMBERED: Final = re.compile(r"#[0-9]+$")
 _HOST: Final = ("user_annotation", "cpu_op")
-"""Categories of events on the host; the same annotation may stand in the trace of a GPU once more."""
+"""Categories of events on the host; a GPU's trace may repeat the same annotation."""
 
 
 def read_durations(path: Path, column: str | None, event: str) -> list[float]:
-    """Seconds of each step in a file, in its order, at most ``MAX_DURATIONS`` of them.
+    """Seconds of each step in a file, in order, at most ``MAX_DURATIONS`` of them.
 
     Args:
         path: ``*.json`` is a profiler's trace, anything else CSV.

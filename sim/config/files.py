@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens meanwhile, and who may write them."""
+"""Atomic writes of files and folders, and locks on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .yaml_file import read_bytes, read_text, validate_document
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there; no name is too long to ask."""
+    """Whether a file exists; False for names too long to ask."""
     try:
         return path.is_file()
     except OSError:
@@ -32,7 +32,7 @@ def is_file(path: Path) -> bool:
 
 
 def holds_all(path: Path, marks: Sequence[bytes]) -> bool:
-    """Whether a file is empty, or has all of these in it; what is no regular file, or long, has not."""
+    """Whether a file is empty or contains all ``marks``; False if it is irregular or too long."""
     try:
         content = read_bytes(path, _MAX_SEARCHED_BYTES)
     except InputError:
@@ -55,7 +55,7 @@ def write_atomically(path: Path, text: str) -> None:
 def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
     """Have ``save`` write a temporary file beside ``path``, of the same suffix, then rename.
 
-    A link stays one: what it leads to is written.
+    A link stays one: its target is written.
 
     Raises:
         InputError: that is not possible.
@@ -72,23 +72,22 @@ def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        with suppress(OSError):  # it may never have been there, nor its folder
+        with suppress(OSError):  # it may never have existed, nor its folder
             new.unlink()
 
 
 MAX_NAME_BYTES: Final = 255
-"""Of a file's name, on all usual file systems."""
+"""Longest file name on all usual file systems."""
 _NO_LOCKS: Final = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
-"""What file systems without locks answer."""
+"""Errors of file systems without locks."""
 
 
 def owner_tag() -> str:
-    """Name this process, its host and number, in the name of a temporary file."""
+    """Name this process, by host and number, for use in the name of a temporary file."""
     return f"{_host()}-{os.getpid()}"
 
 
 def _temporary(path: Path, end: str) -> Path:
-    """What stands beside ``path`` while it is written, under a name with its owner's."""
     return path.with_name(f".{path.name}.{owner_tag()}.{end}")
 
 
@@ -98,12 +97,12 @@ def _host() -> str:
 
 
 def remove_leftovers(folder: Path, start: str, end: str) -> None:
-    """Remove what dead processes of this host have left in ``folder``, as far as that is possible.
+    """Remove temporary files of this host's dead processes from ``folder``, as far as possible.
 
     Args:
-        folder: where to look; it need not be there.
-        start: what stands before the owner's tag in the names.
-        end: what stands behind it, as a regular expression.
+        folder: it need not exist.
+        start: text before the owner's tag in the names.
+        end: regular expression for the text behind it.
     """
     pattern = re.compile(f"{re.escape(start)}(.*)-([0-9]+){end}")
     with suppress(OSError):
@@ -114,17 +113,17 @@ def remove_leftovers(folder: Path, start: str, end: str) -> None:
 
 
 _TEMPORARY: Final = "paceline-"
-"""Beginning of the names of temporary folders."""
+"""Prefix of temporary folders."""
 
 
 def make_temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for a while, named after its owner; those that dead processes have left are removed."""
+    """Make a temporary folder named after its owner; remove those of dead processes."""
     remove_leftovers(Path(tempfile.gettempdir()), _TEMPORARY, "-[a-z0-9_]+")
     return tempfile.TemporaryDirectory(prefix=f"{_TEMPORARY}{owner_tag()}-")
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it, as far as that is possible."""
+    """Remove a file, or a folder with its contents, as far as possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -137,24 +136,24 @@ def _is_dead(process: int) -> bool:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return True
-    except OSError:  # it is somebody else's
+    except OSError:  # another user's
         return False
     return False
 
 
 def follow_links(path: Path) -> Path:
-    """Where ``path`` leads; what is written goes there.
+    """Resolve ``path`` to the file or folder that a write would change.
 
     Raises:
-        InputError: its links lead in a circle, it is too long a name, or leads back (``..``) out of a folder
-            that is not there: what asks whether anything is at such a path gets the answer that nothing is.
+        InputError: its links form a circle, its name is too long, or it leads back (``..``) out of a missing
+            folder: whoever asks whether such a path exists is told that it does not.
     """
     try:
         for number, part in enumerate(path.parts):
             if part == ".." and not (out_of := Path(*path.parts[:number])).is_dir():
                 raise InputError(f"cannot write {path}: there is no folder {out_of}")
         target = path.resolve()
-        if target.is_symlink():  # Python 3.13 leaves what leads in a circle
+        if target.is_symlink():  # Python 3.13 keeps circular links
             raise RuntimeError
     except (OSError, RuntimeError) as error:  # RuntimeError: Python 3.11 and 3.12
         why = getattr(error, "strerror", None) or "its links lead in a circle"
@@ -164,10 +163,10 @@ def follow_links(path: Path) -> Path:
 
 @contextmanager
 def claim(path: Path) -> Iterator[None]:
-    """Keep other processes from ``path`` in this block: they are refused by a locked file beside it.
+    """Lock ``path`` against other processes in this block, by a locked file beside it.
 
-    The lock ends with this process, however it ends; the file is removed at the end of the block. Where the
-    file system has no locks, nobody is refused.
+    The lock ends with this process, however it ends; the file is removed at the end of the block. On a file
+    system without locks nobody is refused.
 
     Raises:
         InputError: another process has claimed it, or nothing can be written there.
@@ -178,7 +177,7 @@ def claim(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     with ExitStack() as held:
         try:
-            if len(os.fsencode(_temporary(path, "new").name)) > MAX_NAME_BYTES:  # which is needed in the end
+            if len(os.fsencode(_temporary(path, "new").name)) > MAX_NAME_BYTES:  # needed later
                 raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
             lock.parent.mkdir(parents=True, exist_ok=True)
             _lock(lock, held)
@@ -189,20 +188,20 @@ def claim(path: Path) -> Iterator[None]:
                 "choose another folder"
             ) from None
         except OSError as error:
-            where = f" ({lock})" if os.path.lexists(lock) else ""  # somebody else's, say
+            where = f" ({lock})" if os.path.lexists(lock) else ""  # perhaps another user's
             raise InputError(f"cannot write {path}: {error.strerror or error}{where}") from error
         yield
 
 
 _OWNER: Final = b"process "
-"""How the content of a lock begins."""
+"""Beginning of a lock's content."""
 _OWNER_BYTES: Final = 300
 _WAIT_S: Final = 0.2
-"""In which somebody who is about to remove a lock does so."""
+"""Seconds to wait for a lock whose owner may be about to remove it."""
 
 
 def _lock(lock: Path, held: ExitStack) -> None:
-    """Lock a file and write into it who has it, until ``held`` ends; no file of somebody else is taken."""
+    """Lock a file and write its owner into it, until ``held`` ends; refuse a file that is no lock."""
     try:
         held.enter_context(FileLock(lock, timeout=_WAIT_S, fallback_to_soft=False))
     except OSError as error:
@@ -217,7 +216,7 @@ def _lock(lock: Path, held: ExitStack) -> None:
 
 
 MAX_JSON_BYTES: Final = 256 * 2**20
-"""A longer file of measurements is not read."""
+"""Largest file of measurements that is read."""
 
 _Model = TypeVar("_Model", bound=Settings)
 
@@ -233,10 +232,10 @@ def write_json(settings: Settings, path: Path) -> None:
 
 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
-    """What stands in a file that ``made_by`` has written.
+    """Contents of a file that ``made_by`` has written.
 
     Raises:
-        InputError: it cannot be read, is damaged, holds numbers that are none, or is something else.
+        InputError: it cannot be read, is damaged, holds non-finite numbers, or is something else.
     """
     try:
         data = parse_json(read_text(path, MAX_JSON_BYTES, (".json",)))
@@ -248,7 +247,7 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
 
 
 def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int) -> _Model:
-    """What was read, as ``model``.
+    """Validate ``data`` as ``model``.
 
     Raises:
         InputError: it is of another version than ``version``, or does not fit the model.
@@ -261,22 +260,22 @@ def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int
 
 
 def parse_json(text: str) -> Any:
-    """Read JSON whose numbers are finite, and whose values are not nested without end.
+    """Read JSON with finite numbers and bounded nesting.
 
     Raises:
         ValueError: it holds something else; says what, and at which line and column.
     """
     value = from_json(text, allow_inf_nan=False)
-    json.dumps(value, allow_nan=False)  # "1e999" is none of JSON's words, and infinite
+    json.dumps(value, allow_nan=False)  # "1e999" parses as infinite
     return value
 
 
 @contextmanager
 def claim_folder(folder: Path) -> Iterator[None]:
-    """Keep other commands from a result folder in this block.
+    """Lock a result folder against other commands in this block.
 
-    What a command that died while it wrote has left beside the folder is removed; if it died between taking
-    the old folder away and putting the new one in its place, the old one is there again.
+    Leftovers beside the folder of a command that died while writing are removed; if it died between taking
+    the old folder away and putting the new one in its place, the old one is restored.
 
     Raises:
         InputError: another command writes to it, or nothing can be written there.
@@ -288,7 +287,7 @@ def claim_folder(folder: Path) -> Iterator[None]:
 
 
 def remove_unfinished_writes(folder: Path) -> None:
-    """Undo what dead processes left of ``write_folder_atomically``; for whoever has claimed the folder."""
+    """Undo interrupted ``write_folder_atomically`` of dead processes; the caller has claimed the folder."""
     pattern = re.compile(f"{re.escape(f'.{folder.name}.')}.+-[0-9]+\\.(old|new)")
     try:
         for entry in sorted(folder.parent.iterdir()):
@@ -303,10 +302,10 @@ def remove_unfinished_writes(folder: Path) -> None:
 
 @contextmanager
 def write_folder_atomically(folder: Path) -> Iterator[Path]:
-    """A new folder beside ``folder`` that takes its place if the block succeeds, else vanishes.
+    """Yield a new folder that takes the place of ``folder`` if the block succeeds, else vanishes.
 
     Raises:
-        InputError: it cannot be written; what was there before is there again.
+        InputError: it cannot be written; the previous contents are restored.
     """
     folder = follow_links(folder)
     if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):  # it would stay under another name
@@ -333,7 +332,7 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
 
 
 def _save_to_disk(folder: Path) -> None:
-    """Have all files of a folder on the disk before it gets its name, whatever becomes of this machine."""
+    """Flush all files of a folder to disk before it gets its name, in case this machine fails."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

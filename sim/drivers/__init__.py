@@ -1,1 +1,1 @@
-"""Drivers advance schemes: each decides what an operation means on its clock."""
+"""Drivers run schemes: each decides what an operation means on its clock."""

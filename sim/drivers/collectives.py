@@ -1,4 +1,4 @@
-"""Collective operations in virtual time: everybody's inputs, when each is through, and the one result."""
+"""Collective operations in virtual time: inputs, times of completion, and the one result."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from .pending import Pending
 _R = TypeVar("_R")
 
 PRICED_WORK: Final = 64
-"""Messages of each member as which a collective that is priced as a whole counts at most."""
+"""Most messages per member counted as work for a collective priced as a whole."""
 ROUNDS_WORK: Final = 4
-"""Messages of each member as which a collective counts that goes in rounds of all workers at once."""
+"""Messages per member counted as work for a collective in rounds of all workers at once."""
 
 
 class TrafficMet(Exception):
-    """Something else is on the links of a collective that was to be priced as a whole."""
+    """Other traffic is on the links of a collective that was to be priced as a whole."""
 
 
 def priced_if_alone(run: Callable[[bool], _R]) -> _R:
-    """``run(True)``, which prices collectives as a whole; or, where traffic meets them, ``run(False)``."""
+    """``run(True)``, which prices collectives as a whole; or, if other traffic meets them, ``run(False)``."""
     with suppress(TrafficMet):
         return run(True)
     return run(False)
@@ -55,12 +55,12 @@ def priced_if_alone(run: Callable[[bool], _R]) -> _R:
 
 @dataclass(frozen=True, eq=False)
 class PlacedRounds(Placed):
-    """A hierarchical all-reduce among all workers of a cluster whose sites, hosts and links are alike.
+    """A hierarchical all-reduce among all workers of a cluster of equal sites, hosts and links.
 
     Attributes:
-        rounds: what every worker sends, one round after another.
+        rounds: of every worker, one after another.
         links: of the cluster.
-        sites: how many ranks there are in each host of each site.
+        sites: ranks per host of each site.
         num_bytes: of the payload.
     """
 
@@ -71,7 +71,6 @@ class PlacedRounds(Placed):
 
     @override
     def _price(self, ready_s: tuple[float, ...]) -> Completion:
-        """Where not all begin together, each message for itself."""
         if len(set(ready_s)) > 1:
             collective = hierarchical(self.sites, self.num_bytes)
             return place(collective, self.members, self.model).completion(ready_s)
@@ -82,7 +81,7 @@ class PlacedRounds(Placed):
 
 
 def place_rounds(job: Job, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedRounds | None:
-    """An all-reduce among all workers in rounds of which one message stands for all; None where none does."""
+    """An all-reduce among all workers in rounds of equal messages; None where that does not hold."""
     links = job.transfer.equal_links
     if links is None or not isinstance(operation, ops.AllReduce) or not job.transport.posted_ahead:
         return None
@@ -101,28 +100,23 @@ def place_rounds(job: Job, operation: ops.Operation[Any], members: tuple[int, ..
 
 
 class RoundsInFlight:
-    """The rounds of collectives among all workers in virtual time; several collectives share the links.
-
-    Attributes:
-        collectives: how many are under way.
-    """
+    """The rounds of ``collectives`` among all workers in flight; several collectives share the links."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sharing: SymmetricSharing | None = None
-        self._leaving: dict[int, _RoundsOfOne] = {}  # by number of the round whose bytes are on their way
+        self._leaving: dict[int, _RoundsOfOne] = {}  # by number of the round in flight
         self._solutions = 0
         self.collectives = 0
 
     def start(self, placed: PlacedRounds, finished: Callable[[], None]) -> None:
-        """Let all workers begin a collective now; ``finished`` is called when all are through."""
+        """Begin a collective on all workers now; ``finished`` is called when all have completed it."""
         if self._sharing is None:
             self._sharing = SymmetricSharing(placed.links)
         self.collectives += 1
         self._begin(_RoundsOfOne(placed, finished))
 
     def _begin(self, run: _RoundsOfOne) -> None:
-        """The messages before are there: let those of the next round leave."""
         if run.position == len(run.placed.rounds):
             self.collectives -= 1
             run.finished()
@@ -145,7 +139,7 @@ class RoundsInFlight:
             self._clock.at(max(end_s, self._clock.now), self._left, (self._solutions, number))
 
     def _left(self, ended: tuple[int, int]) -> None:
-        """A round's bytes have left, unless rates have changed since."""
+        """End a round whose bytes have left, unless rates have changed since."""
         solution, number = ended
         if solution != self._solutions:
             return
@@ -160,16 +154,12 @@ class RoundsInFlight:
 
 @dataclass(slots=True, eq=False)
 class _RoundsOfOne:
-    """How far one collective is."""
-
     placed: PlacedRounds
     finished: Callable[[], None]
     position: int = 0
 
 
 class _CollectiveInFlight:
-    """The inputs of one collective operation of one group, and its one result."""
-
     __slots__ = (
         "begun",
         "can_wait",
@@ -196,9 +186,9 @@ class _CollectiveInFlight:
         self.can_wait = True  # no member does anything beside it
         self.flows: Flows | None = None
         self.joined_s: dict[int, float] = {}
-        self.waiting: dict[int, Pending] = {}  # of those whose blocks are not through
+        self.waiting: dict[int, Pending] = {}  # members still in the collective
         self.inputs: dict[int, Payload | None] = {}
-        self.early: list[Pending] = []  # came through before all had begun
+        self.early: list[Pending] = []  # complete before all had joined
         self.last_s = 0.0
         self.result: Any = None
         self.left = len(members)
@@ -208,16 +198,16 @@ class CollectivesInFlight:
     """All collective operations of a run, matched by kind, by their number on each worker, and by group.
 
     Args:
-        job: whose collectives they are.
-        clock, transfers: virtual time, and what moves the bytes.
-        complete: called with an operation whose worker is through.
+        job: of the run.
+        clock, transfers: virtual time, and transport of the bytes.
+        complete: called with an operation that is complete on its worker.
         alone: whether an operation is all that its worker does.
         priced: whether a collective is priced as a whole, once all members have joined, as long as nothing
-            else is on its links; where something comes later ``TrafficMet`` is raised, for the run to be
-            begun again without. False: only collectives of blocks that have their links for themselves are.
+            else is on its links; later traffic raises ``TrafficMet``, for the run to begin again without.
+            False: only collectives of blocks that have their links for themselves are.
 
     Attributes:
-        work: what pricing has been so far, in messages that would be as much work.
+        work: of pricing so far, as an equivalent number of messages.
     """
 
     def __init__(
@@ -236,8 +226,8 @@ class CollectivesInFlight:
         self._transfers = transfers
         self._complete = complete
         self._priced = priced
-        self._idle_s = [0.0] * job.workers  # until when bytes of priced collectives leave a host
-        self._all_idle_s = 0.0  # until when priced collectives use links that hosts share
+        self._idle_s = [0.0] * job.workers  # end of priced collectives' bytes, by host
+        self._all_idle_s = 0.0  # end of their use of shared links
         self._rounds = RoundsInFlight(clock)
         self._placed_rounds: dict[int, PlacedRounds | None] = {}  # by bytes
         self.work = 0
@@ -253,7 +243,7 @@ class CollectivesInFlight:
         return self._clock.now < self._idle_s[rank] or self._clock.now < self._all_idle_s
 
     def begin(self, pending: Pending, members: tuple[int, ...]) -> None:
-        """A worker joins its next collective of this kind, with the members of its group."""
+        """Join a worker to its next collective of this kind, with the members of its group."""
         operation, name, rank = pending.operation, pending.name, pending.task.rank
         number = self._sequence[rank].get(name, 0)
         self._sequence[rank][name] = number + 1
@@ -285,7 +275,7 @@ class CollectivesInFlight:
             self._join(collective, placed, pending, tag)
 
     def waiting_for(self, worker: int) -> list[Pending]:
-        """The operations of all collectives that ``worker`` has not joined and that cannot end without it."""
+        """The operations of all collectives that wait for ``worker`` to join."""
         return [
             pending
             for collective in self._open.values()
@@ -294,7 +284,6 @@ class CollectivesInFlight:
         ]
 
     def _place_rounds(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedRounds | None:
-        """A collective of which one message of each round stands for all of it, where that is to be tried."""
         if not self._priced or not isinstance(operation, ops.AllReduce) or len(members) < self._job.workers:
             return None
         num_bytes = self._job.num_bytes(operation.value)
@@ -305,7 +294,7 @@ class CollectivesInFlight:
     def _join_rounds(
         self, collective: _CollectiveInFlight, placed: PlacedRounds, pending: Pending, tag: Tag
     ) -> None:
-        """A worker joins a collective that begins when all are there; only such may be on the links."""
+        """Join a collective that begins when all members have joined; only such may be on the links."""
         rank, now_s = pending.task.rank, self._clock.now
         if self._transfers.in_flight or self._transfers.begun != collective.begun or self._is_busy(rank):
             raise TrafficMet
@@ -330,7 +319,6 @@ class CollectivesInFlight:
         self._rounds.start(placed, finished)
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> PlacedBlocks:
-        """A collective on hosts."""
         collective, order = self._job.choice.collective_of(operation, members, rank)
         key = id(collective), order
         if key not in self._placed:
@@ -338,7 +326,7 @@ class CollectivesInFlight:
         return self._placed[key]
 
     def _can_be_priced(self, placed: PlacedBlocks | PlacedRounds, pending: Pending) -> bool:
-        """Whether nothing that is under way can meet a collective, whose first member joins now."""
+        """Whether nothing in flight can meet a collective whose first member joins now."""
         transfer = self._job.transfer
         depends = transfer.network.varies or transfer.uneven or transfer.tcp or transfer.queue != "fair"
         if not self._priced or depends or (isinstance(placed, PlacedBlocks) and placed.one_by_one):
@@ -355,7 +343,7 @@ class CollectivesInFlight:
     def _join_priced(
         self, collective: _CollectiveInFlight, placed: Placed, pending: Pending, tag: Tag
     ) -> None:
-        """A worker joins a collective of which nothing is on its way until all are there."""
+        """Join a collective that sends nothing until all members have joined."""
         rank = pending.task.rank
         if not self._alone(pending) or self._transfers.uses(rank):
             raise TrafficMet
@@ -371,10 +359,10 @@ class CollectivesInFlight:
     def _join(
         self, collective: _CollectiveInFlight, placed: PlacedBlocks, pending: Pending, tag: Tag
     ) -> None:
-        """A worker joins a collective of blocks.
+        """Join a collective of blocks.
 
-        If each member does nothing else, and nobody else uses the links, then it is enough to know when the
-        last one joined. If not, the blocks are on their way from the start.
+        If each member does nothing else, and nobody else uses the links, the time at which the last one
+        joined is enough. Otherwise the blocks are in flight from the start.
         """
         pending.bytes = placed.bytes_sent[placed.position[pending.task.rank]]
         collective.waiting[pending.task.rank] = pending
@@ -400,7 +388,6 @@ class CollectivesInFlight:
             collective.flows.join(placed.position[pending.task.rank], pending)
 
     def _end_all(self, collective: _CollectiveInFlight, placed: Placed, tag: Tag) -> None:
-        """All members have joined, and what they send has all links for itself."""
         now_s = self._clock.now
         ready_s = tuple([collective.joined_s[host] - now_s for host in placed.members])
         self._transfers.messages += placed.messages
@@ -415,14 +402,13 @@ class CollectivesInFlight:
             self._all_idle_s = now_s + max(done_s)
 
     def _finished(self, pending: Pending, tag: Tag) -> None:
-        """A worker has come through all rounds of its collective."""
         collective, operation = self._open[tag], pending.operation
         members = collective.members
         if len(collective.inputs) < len(members) and not isinstance(operation, ops.Broadcast):
-            collective.early.append(pending)  # of a shard without elements nothing is sent, nor waited for
+            collective.early.append(pending)  # an empty shard is neither sent nor waited for
             return
         if collective.result is None:
-            inputs = [collective.inputs.get(rank) for rank in members]  # a broadcast needs the root's alone
+            inputs = [collective.inputs.get(rank) for rank in members]  # a broadcast has only the root's
             try:
                 if self._job.problem is None and isinstance(operation, ops.AllReduce):  # nothing to average
                     collective.result = decoded(inputs[0])  # type: ignore[arg-type]
@@ -431,7 +417,7 @@ class CollectivesInFlight:
             except RuntimeError as error:
                 why = f"the members' values cannot be combined in one {pending.name}: {format_error(error)}"
                 raise SchemeError(with_line(why, pending.task.coroutine)) from error
-        position = bisect_left(members, pending.task.rank)  # they are ascending
+        position = bisect_left(members, pending.task.rank)  # members ascend
         pending.reply = part(operation, collective.result, position, len(members))
         if isinstance(operation, ops.Broadcast):
             pending.peer_s = max(pending.start_s, collective.joined_s[pending.peer])
@@ -440,7 +426,7 @@ class CollectivesInFlight:
         collective.waiting.pop(pending.task.rank, None)
         collective.left -= 1
         if collective.left == 0:
-            collective.flows = None  # they hold the collective, and that all that was averaged
+            collective.flows = None  # which keep all inputs alive
             del self._open[tag]
             self._transfers.close(tag)
         pending.ready_s = self._clock.now

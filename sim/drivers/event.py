@@ -42,14 +42,14 @@ class EventDriver(ClockedRunner[Pending]):
     """Runs a job's programs in virtual time.
 
     Args:
-        job: what to run.
+        job: to run.
         programs: the workers' coroutines, by rank.
-        scorer: scores what is published, and may end the run.
+        scorer: scores published models, and may end the run.
         permute_seed: see ``Clock``.
         faults: rank -> number of the operation of its main coroutine at which that worker dies.
         progress: called with the total number of steps published so far.
-        priced: whether collectives are priced as a whole, which takes far less time here and gives the same
-            times; then ``run`` may raise ``TrafficMet``, and is to be begun again without.
+        priced: whether collectives are priced as a whole, which is far faster and gives the same times; then
+            ``run`` may raise ``TrafficMet``, and is to be begun again without.
     """
 
     most_at_once = 300_000
@@ -113,7 +113,7 @@ class EventDriver(ClockedRunner[Pending]):
 
     @property
     def work(self) -> int:
-        """Transfers matched so far; a collective that is priced as a whole counts as few for each member."""
+        """Transfers matched so far; a collective priced as a whole counts as few for each member."""
         return self._transfers.begun + self._collectives.work
 
     @property
@@ -144,7 +144,7 @@ class EventDriver(ClockedRunner[Pending]):
         return self.outcome()
 
     def outcome(self, failure: str = "") -> Outcome:
-        """What has happened so far; ``failure`` says why that is not all."""
+        """The outcome so far; ``failure`` says why it is partial."""
         all_died = len(self._dead) == len(self._finals)
         lost = frozenset[int]() if all_died else self._dead
         return Outcome(
@@ -167,7 +167,6 @@ class EventDriver(ClockedRunner[Pending]):
         super().close(rank)
 
     def _interrupted(self, task: _Task, breakdown: TimeBreakdown) -> None:
-        """Account for what a main coroutine waits in by now."""
         if task.blocked is not None and task.awaited is not None:
             start_s, busy_s = task.blocked
             peer_s = self._clock.now if task.awaited.parts else task.awaited.peer_s
@@ -185,7 +184,7 @@ class EventDriver(ClockedRunner[Pending]):
         scores, limited = scorer.scores, limit_s < math.inf
         try:
             while not self._over and self._mains_alive:
-                # Scored is after all publications of an instant, before the clock goes on.
+                # Score after all publications of an instant, before the clock advances.
                 if scores and scorer.due_s is not None and scorer.has_passed(self._clock.peek()):
                     self._over = scorer.settle()
                     continue
@@ -233,7 +232,7 @@ class EventDriver(ClockedRunner[Pending]):
         return True
 
     def _lose(self, lost: tuple[Any, int]) -> None:
-        """Give up what one side of a transfer belongs to: the other side's worker is dead."""
+        """Fail the operation of one side of a transfer whose other side's worker is dead."""
         side, rank = lost
         self._transfers.drop(side)
         pending: Pending = side if isinstance(side, Pending) else side.owner
@@ -256,7 +255,6 @@ class EventDriver(ClockedRunner[Pending]):
     # --- the end of operations that take time ---------------------------------------------------
 
     def _settled(self, pending: Pending) -> None:
-        """All transfers of an operation have a time of completion."""
         ready_s = pending.ready_s
         if not self._delays.none_after_exchanges:
             ready_s += self._delays.after_exchange_s(pending.task.rank)
@@ -303,7 +301,6 @@ class EventDriver(ClockedRunner[Pending]):
     # --- gradients ------------------------------------------------------------------------------
 
     def _compute(self, task: _Task, operation: ops.Gradient) -> Any:
-        """An awaited gradient: nobody else is involved, so that it needs no ``Pending``."""
         task.waiting = operation
         point, start_s = operation.point, self._clock.now
         ticket, end_s = self._ask_gradient(task, point, self.take_ahead(task.rank) if self._ahead else 0.0)
@@ -327,7 +324,7 @@ class EventDriver(ClockedRunner[Pending]):
         return self.job.computing.duration_s(rank, self._gradients[rank])
 
     def _ask_gradient(self, task: _Task, point: Tensor, ahead: float) -> tuple[int, float]:
-        """Begin the worker's next gradient, a part of it done: a ticket for its value, and when it ends."""
+        """A ticket for the value of the worker's next gradient, and its end; a part of it is done already."""
         rank = task.rank
         index = self._gradients[rank]
         self._gradients[rank] = index + 1
@@ -404,7 +401,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._transfers.receive(operation.source, pending.task.rank, f"p2p {operation.tag}", pending, 0)
 
     def _in_turn(self, begin: Callable[[Pending], None]) -> Callable[[Pending], None]:
-        """``begin``; where the transport keeps an order, ``begin`` once the worker's last one is through."""
+        """``begin``, but after the worker's previous one where the transport keeps an order."""
         if not self._ordered:
             return begin
 
@@ -417,7 +414,6 @@ class EventDriver(ClockedRunner[Pending]):
         return queue
 
     def _next_turn(self, pending: Pending) -> None:
-        """Let a worker's next mix or collective begin, if ``pending`` was the one before."""
         line = self._turns[pending.task.rank]
         if line and line[0][0] is pending:
             line.popleft()

@@ -33,28 +33,29 @@ class Job:
     """One scheme under one seed.
 
     Attributes:
-        scheme, options, label: what to run, and what to call it.
+        scheme, options, label: the scheme to run, and its name in results.
         workers: number of workers n.
         seed: of this repeat.
         start: the initial model [d], on the device to use.
         optimizer: the scheme's update rule.
-        problem, task: what is trained; None when only the clock matters.
-        bytes_per_parameter: bytes that one parameter stands for on the wire.
-        compute: how long gradients take.
-        averaging_share: what a library's averaging of gradients adds to each of them, as a share of its
-            duration: on the processor, beside the collective.
+        problem, task: training problem; None when only the clock matters.
+        bytes_per_parameter: on the wire.
+        compute: durations of gradients.
+        averaging_share: processor time of a library's averaging beside the collective, as a share of each
+            gradient's duration.
         transfer: how messages travel.
-        transport: what carries messages and collectives.
+        transport: of messages and collectives.
         all_reduce: algorithm of the all-reduce; ``auto``: the transport's choice.
-        chosen: what ``auto`` stands for.
-        sums_inside: ``hosts`` or ``sites``, whose workers add up what is encoded then; None: nobody does.
-        priced: on which network ``auto`` is priced, where it is not that of ``transfer``.
-        segments: (name, start, stop) of the layers in backward order; none where they are not known.
-        ready_at: when each of them is ready, as a fraction of a gradient's duration; none: by its parameters.
-        forward: the fraction that the forward pass of each of them takes; none: by its parameters.
+        chosen: meaning of ``auto``.
+        sums_inside: ``hosts`` or ``sites``, whose workers sum what is then encoded; None: none do.
+        priced: the network on which ``auto`` is priced, where it is not that of ``transfer``.
+        segments: (name, start, stop) of the layers in backward order; empty if unknown.
+        ready_at: when each segment is ready, as a fraction of a gradient's duration; empty: by its
+            parameters.
+        forward: fraction taken by the forward pass of each segment; empty: by its parameters.
         every, on: evaluation.
-        keep, keep_share: which models are kept for it: ``apart`` and ``share`` of ``Keep``.
-        target, max_iterations, max_time_s: what ends the run.
+        keep, keep_share: models kept for it: ``apart`` and ``share`` of ``Keep``.
+        target, max_iterations, max_time_s: ends of the run.
         record_events: keep one row per operation,
         max_events: but none if there would be more than this,
         events_until_step: and only those of the first steps.
@@ -94,7 +95,7 @@ class Job:
 
     @cached_property
     def computing(self) -> ComputeModel:
-        """How long gradients take in a simulation, with what averaging adds; a real run has its own."""
+        """Durations of gradients in a simulation, including averaging; a real run has its own."""
         return replace(self.compute, longer=1.0 + self.averaging_share)
 
     @property
@@ -104,7 +105,7 @@ class Job:
 
     @property
     def units(self) -> int:
-        """How many act on their own: workers, or groups of them that the scheme takes as one (``inside``)."""
+        """Number of independent units: workers, or groups that the scheme takes as one (``inside``)."""
         return self.scheme.units(self.options, self.transfer.network)
 
     def worker(self, rank: int) -> Worker:
@@ -134,15 +135,15 @@ class Job:
         )
 
     def pace_marks(self) -> PaceMarks:
-        """For what decides the time of a step: the end of the run, of the first worker or of all."""
+        """Marks of the step time: the end of the run, of the first worker or of all."""
         return PaceMarks(self.workers, self.max_iterations or sys.maxsize, self.synchronous)
 
     def scorer(self) -> Scorer[torch.Tensor]:
-        """A fresh scorer of this job, for models that are at hand."""
+        """A fresh scorer of this job, for models at hand."""
         return self.scorer_of(as_they_are)
 
     def scorer_of(self, fetch: Fetch[V]) -> Scorer[V]:
-        """A fresh scorer of this job, for models that ``fetch`` gets at."""
+        """A fresh scorer of this job, for models that ``fetch`` gets."""
         return Scorer(
             workload=self.problem.workload if self.problem else None,
             task=self.task,
@@ -153,7 +154,7 @@ class Job:
         )
 
     def kept(self, operation: ops.Publish) -> tuple[torch.Tensor | None, ...]:
-        """What is kept for scoring of a published step: the model, the leader's, the average; or None each.
+        """A published step's model, leader's model and average, each None where it is not kept for scoring.
 
         Models are kept as ``keeps`` says, the others only where they are scored.
         """
@@ -167,18 +168,18 @@ class Job:
 
     @cached_property
     def keeps(self) -> Keep:
-        """Which of a worker's models are kept for scoring."""
+        """The rule for the models of a worker that are kept for scoring."""
         return Keep(self.every, self.keep, self.keep_share)
 
     @cached_property
     def scored_on(self) -> tuple[On, ...]:
-        """Whose models are scored."""
+        """Kinds of models that are scored."""
         return scored_on(self.on, self.target.on if self.target else None)
 
     def published(
         self, worker: int, time_s: float, bytes_sent: int, operation: ops.Publish
     ) -> Published[torch.Tensor]:
-        """What a scorer is to know of a published step."""
+        """A published step as its scorer sees it."""
         value, leader, averaged = self.kept(operation)
         return Published(worker, operation.step, time_s, value, bytes_sent, leader, averaged, operation.notes)
 
@@ -191,7 +192,7 @@ class Job:
         return message_bytes(value, self.bytes_per_parameter)
 
     def encode_s(self, operation: ops.Encode) -> float | Tensor | None:
-        """Seconds that a worker, or each, encodes; None where nothing is said of it, and it takes no time."""
+        """Seconds of an encoding on a worker, or on each; None if unknown, when it takes no time."""
         rates = self.compute.compute.encoding
         rate = rates.top_k if isinstance(operation.codec, TopK) else rates.qsgd
         return None if rate is None else operation.elements * self.bytes_per_parameter / rate
@@ -212,12 +213,12 @@ class Job:
         return tuple(fractions)
 
     def forward_of(self, operation: ops.Forward) -> dict[int, float]:
-        """How much of a gradient's duration the forward pass of segments takes, by their numbers.
+        """Fractions of a gradient's duration that the forward pass takes, by number of segment.
 
-        Without ``forward`` it is a third of it for all of them, in proportion to parameters.
+        Without ``forward`` it is one third for all of them, in proportion to parameters.
 
         Raises:
-            SchemeError: of the layers nothing is known.
+            SchemeError: nothing is known of the layers.
         """
         if not self.segments:
             raise SchemeError(

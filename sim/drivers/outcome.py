@@ -1,4 +1,4 @@
-"""What a driver hands back."""
+"""Outcomes of drivers, and run records made from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..training.scoring import Scorer, digest
 from .job import Job
 
 _ALONE: Final = frozenset({"gradient", "forward", "encode", "sleep", "await_signal"})
-"""Operations of one worker, in which nothing is exchanged."""
+"""Operations of one worker that exchange nothing."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Outcome:
     Attributes:
         wall_s: seconds on the driver's clock.
         breakdowns: one per worker.
-        finals: the last published value of each worker that is still there, in rank order.
-        leader: the model that the scheme published as standing for all, the last one, if any.
+        finals: the last published value of each surviving worker, in rank order.
+        leader: the last model published as standing for all, if any.
         events: all workers' events, each worker's in the order in which it resumed.
-        status: how it ended; a run that its living workers have brought to the end is ``completed``.
-        message: why it is partial, or who died.
-        lost: ranks of the workers that are gone, unless all are.
+        status: ``completed`` also where only the living workers have brought the run to its end.
+        message: why it is partial, or which workers died.
+        lost: ranks of the workers that died, unless all did.
         pace: the steps that count.
-        counted: the breakdowns at its end, where an idle end comes after it; none where nothing does.
+        counted: the breakdowns at its end, where an idle end follows it; else empty.
     """
 
     wall_s: float
@@ -47,17 +47,17 @@ class Outcome:
 
     @property
     def exchanges(self) -> tuple[str, ...]:
-        """Names of the operations by which workers exchanged anything, sorted."""
+        """Sorted names of the operations by which workers exchanged anything."""
         return tuple(sorted(set[str]().union(*(a.operations for a in self.breakdowns)) - _ALONE))
 
 
 def describe_deaths(dead: Collection[int]) -> str:
-    """Name the workers that died; "" where none did."""
+    """Name the workers that died; "" if none did."""
     return f"worker {', '.join(map(str, sorted(dead)))} died" if dead else ""
 
 
 def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source: Source) -> Run:
-    """Score the end of a run and write down what happened."""
+    """Score the end of a run and make its record."""
     ranks = (rank for rank in range(job.workers) if rank not in outcome.lost)
     finals = dict(zip(ranks, outcome.finals, strict=True))
     scorer.finish(outcome.wall_s, finals, outcome.leader)
@@ -65,7 +65,7 @@ def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source:
 
 
 def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Source) -> Run:
-    """What happened in a run whose end has been scored."""
+    """The record of a run whose end has been scored."""
     iterations = sum(a.steps for a in outcome.breakdowns) / job.workers
     bytes_sent = sum(a.bytes_sent for a in outcome.breakdowns)
     until_s = outcome.pace.time_s if outcome.counted else outcome.wall_s
@@ -102,7 +102,6 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
 
 
 def _warnings(scorer: Scorer[Any]) -> list[str]:
-    """What makes the scores of a run that came to its end doubtful."""
     texts = []
     if scorer.reached_s == 0.0:
         texts.append("the first models meet the target, so that it tells nothing of the scheme")

@@ -9,9 +9,9 @@ from .tasks.runner import InFlight
 
 
 class Pending(InFlight):
-    """An operation that takes time, in parts: it is complete when all of them are, at their latest time.
+    """An operation that takes time, in parts: complete when the latest part is.
 
-    Whoever sets ``parts`` above 0 sets ``on_settled`` too: it is called when every part has its time.
+    Setting ``parts`` above 0 requires ``on_settled``, which is called when every part has its time.
     """
 
     parts = 0

@@ -1,11 +1,10 @@
 """Replay: a recorded run again, in one process and without a clock.
 
-Every worker's coroutines are resumed in the order in which the record says that they resumed, and a
-receive from anybody gets the message of the recorded source. So an asynchronous run, real or simulated,
-gives the same iterates again. All-reduces are added up in rank order, which a library need not do:
-there equality is up to rounding.
+Every worker's coroutines resume in the recorded order, and a receive from anybody gets the message of the
+recorded source. So an asynchronous run, real or simulated, gives the same iterates again. All-reduces are
+added up in rank order, which a library need not do: there equality is up to rounding.
 
-Needs all events of a run in which nobody was lost.
+Needs all events of a run that lost no worker.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from .job import Job
 from .tasks.runner import SUSPENDED, CoroutineTask, InFlight, Runner, mix_values
 
 _LATER: Final = object()
-"""In place of a reply that needs what another worker has not done yet."""
+"""Stands for a reply that needs another worker's later operation."""
 
 _ABOUT_HANDLES: Final = {"wait": ops.Wait, "wait_any": ops.WaitAny, "segment": ops.NextSegment}
 
 
 class ShortRecordError(RunError):
-    """A record that ends while a worker still has something to do."""
+    """A record that ends before a worker does."""
 
 
 def replay(
@@ -51,7 +50,7 @@ def replay(
         job: of the recorded run.
         programs: the workers' coroutines, by rank, not yet started.
         events: of the run; each worker's in the order in which it resumed.
-        published: called with every worker's rank and what it publishes.
+        published: called with every worker's rank and publication.
 
     Returns:
         Each worker's last published value.
@@ -136,7 +135,7 @@ class _Replay(Runner[_Issued]):
         return self._misfit(row, f"where the scheme waits in {waiting}")
 
     def _follow(self, rows: deque[Event]) -> bool:
-        """Do what the next row records; False where it has to wait for another worker."""
+        """Process the next row; False if it has to wait for another worker."""
         row = rows[0]
         task = self.tasks[row.worker][row.task]
         if row.handle >= 0:
@@ -152,7 +151,7 @@ class _Replay(Runner[_Issued]):
         return True
 
     def _handed_over(self, issued: _Issued, reply: Any) -> Any:
-        """The reply, which the scheme gets now; with a gradient goes its loss."""
+        """The reply as the scheme receives it; a gradient brings its loss."""
         if isinstance(issued.operation, ops.Gradient):
             self._losses[issued.task.rank] = issued.loss
         return reply
@@ -221,7 +220,6 @@ class _Replay(Runner[_Issued]):
     # --- replies --------------------------------------------------------------------------------
 
     def _result(self, issued: _Issued, row: Event) -> Any:
-        """The reply of an operation that the record says is complete, or ``_LATER``."""
         operation = issued.operation
         if isinstance(operation, ops.Gradient):
             return self._gradient(issued) if issued.reply is None else issued.reply
@@ -274,7 +272,6 @@ class _Replay(Runner[_Issued]):
         return part(operation, combined(operation, inputs, group), group.index(worker), len(group))
 
     def _take(self, name: str, number: int) -> None:
-        """Forget the inputs of a pattern operation once every worker has its result."""
         self._done[name, number] += 1
         if self._done[name, number] == self.job.workers:
             del self._done[name, number], self._inputs[name, number]
@@ -282,7 +279,6 @@ class _Replay(Runner[_Issued]):
     # --- operations that take no time -----------------------------------------------------------
 
     def _next_row(self, task: _Task, name: str, handle: int = -1) -> Event | None:
-        """Take out the next row, if it is the reply to ``name``."""
         rows = self._rows[task.rank]
         if rows and (rows[0].task, rows[0].operation, rows[0].handle) == (task.number, name, handle):
             return rows.popleft()

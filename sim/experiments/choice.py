@@ -1,9 +1,9 @@
-"""Which algorithms a scheme's collectives take over ``ideal``, where ``auto`` leaves the choice.
+"""Choice of the algorithms of a scheme's collectives over ``ideal``, where ``auto`` leaves it open.
 
-What is fastest depends on what the scheme does around a collective: who joins it when, and how long TCP's
-windows have rested. So the scheme itself is run for a few cycles on the clock alone, without anything random,
-once with every collective priced by itself (``traffic.choice.fastest``) and once with each algorithm for all
-of a kind; the shortest step decides.
+The fastest algorithm depends on the scheme: when each member joins, and how long TCP's windows have rested.
+So the scheme itself runs for a few cycles on the clock alone, without anything random, once with every
+collective priced by itself (``traffic.choice.fastest``) and once with each algorithm for all of a kind; the
+shortest step decides.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ..traffic.choice import BY_PRICE, MAX_FLOWS, Algorithms, Payloads
 from ..traffic.placing import place
 
 _CYCLES: Final = (1, 3)
-"""The cycles that begin and end what is timed, where they differ by who joins when alone."""
+"""The cycles between which time is taken, where cycles differ only in who joins when."""
 _CYCLES_OF_WINDOWS: Final = (4, 14)
-"""The same where windows or queues last from one to the next; by then they have opened."""
+"""The same where windows or queues last from one cycle to the next; by then they have opened."""
 _MUCH_WORK: Final = 2_000
-"""Messages in a cycle from which windows get fewer: the first ``_CYCLES``."""
+"""Messages in a cycle from which on ``_CYCLES`` are used even with windows."""
 _MOST_WORK: Final = 200_000
 """Steps of all workers in a cycle beyond which nothing is tried."""
 _EVEN: Final = 1e-9
@@ -40,14 +40,14 @@ _EVEN: Final = 1e-9
 
 
 def choose(job: Job, units: Sequence[str | None]) -> dict[str, str]:
-    """Choose the algorithms of a job's collectives: what it is for -> the name, or ``BY_PRICE``.
+    """Choose the algorithms of a job's collectives: purpose -> the name, or ``BY_PRICE``.
 
     Args:
         job: on the clock alone.
-        units: what its ``sums_inside`` is chosen from, if it matters; the choice is named ``inside``.
+        units: candidates for its ``sums_inside``, if it matters; the choice is named ``inside``.
 
     Returns:
-        Nothing where it has no such collectives, cannot do without values, or has too long a cycle.
+        Empty where it has no such collectives, needs values, or has too long a cycle.
     """
     steady = replace(
         job,
@@ -70,11 +70,7 @@ def choose(job: Job, units: Sequence[str | None]) -> dict[str, str]:
 
 
 def _fastest(steady: Job, cycle: int) -> tuple[float, dict[str, str]]:
-    """A cycle in the long run with the best algorithms, and their names.
-
-    Raises:
-        RunError: the scheme cannot do without values.
-    """
+    """Seconds of a cycle in the long run with the best algorithms, and their names."""
     best_s, kinds = _timed_s(steady, {}, cycle)
     names: dict[str, str] = {}
     for what, taken in kinds.items():
@@ -94,11 +90,7 @@ def _fastest(steady: Job, cycle: int) -> tuple[float, dict[str, str]]:
 
 
 def _timed_s(job: Job, names: Mapping[str, str], cycle: int) -> tuple[float, dict[str, Payloads]]:
-    """A cycle in the long run with these algorithms, and what there was to choose.
-
-    Raises:
-        RunError: the scheme cannot do without values.
-    """
+    """Seconds of a cycle in the long run with these algorithms, and the payloads to choose for."""
     algorithms = Algorithms(names)
     job = replace(job, chosen=algorithms)
     begin, end = _CYCLES
@@ -113,11 +105,7 @@ def _timed_s(job: Job, names: Mapping[str, str], cycle: int) -> tuple[float, dic
 
 
 def _run_s(job: Job, steps: int) -> tuple[float, int]:
-    """Seconds and messages of a run of ``steps`` steps of each worker.
-
-    Raises:
-        RunError: the scheme cannot do without values.
-    """
+    """Seconds and messages of ``steps`` steps of each worker; ``RunError`` where the scheme needs values."""
     job = replace(job, max_iterations=steps)
     if job.scheme.name in SCHEMES and not why_not(job):
         with suppress(NotInLockstep):

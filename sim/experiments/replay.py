@@ -29,8 +29,8 @@ class Replayed:
     Attributes:
         run: as recorded.
         same_bits: whether the final parameters are equal bit for bit.
-        difference: by how much a score of the same models is off, at most; of a folder without step vectors
-            the relative difference of the final training loss. None where nothing was recorded.
+        difference: largest difference of a score of the same models; of a folder without step vectors the
+            relative difference of the final training loss. None where nothing was recorded.
     """
 
     run: Run
@@ -85,7 +85,6 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
 
 
 def _replay_run(job: Job, workload: Workload, task: Task, run: Run, validated: bool) -> Replayed:
-    """Replay one run, which has events; ``validated``: its folder holds predicted and measured runs."""
     programs = [job.program(rank) for rank in range(job.workers)]
     wanted = combinations(run.evaluations)
     models: dict[Combination, Tensor] = {}
@@ -111,18 +110,13 @@ def _replay_run(job: Job, workload: Workload, task: Task, run: Run, validated: b
 
 
 def _workers_of(run: Run, expected: int) -> int:
-    """How many workers a run had: as its step vectors say, else at least as many as have events."""
+    """Workers of a run by its step vectors, else at least as many as have events."""
     vectors = [len(evaluation.steps) for evaluation in run.evaluations if evaluation.steps]
     return vectors[0] if vectors else max(expected, *(event.worker + 1 for event in run.events))
 
 
 def _why_short(run: Run, validated: bool) -> str:
-    """Why a record ends before the workers do, and what can be replayed; empty where that is not known.
-
-    Args:
-        run: as recorded.
-        validated: whether the folder holds predicted and measured runs.
-    """
+    """Why a record ends before the workers do, and what can be replayed; "" if unknown."""
     if not run.reached_target:
         return ""
     if validated:

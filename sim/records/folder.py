@@ -1,7 +1,7 @@
 """Result folders: all runs of one command, written whole or not at all.
 
-See ``paceline.sim.records.run`` for what is in one. The same runs give the same bytes. While a command is
-under way, its folder holds the runs that are complete: ``paceline.sim.records.unfinished``.
+Contents: see ``paceline.sim.records.run``. The same runs give the same bytes. The folder of a command under
+way holds its complete runs: ``paceline.sim.records.unfinished``.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ if TYPE_CHECKING:
 SCENARIO_FILE: Final = "scenario.yaml"
 SUMMARY_FILE: Final = "summary.json"
 VALIDATION_FILE: Final = "validation.json"
-"""What ``paceline validate`` adds: a ``Comparison``."""
+"""Added by ``paceline validate``: a ``Comparison``."""
 PROFILE_FILE: Final = "profile.yaml"
-"""The factors that ``paceline validate`` predicted with."""
+"""Factors of a validation's prediction."""
 PROBES_FILE: Final = "probes.json"
-"""What these were fitted to, unless the command was given them."""
+"""Measurements that these were fitted to, unless the command was given the factors."""
 REPORT_FILE: Final = "report.html"
 """The page of a validation, in its folder."""
 PARTS_FOLDER: Final = "parts"
-"""What a command that is under way, or that was ended, has in its folder: a result folder for each run."""
+"""Holds a result folder for each run of a command that is under way or was interrupted."""
 INDEX_FILE: Final = "index.json"
-"""In the folder of parts: what they belong to."""
+"""In the folder of parts: their identity."""
 RUN_PART: Final = "run"
-"""Names of parts begin so, if they are results; others are trials of ``tune``."""
+"""Prefix of parts that are results; others are trials of ``tune``."""
 
 _NEEDED: Final = (SUMMARY_FILE, SCENARIO_FILE, METRICS_FILE, EVENTS_FILE)
 _ADDED: Final = (VALIDATION_FILE, PROFILE_FILE, PROBES_FILE)
-"""What a folder may hold besides, of the same runs."""
+"""Optional files of the same runs."""
 _OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, REPORT_FILE})
-"""What a result folder may hold; ``force`` deletes no folder that holds anything else."""
+"""Names in a result folder; ``force`` deletes no folder that holds anything else."""
 
 _NAMED: Final = 3
-"""Missing runs that a message names."""
+"""Most missing runs named in a message."""
 MAX_SUMMARY_BYTES: Final = 64 * 2**20
-"""A longer summary is not read."""
+"""Largest summary that is read."""
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
-"""A longer resolved scenario is not read."""
+"""Largest resolved scenario that is read."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
-"""What is in the folder ``report-files`` that a report leaves beside itself."""
+"""Names in the folder ``report-files`` beside a report."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """A result folder, read.
+    """The contents of a result folder.
 
     Attributes:
         summary: ``summary.json``.
@@ -76,8 +76,8 @@ class Results:
             (NaN where there is none) and the step vector.
         events: one row per operation: label, seed, source and the fields of ``Event``.
         scenario: the resolved scenario's text.
-        validation: what ``paceline validate`` has left of its comparison; None in a folder of anything else.
-        missing: which runs of the scenario are not there, as a sentence; "" where all are.
+        validation: the comparison of ``paceline validate``; None in any other folder.
+        missing: a sentence about the scenario's missing runs; "" if none.
     """
 
     summary: Summary
@@ -102,14 +102,14 @@ def write_results(
     """Write a result folder and return its summary.
 
     Args:
-        folder: where; its parents are made. An empty folder is taken as it is.
+        folder: to write, with its parents; it may exist if empty.
         scenario_yaml: the resolved scenario.
         scenario_name: goes into the summary.
         runs: all runs of the command.
-        force: replace a result folder that is there.
-        tuning: what the schemes chose before the runs, if anything.
+        force: replace an existing result folder.
+        tuning: the schemes' choices before the runs, if any.
         trace: add ``trace.json``, see ``paceline.sim.records.formats.trace``.
-        facts: label -> what is known of a scheme apart from its runs.
+        facts: label -> facts about a scheme apart from its runs.
         added: name -> text of other files of the same runs.
 
     Raises:
@@ -140,20 +140,16 @@ def check_free(folder: Path, force: bool = False) -> None:
         if name == PARTS_FOLDER:
             return is_unfinished(folder)
         if not ((folder / SUMMARY_FILE).is_file() or is_unfinished(folder)):
-            return False  # a scenario.yaml with no results beside it is somebody's own
+            return False  # a scenario.yaml without results is the user's own
         return name in _OURS or _is_figures(folder / name)
 
     check_replaceable(folder, force, is_ours, "no result of ours")
 
 
 def check_replaceable(folder: Path, force: bool, is_ours: Callable[[str], bool], foreign: str) -> None:
-    """Refuse to write to a folder that is taken.
+    """Refuse to write to a folder that is taken: not empty, unless ``force`` and all its names are ours.
 
-    Args:
-        folder: where results shall go; an empty one is taken as it is.
-        force: whether what is there may be replaced, if all of it is ours.
-        is_ours: whether a name in it is.
-        foreign: what something else is called.
+    ``foreign``: how to call anything else.
 
     Raises:
         InputError: it is taken, or a file, or cannot be looked into.
@@ -180,17 +176,17 @@ def _is_figures(path: Path) -> bool:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether a command that is under way, or that was ended, keeps its complete runs in ``folder``."""
+    """Whether ``folder`` keeps complete runs of a command that is under way or was interrupted."""
     return (folder / PARTS_FOLDER / INDEX_FILE).is_file()
 
 
 def lacks_page(folder: Path) -> bool:
-    """Whether a folder is one of ``paceline validate`` that was ended before it had written its page."""
+    """Whether a folder is one of ``paceline validate`` that was interrupted before it wrote its page."""
     return is_file(folder / VALIDATION_FILE) and not os.path.lexists(folder / REPORT_FILE)
 
 
 def read_results(folder: Path) -> Results:
-    """Read a result folder; of one that is not finished, the runs that are complete.
+    """Read a result folder; of an unfinished one, the complete runs.
 
     Raises:
         InputError: it is missing, no result folder, damaged, or written by another version.
@@ -204,9 +200,9 @@ def read_results(folder: Path) -> Results:
 
 
 def _find_missing_runs(planned: PlannedRuns | None, runs: Sequence[RunRow]) -> str:
-    """Say which planned runs are not there; "" where all are, or where none are known to be planned.
+    """A sentence about planned runs that are missing; "" if none, or if no plan is known.
 
-    With ``repeats: auto`` every scheme has to have the seeds that one of them has.
+    With ``repeats: auto`` every scheme needs all seeds that any scheme has.
     """
     if planned is None:
         return ""
@@ -245,9 +241,9 @@ def _read_results(folder: Path) -> Results:
     verify_checksums(folder, _NEEDED, _ADDED)
     try:
         return _renewed(_read_files(folder))
-    except (InputError, MemoryError):  # which is this machine's
+    except (InputError, MemoryError):
         raise
-    except Exception as error:  # whatever parsers make of files that are odd, though they were written so
+    except Exception as error:  # parsers raise many kinds
         why = one_line(str(error), 200) or type(error).__name__
         raise InputError(f"{folder} is damaged: {why}; make these results again") from error
 
@@ -269,7 +265,7 @@ def _read_files(folder: Path) -> Results:
 
 
 def read_validation(folder: Path) -> Comparison | None:
-    """The comparison that ``paceline validate`` has left in a folder; None where there is none.
+    """The comparison that ``paceline validate`` has left in a folder; None if there is none.
 
     Raises:
         InputError: it cannot be read, or is damaged.
@@ -313,14 +309,14 @@ def _join_parts(folder: Path) -> Results:
 
 
 def describe_caveat(folder: Path) -> str:
-    """Say in a sentence why a folder that can be read is to be taken with care; "" where nothing is wrong."""
+    """A sentence about why to be careful with a readable folder; "" if nothing is wrong."""
     if not (folder / SUMMARY_FILE).is_file():
         return f"{folder} is not finished: these are the runs that are complete"
     return ""
 
 
 def _renewed(results: Results) -> Results:
-    """The results with a summary of today's, where it lacks what that has."""
+    """Rebuild a summary of an older version that lacks today's columns."""
     summary = results.summary
     if all("bytes_to_target" in row for row in summary["summary"]):
         return results
@@ -334,7 +330,6 @@ def _renewed(results: Results) -> Results:
 
 
 def _facts_in(summary: Summary) -> dict[str, SchemeFacts]:
-    """Label -> what a summary says of a scheme apart from its runs."""
     return {
         row["label"]: SchemeFacts(does=row["does"], bounds=row.get("bounds"), memory=row.get("memory"))
         for row in summary["summary"]

@@ -1,4 +1,4 @@
-"""What records take from the text of a resolved scenario: workers, target, what carries the bytes."""
+"""Facts that records take from a resolved scenario's text: workers, target, transport."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _T = TypeVar("_T")
 
 
 class TransportRecord(TypedDict):
-    """What carries the bytes, in the model or for real.
+    """The transport of a run, simulated or real.
 
     Attributes:
         name: ``ideal``, ``gloo`` or ``nccl``; None: a version before there were transports.
         all_reduce: the algorithm of a whole model among all workers.
-        not_validated: what of the scenario no measurement of this transport covers, as phrases.
+        not_validated: parts of the scenario that no measurement of this transport covers, as phrases.
     """
 
     name: str | None
@@ -42,7 +42,7 @@ class Goal(TypedDict):
 
 
 class PlannedRuns(NamedTuple):
-    """Labels of the schemes, the first seed, and how many of them each has; None: the runs decide."""
+    """Labels of the schemes, the first seed, and repeats of each; None: the runs decide."""
 
     labels: tuple[str, ...]
     first_seed: int
@@ -50,14 +50,7 @@ class PlannedRuns(NamedTuple):
 
 
 class ScenarioFacts(NamedTuple):
-    """What summaries take from a resolved scenario; None for what it does not say.
-
-    Attributes:
-        target: its metric as evaluations name it.
-        transport: what carries the bytes.
-        proxy: what the trained model stands for, as a sentence, if for another one.
-        planned: its runs.
-    """
+    """Facts of a resolved scenario for summaries; None where it does not say."""
 
     target: Goal | None
     transport: TransportRecord | None
@@ -66,7 +59,7 @@ class ScenarioFacts(NamedTuple):
 
 
 def read_facts(scenario_yaml: str) -> ScenarioFacts:
-    """What the text of a resolved scenario says.
+    """Read the facts of a resolved scenario's text.
 
     Raises:
         InputError: it is no YAML.
@@ -81,7 +74,6 @@ def read_facts(scenario_yaml: str) -> ScenarioFacts:
 
 
 def _read(read: Callable[[Any], _T], document: Any) -> _T | None:
-    """What a resolved scenario says; None where it is of a form that does not say it."""
     try:
         return read(document)
     except (AttributeError, TypeError, KeyError, ValueError, StopIteration, InputError):
@@ -95,7 +87,7 @@ def _planned(document: Any) -> PlannedRuns:
 
 
 def describe_proxy(document: Any) -> str | None:
-    """What the model that a scenario trains stands for, as a sentence, if for another one; else None."""
+    """A sentence about the model that the trained one stands for; None if for itself."""
     return _read(_proxy, document)
 
 
@@ -128,7 +120,7 @@ def _transport(document: Any) -> TransportRecord:
     cluster, collectives = document["cluster"], document["collectives"]
     name, workers = cluster["network"]["transport"], int(cluster["workers"])
     all_reduce = all_reduce_of(collectives)
-    if all_reduce == "auto":  # of a real run, whose library chooses
+    if all_reduce == "auto":  # a real run, whose library chooses
         all_reduce = "gloo_ring" if name == "gloo" else "its own choice"
     payload = document["workload"].get("payload")
     missing = []
@@ -141,7 +133,7 @@ def _transport(document: Any) -> TransportRecord:
 
 
 def all_reduce_of(collectives: Mapping[str, Any], label: str | None = None) -> str:
-    """Which all-reduces a resolved scenario's ``collectives`` name, of one scheme or of all."""
+    """Names of the all-reduces in a resolved scenario's ``collectives``, of one scheme or of all."""
     chosen, wanted = collectives.get("chosen") or {}, str(collectives["all_reduce"])
     if isinstance(chosen, str):
         return chosen
@@ -160,7 +152,6 @@ def sums_inside_of(collectives: Mapping[str, Any], label: str) -> str | None:
 
 
 def _latencies_s(settings: object) -> Iterator[float]:
-    """All latencies that stand in a network's settings."""
     if isinstance(settings, tuple):
         for each in settings:
             yield from _latencies_s(each)

@@ -1,11 +1,10 @@
-"""Summaries of a set of runs: per run, per scheme over its repeats, and who won.
+"""Summaries of a set of runs: per run, per scheme over its repeats, and the winner.
 
-A run that never reached the target counts as infinitely late, so that it is never dropped: a scheme has a
-median time if most of its repeats got there. Runs without a target are compared by their time per step; one
-that did not complete its steps counts as infinitely slow. Two schemes are compared on the seeds that they
-share, which saw the same data and the same stragglers, so that ratios vary less than times; the winner, the
-order of the others and all factors are of these ratios (``verdict``, which also says in a sentence what they
-support). Intervals are those of ``intervals``.
+A run that never reached the target counts as infinitely late and is never dropped: a scheme has a median time
+if most of its repeats got there. Runs without a target are compared by their time per step; one that did not
+complete its steps counts as infinitely slow. Two schemes are compared on their common seeds, with the same
+data and stragglers, so that ratios vary less than times; the winner, the order of the others and all factors
+are of these ratios (``verdict``, which also words what they support). Intervals are those of ``intervals``.
 
 Everything here is plain JSON: ``None`` where a number is missing or not finite, never NaN.
 """
@@ -26,16 +25,16 @@ from .scenario_facts import Goal, TransportRecord
 from .verdict import Tried, Value, Verdict, find_verdict
 
 SUMMARY_VERSION: Final = 3
-"""Of ``summary.json``; changes when an older reader would misunderstand it."""
+"""Version of ``summary.json``; changes when an older reader would misunderstand it."""
 
 UNEVEN: Final = 2.0
-"""Steps of the fastest worker over those of the slowest beyond which a mean step names no winner."""
+"""Ratio of the fastest worker's steps to the slowest one's beyond which a mean step names no winner."""
 
 
 class Shares(TypedDict):
     """Seconds per worker; add up to the wall clock.
 
-    ``idle``: after the first was through, where they do not keep step; absent where there is none.
+    ``idle``: after the first worker was done, where they do not keep step; absent where there is none.
     """
 
     compute: float
@@ -45,14 +44,14 @@ class Shares(TypedDict):
 
 
 class MachineRow(TypedDict):
-    """Where a worker ran, as in ``paceline.sim.records.run.Machine``."""
+    """Machine of a worker, as in ``paceline.sim.records.run.Machine``."""
 
     host: str
     clock_error_s: float | None
 
 
 class RowCounts(TypedDict):
-    """How many rows a run has in each table of the folder."""
+    """Numbers of a run's rows in each table of the folder."""
 
     evaluations: int
     operations: int
@@ -64,7 +63,7 @@ class RunRow(TypedDict):
     ``final``: the last scores, None for a metric that the task lacks; ``digest``, ``exchanges``,
     ``bracket_s``, ``engine``, ``engine_reason``, ``left_out``, ``pace``: see ``Run``, and for ``step_s``,
     ``step_shares``, ``average_s`` ``Pace``; these and ``rows`` are absent in older folders, and ``rows`` in
-    bundles. ``leaves_out``: what ``step_s`` does not count, as phrases.
+    bundles. ``leaves_out``: costs that ``step_s`` does not count, as phrases.
     """
 
     scheme: str
@@ -97,25 +96,25 @@ class RunRow(TypedDict):
 
 
 Cost = Literal["compute", "waiting", "latency", "bandwidth", "software"]
-"""What the time of a run goes back to; see ``Bounds``."""
+"""Causes of a run's time; see ``Bounds``."""
 
 
 class Bounds(TypedDict):
-    """What a scheme's time goes back to: shares of its wall clock that add up to 1.
+    """Causes of a scheme's time: shares of its wall clock that add up to 1.
 
     A tenth less of a cost makes the run shorter by a tenth of its share, as long as that cost still counts.
 
     Attributes:
-        compute: the gradients, as an undisturbed worker computes them.
-        waiting: what slow workers and slow moments add to that.
-        latency: latencies of messages.
-        bandwidth: their bytes.
+        compute: gradients on an undisturbed worker.
+        waiting: added by slow workers and slow moments.
+        latency: of messages.
+        bandwidth: for the bytes of messages.
         software: overheads of messages and of waking up.
         waits_for: ranks that are always slow,
-        slow_workers: and their part of ``waiting``; the rest is for whoever is late.
-        step_s: elapsed time over the mean number of steps that workers did in it.
-        steps: how many steps were followed.
-        random: something in the time of a step is.
+        slow_workers: and their part of ``waiting``; the rest is for momentary stragglers.
+        step_s: elapsed time over the workers' mean number of steps in it.
+        steps: number of steps followed.
+        random: whether the time of a step is random.
     """
 
     compute: float
@@ -131,13 +130,10 @@ class Bounds(TypedDict):
 
 
 class MemoryRecord(TypedDict):
-    """What each device of a worker holds at most, as the scheme declares it.
+    """Peak memory of each device of a worker, as the scheme declares it.
 
-    Attributes:
-        total_bytes: the sum of the parts.
-        parts: bytes by name: parameters, gradients and so on.
-        left_out: what is not counted, as phrases.
-        limit_bytes: what the device has; None where the scenario does not say it.
+    ``parts``: bytes by name, parameters, gradients and so on; ``left_out``: uncounted parts, as phrases;
+    ``limit_bytes``: the device's memory, None where the scenario does not say it.
     """
 
     total_bytes: float
@@ -147,9 +143,9 @@ class MemoryRecord(TypedDict):
 
 
 class SchemeFacts(TypedDict):
-    """What is known of a scheme apart from its runs.
+    """Facts about a scheme apart from its runs.
 
-    ``does``: what it does, in a sentence. ``bounds``, ``memory``: None where they are not known.
+    ``does``: a sentence about its purpose. ``bounds``, ``memory``: None where unknown.
     """
 
     does: str
@@ -163,22 +159,22 @@ class SchemeSummary(TypedDict):
     Attributes:
         runs, reached, diverged, partial: numbers of repeats.
         at_least_s, at_least_steps, at_least_bytes: lower bounds on the median time, steps and bytes to the
-            target where these are unknown because runs ended too early; None where they are known, or
-            where most repeats diverged.
+            target where these are unknown because runs ended too early; None where they are known, or where
+            most repeats diverged.
         step_s: of runs, infinite where one did not complete; absent in older folders.
-        step_shares, average_s: of each worker: its part of all steps, and the time from one of its averages
-            to the next; means of the runs. Absent in older folders.
-        leaves_out: what ``step_s`` does not count, as phrases; absent in older folders.
-        ratio_to_best: time to target over the winner's: median over the seeds that both have. Without a
-            target the same of ``step_s``.
-        wins: on how many of the seeds that all schemes share this one was first; a tie is shared.
+        step_shares, average_s: of each worker: its part of all steps, and the time between its averages;
+            means over runs. Absent in older folders.
+        leaves_out: costs that ``step_s`` does not count, as phrases; absent in older folders.
+        ratio_to_best: time to target over the winner's: median over their common seeds. Without a target the
+            same of ``step_s``.
+        wins: number of the seeds common to all schemes on which this one was first; a tie is shared.
         p_win: chance to be first on one more seed (``verdict.chance_to_win``); None with few repeats.
-        steps_to_target, bytes_to_target: medians of the evaluation that met the target: its step, and what
-            all workers had sent by then; None like the median time.
-        score_at_equal_time, score_at_equal_bytes: where ``Summary.equal`` says; None where it does not.
+        steps_to_target, bytes_to_target: medians of the evaluation that met the target: its step, and all
+            workers' bytes by then; None like the median time.
+        score_at_equal_time, score_at_equal_bytes: at the points of ``Summary.equal``; None without them.
         wall_clock_s, iterations, bytes_sent, time_s: means.
         does, bounds, memory: see ``SchemeFacts``; absent in older folders, ``bounds`` also where runs were
-            measured. What else may be absent there is computed when they are read.
+            measured. Other keys absent there are computed when they are read.
     """
 
     scheme: str
@@ -213,20 +209,17 @@ class SchemeSummary(TypedDict):
 
 
 class Lead(TypedDict):
-    """By what factor the winner is faster than the second: its ``ratio_to_best``."""
+    """Factor by which the winner is faster than the second: its ``ratio_to_best``."""
 
     second: str
     factor: Interval
 
 
 class TuningTrial(TypedDict):
-    """One run of the tuning, before the comparison.
+    """One tuning run, before the comparison.
 
-    Attributes:
-        values: by key, as in ``tune``.
-        seed: of this run; no run of the comparison has it.
-        time_to_target_s: None if it did not get there.
-        score: of ``Tuned.metric``, at its end.
+    ``values``: by key, as in ``tune``; ``seed``: no run of the comparison has it; ``time_to_target_s``: None
+    if it did not reach the target; ``score``: final value of ``Tuned.metric``.
     """
 
     values: dict[str, Value]
@@ -236,13 +229,13 @@ class TuningTrial(TypedDict):
 
 
 class Tuned(TypedDict):
-    """What one scheme chose.
+    """The tuning of one scheme.
 
     Attributes:
         label: of the scheme.
         chosen: the values with the best mean time to target over the trials' seeds; if none reaches it on
             all of them, the best mean score.
-        at_edge: keys whose value is the smallest or largest that there was to choose from.
+        at_edge: keys whose chosen value is the smallest or largest candidate.
         metric: the score that decides where no values reach the target on every seed.
         trials: all of them, in order.
     """
@@ -257,19 +250,20 @@ class Tuned(TypedDict):
 class Summary(TypedDict):
     """The JSON object of ``simulate`` and ``realrun``, and of ``summary.json``.
 
-    If both simulated and measured runs are there, what is not per row is about the source of the first run.
+    If it has both simulated and measured runs, keys that are not per row are about the source of the first
+    run.
 
     Attributes:
-        winner: the label of who is first (``paceline.sim.records.verdict``), by time per step if there is
-            no target; None if nobody arrives, or if time per step alone names none. Whether that is settled,
-            ``verdict`` says.
+        winner: the label of the first (``paceline.sim.records.verdict``), by time per step if there is no
+            target; None if none arrives, or if time per step alone names none. ``verdict`` says whether that
+            is settled.
         verdict: absent in older folders; ``paceline.sim.records.folder`` adds it when it reads them.
         lead: of the winner over the second; None where there are no two.
         paired: number of seeds that all schemes share.
-        equal: where scores are compared at equal time and at equal bytes; None where nothing was scored.
-        tuning: what the schemes chose, where the scenario has ``tune``.
-        transport: what carried the bytes; absent in older folders.
-        proxy: what the trained model stood for, as a sentence; absent where it stood for itself.
+        equal: points of comparison at equal time and at equal bytes; None where nothing was scored.
+        tuning: the schemes' choices, where the scenario has ``tune``.
+        transport: of the bytes; absent in older folders.
+        proxy: a sentence about the model that the trained one stood for; absent where it stood for itself.
     """
 
     version: int
@@ -310,7 +304,6 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
 
 
 def _tried(tuned: Tuned) -> list[Tried]:
-    """The values that a scheme has not chosen."""
     trials: dict[str, list[TuningTrial]] = {}
     for trial in tuned["trials"]:
         if trial["values"] != tuned["chosen"]:
@@ -325,13 +318,13 @@ def mean_time_s(trials: Iterable[TuningTrial]) -> float:
 
 
 def unevenness(shares: Sequence[float | None]) -> float:
-    """Steps of the fastest worker over those of the slowest, 1 where nothing is known."""
+    """Ratio of the fastest worker's steps to the slowest one's, 1 if unknown."""
     there = [share for share in shares if share is not None]
     return 1.0 if not there else max(there) / min(there) if min(there) > 0 else float("inf")
 
 
 def is_uneven(row: SchemeSummary) -> bool:
-    """Whether its workers do so unlike numbers of steps that time per step alone names it no winner."""
+    """Whether its workers' numbers of steps differ too much for time per step alone to name it the winner."""
     return unevenness(row.get("step_shares", [])) > UNEVEN
 
 
@@ -341,7 +334,7 @@ def is_by_step(summary: Summary) -> bool:
 
 
 def race_s(run: RunRow, by_step: bool) -> float:
-    """What schemes are compared by, infinite for a run that did not get there."""
+    """The time that decides between schemes, infinite for a run that did not get there."""
     if by_step:
         older_s = run["wall_clock_s"] / run["iterations"] if run["iterations"] else None
         step_s = run.get("step_s", older_s)
@@ -350,7 +343,7 @@ def race_s(run: RunRow, by_step: bool) -> float:
 
 
 def num_paired(summary: Summary, source: Source) -> int:
-    """How many seeds all schemes of a source share."""
+    """Number of seeds common to all schemes of a source."""
     seeds: dict[str, set[int]] = {}
     for run in summary["runs"]:
         if run["source"] == source:
@@ -362,9 +355,8 @@ def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[Sc
     """Rows of one source, best first: the winner, then by ratio to it; those without a time come last.
 
     Equal ratios are in the order of median times; those without a time in that of how often they got there.
-    Where there was no target, times are those of a step.
-    ``winner``, the label of who is first, may be slower by its median time than one that ties with it, if a
-    third beats that one.
+    Without a target, times are those of a step. ``winner``, a label, may have a larger median time than a
+    scheme that ties with it, if a third beats that one.
     """
 
     rows = list(rows)
@@ -375,7 +367,7 @@ def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[Sc
         median = row["time_to_target_s"]["median"]
         if by_step and ratio is not None:
             median = row["step_s"]["median"]
-        # A ratio below 1 is one of a circle, in which the smallest median time decided.
+        # A ratio below 1 occurs in a circle of wins, decided by the smallest median time.
         behind = math.inf if ratio is None else max(ratio, 1.0)
         time_s = math.inf if median is None else median
         late = 0.0 if median is None else behind

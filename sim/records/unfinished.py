@@ -1,9 +1,8 @@
-"""Runs that are kept one by one while a command is under way, so that it can go on after any death.
+"""Complete runs of a command under way, kept one by one so that it can resume after any death.
 
-The result folder of an unfinished command holds ``parts/``: ``index.json``, which says what the parts belong
-to, and a result folder for each run that is complete, written whole or not at all, with its checksums. When
-all runs are there, the results take the place of everything; their bytes do not depend on how often the
-command was ended.
+The result folder of an unfinished command holds ``parts/``: ``index.json``, which identifies the command, and
+a result folder for each complete run, written whole or not at all, with its checksums. When all runs are
+there, the results replace everything; their bytes do not depend on how often the command was interrupted.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from .run import Run
 from .summary import SUMMARY_VERSION, SchemeFacts, Tuned
 
 PartKind = Literal["run", "trial"]
-"""Runs are results; trials are what ``tune`` has tried before them."""
+"""Runs are results; trials were tried before them by ``tune``."""
 
 _PART: Final = re.compile(r"(run|trial)-[0-9]+")
 
 
 @dataclass(frozen=True)
 class Index:
-    """What the parts of a folder belong to; they serve a command for which all of it is the same.
+    """Identity of a folder's parts; they serve only a command that agrees in all of it.
 
     Attributes:
         version: of the records.
         code: see ``code_version``.
-        command: what runs, and where: ``simulate on cpu``.
+        command: with its device: ``simulate on cpu``.
         force: whether the command was allowed to replace older results.
         scenario: the text of the resolved scenario, before ``tune``.
     """
@@ -65,11 +64,11 @@ class Parts:
         folder: where they are kept; None: nowhere.
         scenario: the text of the resolved scenario; "" where nothing is kept.
         scenario_name: goes into the records.
-        kept: those that an earlier start of the command has left, by kind and number.
-        index: what they belong to; None where nothing is kept.
-        say: called with what the user should know.
-        tuning: what the schemes chose before the runs, which keep it with them.
-        facts: label -> what is known of a scheme apart from its runs, which keep it with them.
+        kept: runs left by an earlier start of the command, by kind and number.
+        index: identity of the parts; None where nothing is kept.
+        say: called with messages for the user.
+        tuning: the schemes' choices before the runs, kept with them.
+        facts: label -> facts about a scheme apart from its runs, kept with them.
     """
 
     folder: Path | None
@@ -83,16 +82,16 @@ class Parts:
 
     @property
     def num_runs(self) -> int:
-        """How many runs an earlier start has left."""
+        """Number of runs left by an earlier start."""
         return sum(kind == "run" for kind, _ in self.kept)
 
     def find(self, kind: PartKind, number: int, label: str, seed: int) -> Run | None:
-        """Return a run that is there already, if it is the one of this label and seed."""
+        """Return the kept run of this label and seed, if there is one."""
         run = self.kept.get((kind, number))
         return run if run is not None and (run.label, run.seed) == (label, seed) else None
 
     def keep(self, kind: PartKind, number: int, run: Run) -> None:
-        """Keep a run that is complete; one that failed is made again.
+        """Keep a complete run; one that failed is made again.
 
         Raises:
             InputError: it cannot be written, or something else has taken the place of the folder.
@@ -114,7 +113,7 @@ class Parts:
 
     @property
     def stands(self) -> bool:
-        """Whether the folder is there, and is still that in which the command was begun."""
+        """Whether the folder exists, and is still the one in which the command was begun."""
         if self.folder is None or self.index is None:
             return False
         try:
@@ -123,9 +122,9 @@ class Parts:
             return False
 
     def check_not_replaced(self) -> None:
-        """Refuse to write where something else stands in the place of the folder.
+        """Refuse to write where something else has taken the place of the folder.
 
-        To be called before results take its place, too.
+        Call it before results take its place, too.
 
         Raises:
             InputError: something else is there, which they would replace.
@@ -159,13 +158,10 @@ def open_parts(
     resolve: Callable[[], str],
     say: Callable[[str], None],
 ) -> Iterator[Parts]:
-    """Keep the runs of a command in ``out``, and go on with those that it has left there before.
+    """Keep the runs of a command in ``out``, and resume with those that it has left there before.
 
     No other command writes to ``out`` meanwhile. Where no run has become complete, nothing is left.
-
-    Args:
-        out: the result folder.
-        command, scenario_name, force, fits, resolve, say: as for ``begin_parts``.
+    Arguments are as for ``begin_parts``.
 
     Raises:
         InputError: ``out`` is in use, is taken, or holds unfinished runs of something else.
@@ -191,7 +187,7 @@ def begin_parts(
     resolve: Callable[[], str],
     say: Callable[[str], None],
 ) -> Parts:
-    """Make ``out``, which this process has claimed, a place for the complete runs of a command.
+    """Prepare ``out``, claimed by this process, for the complete runs of a command.
 
     Args:
         out: the result folder.
@@ -199,8 +195,8 @@ def begin_parts(
         scenario_name: goes into the records.
         force: whether results, or runs of another command, may be replaced.
         fits: whether a resolved scenario is that of this command.
-        resolve: makes the text of the resolved scenario; called where there is nothing to go on with.
-        say: called with what the user should know of damaged runs.
+        resolve: makes the text of the resolved scenario; called where there is nothing to resume.
+        say: called with messages about damaged runs.
 
     Returns:
         The runs that an earlier start of the same command has left there, if any.
@@ -221,7 +217,7 @@ def begin_parts(
         was_there = out.exists()
         try:
             _begin(folder, index)
-        except InputError:  # a full disk, say
+        except InputError:  # for example a full disk
             if not was_there:
                 _remove_empty(out)
             raise
@@ -241,8 +237,8 @@ def has_parts(out: Path) -> bool:
 
 
 def forget_parts(parts: Parts, was_there: bool) -> None:
-    """Undo ``begin_parts``; its folder goes where it was not there before and nothing else is in it."""
-    if parts.folder is not None and parts.stands:  # else something is in its place: results, say
+    """Undo ``begin_parts``; a folder that was not there before goes too if it is empty."""
+    if parts.folder is not None and parts.stands:  # else something has replaced it, such as results
         remove(parts.folder)
         if not was_there:
             _remove_empty(parts.folder.parent)
@@ -255,11 +251,11 @@ def _remove_empty(folder: Path) -> None:
 
 @cache
 def code_version() -> str:
-    """Name the code that decides about the bits of a run: a hash of Paceline's, the versions of libraries."""
+    """Identify the code that decides the bits of a run: a hash of Paceline's, the versions of libraries."""
     package = Path(__file__).parents[2]
     code = hashlib.sha256()
     for room in ("sim", "realrun"):
-        top = (package / room).resolve()  # in a checkout it is a link
+        top = (package / room).resolve()  # a link in a checkout
         for path in sorted(top.rglob("*.py")):
             code.update(path.relative_to(top).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return f"{code.hexdigest()[:12]}, torch {version('torch')}, numpy {version('numpy')}"
@@ -280,7 +276,7 @@ def _format(index: Index) -> bytes:
 
 
 def _read_index(out: Path, force: bool) -> Index | None:
-    """What the runs in ``out`` belong to; None where there are none, or where they may be replaced unread."""
+    """Identity of the runs in ``out``; None if there are none, or if they may be replaced unread."""
     if not result_folder.is_unfinished(out):
         return None
     folder = out / result_folder.PARTS_FOLDER
@@ -296,7 +292,6 @@ def _read_index(out: Path, force: bool) -> Index | None:
 
 
 def _find_difference(index: Index, command: str, fits: Callable[[str], bool]) -> str:
-    """Say what keeps a command from going on with the runs of another; "" where nothing does."""
     if index.version != SUMMARY_VERSION:
         return f"are records of version {index.version}, and this program writes {SUMMARY_VERSION}"
     if index.command != command:
@@ -309,7 +304,7 @@ def _find_difference(index: Index, command: str, fits: Callable[[str], bool]) ->
 def _read_parts(folder: Path, index: Index, say: Callable[[str], None]) -> dict[tuple[PartKind, int], Run]:
     kept: dict[tuple[PartKind, int], Run] = {}
     for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):  # the claim is ours, so whoever was writing it is dead
+        if path.name.startswith("."):  # the claim is ours, so its writer is dead
             remove(path)
         if not _PART.fullmatch(path.name):
             continue

@@ -1,1 +1,1 @@
-"""Bytes on their way: transfers, streams and collectives on the links of a network, in virtual time."""
+"""Traffic in virtual time: transfers, streams and collectives on the links of a network."""

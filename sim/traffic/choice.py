@@ -1,4 +1,4 @@
-"""Which algorithm a collective takes, and on which of its members' hosts."""
+"""The choice of a collective's algorithm, and the order of its members' hosts."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from ..program.encoding import Encoded, message_bytes, shard_bytes
 from .placing import place, price_s
 
 BY_PRICE: Final = "fastest_for_each"
-"""The algorithm of a collective is what ``fastest`` finds for its size and group."""
+"""Choose the algorithm that ``fastest`` finds for a collective's size and group."""
 
 _HIERARCHICAL: Final = "hierarchical"
 
 MAX_FLOWS: Final = 20_000
-"""A collective of more blocks that share links with each other is not priced where another one is."""
+"""Most blocks sharing links of a collective that is priced where an alternative exists."""
 
 Payloads = dict[tuple[tuple[int, ...], Sites, int], str]
-"""Members site by site, how many of them each site has, the bytes of their payload -> the algorithm."""
+"""Members site by site, members per site, and bytes of their payload -> the algorithm."""
 
 _prices: dict[tuple[Any, ...], str] = {}
 """Choices of this process: networks are built anew for each run."""
@@ -43,11 +43,11 @@ _prices: dict[tuple[Any, ...], str] = {}
 class Algorithms:
     """The algorithms of one scheme's collectives, where there is a choice.
 
-    What they are for is ``all_reduce``, ``shares`` (reduce-scatters and all-gathers) or ``broadcast``.
+    Purposes are ``all_reduce``, ``shares`` (reduce-scatters and all-gathers) or ``broadcast``.
 
     Attributes:
-        names: what it is for -> the algorithm, or ``BY_PRICE``, as for what is absent.
-        taken: what it was for -> the algorithms that have been taken.
+        names: purpose -> the algorithm, or ``BY_PRICE``, as for absent ones.
+        taken: purpose -> the algorithms used so far.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class Choice:
     """The algorithms of a job's collectives.
 
     Attributes:
-        transport: what carries them.
+        transport: of the collectives.
         all_reduce: the algorithm of all-reduces, or a user's function; ``auto``: the transport's choice.
-        chosen: what ``auto`` stands for.
-        model: how messages travel; on its steady network ``auto`` is priced.
-        bytes_per_parameter: of values on the wire.
+        chosen: meaning of ``auto``.
+        model: how messages travel; ``auto`` is priced on its steady network.
+        bytes_per_parameter: on the wire.
     """
 
     transport: TransportRules
@@ -76,7 +76,7 @@ class Choice:
     def collective_of(
         self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
     ) -> tuple[Collective, tuple[int, ...]]:
-        """A collective among ``members``, and who plays which rank of it.
+        """A collective among ``members``, and its members in the order of its ranks.
 
         Raises:
             SchemeError: the root of a broadcast is not one of the members.
@@ -94,15 +94,15 @@ class Choice:
         return algorithm.build(sites, num_bytes), order
 
     def name_of_all_reduce(self, members: tuple[int, ...], num_bytes: int) -> str:
-        """The algorithm of an all-reduce of a payload among ``members``."""
+        """Name of the algorithm of an all-reduce among ``members``."""
         return self._algorithm("all_reduce", *self.by_site(members), num_bytes).name
 
     def candidates(self, what: str) -> dict[str, Builder]:
-        """The algorithms of which ``auto`` takes one, by name."""
+        """The algorithms from which ``auto`` chooses, by name."""
         return {name: each.build for name, each in algorithms(what, self._library).items()}
 
     def by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
-        """``members``, site by site, and how many of them each of these sites, or of its nodes, has."""
+        """``members`` sorted by site, and how many each site, or each node of a site, has."""
         if members not in self._by_site:
             self._by_site[members] = self._sort_by_site(members)
         return self._by_site[members]
@@ -123,7 +123,6 @@ class Choice:
         return "gloo" if self.all_reduce == "gloo_ring" and not self.transport.name else self.transport.name
 
     def _payload(self, operation: ops.Operation[Any], n: int) -> tuple[str, int]:
-        """What an operation asks for, and the bytes of its payload in all."""
         match operation:
             case ops.AllReduce(value=value):
                 return "all_reduce", message_bytes(value, self.bytes_per_parameter)
@@ -135,7 +134,7 @@ class Choice:
             case ops.AllGather(value=value):
                 return "all_gather", n * value.numel() * value.element_size()
             case ops.AllGatherShards(value=value, length=length):
-                if isinstance(value, Encoded) or self._library == "gloo":  # which pads shards
+                if isinstance(value, Encoded) or self._library == "gloo":  # gloo pads shards
                     return "all_gather", n * shard_bytes(value, length, n, self.bytes_per_parameter)
                 return "all_gather", round(length * self.bytes_per_parameter)
         return "barrier", 0
@@ -153,7 +152,6 @@ class Choice:
         return candidates[self._take(what, order, sites, num_bytes)]
 
     def _take(self, what: str, order: tuple[int, ...], sites: Sites, num_bytes: int) -> str:
-        """The name of what was chosen, else of the fastest by price."""
         what = "shares" if what in ("reduce_scatter", "all_gather") else what
         taken, key = self.chosen.taken.setdefault(what, {}), (order, sites, num_bytes)
         if key not in taken:
@@ -171,17 +169,17 @@ def fastest(
     members: tuple[int, ...],
     model: TransferModel,
 ) -> str:
-    """The name of the algorithm that ``price_s`` says is the fastest by itself; of equals the first.
+    """Name of the algorithm that is fastest alone by ``price_s``; of equals the first.
 
-    By itself is on tuned hosts with fair queues, as if all members joined at once: a guess where a scheme is
-    followed to choose among them (``experiments.choice``).
+    It is priced on tuned hosts with fair queues, as if all members joined at once: a guess where a scheme is
+    simulated to choose among them (``experiments.choice``).
 
     Args:
-        candidates: that do the same, by name; what is made of sites does not count where there is one only.
-        sites: how many members there are in each site, in the order of ``members``.
+        candidates: for one purpose, by name; those made for sites do not count where there is only one.
+        sites: members per site, in the order of ``members``.
         num_bytes: of the payload.
         members: hosts.
-        model: of which the steady part counts.
+        model: only its steady part counts.
     """
     network = model.network
     pairs = ((a, b) for a in members for b in members if a != b)
@@ -198,7 +196,7 @@ def fastest(
         plain = replace(model, network=network.steady, queue="fair", tcp=None)
         links = plain.equal_links if len(members) == network.num_hosts else None
         rounds = None if links is None else symmetric_rounds(sites, num_bytes, links)
-        if rounds is not None and _HIERARCHICAL in candidates:  # before what would take long to price
+        if rounds is not None and _HIERARCHICAL in candidates:  # first, before those slow to price
             candidates = {_HIERARCHICAL: candidates[_HIERARCHICAL], **candidates}
         hops = [network.route(a, b).latency_s for a, b in pairwise([*members, members[0]]) if a != b]
         best, best_s = "", math.inf

@@ -1,8 +1,8 @@
 """Virtual time: SimPy's event queue, with alarms at absolute times.
 
-SimPy schedules by delay, and ``now + (t - now)`` is not ``t`` in floating point; alarms go into its queue
-at the exact time instead, so that hand-computed times can be tested with ``==``. An alarm is a bare
-callback: a million of them a second go off where SimPy's events reach a third of that.
+SimPy schedules by delay, and ``now + (t - now)`` is not ``t`` in floating point; alarms enter its queue at
+the exact time, so that hand-computed times can be tested with ``==``. An alarm is a bare callback: a million
+of them run per second, three times as many as SimPy's events.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import simpy
 
 NORMAL = 1
 LATE = 2
-"""Runs after all NORMAL alarms of the same instant, so that rates are solved once per instant."""
+"""Priority after all NORMAL alarms of the same instant, so that rates are solved once per instant."""
 
 
 class Clock(simpy.Environment):
     """A SimPy environment with alarms.
 
     Args:
-        permute_seed: None: simultaneous alarms go off in the order in which they were set. A number:
-            in an order drawn from it, to show that conclusions do not rest on ties.
+        permute_seed: None: simultaneous alarms go off in the order in which they were set. A number: in an
+            order drawn from it, to show that conclusions do not depend on ties.
 
     Attributes:
         now: seconds since the run began.
     """
 
-    now = 0.0  # SimPy's is a property, which takes a call each time that it is read
+    now = 0.0  # SimPy's is a property: a call each time it is read
 
     def __init__(self, permute_seed: int | None = None) -> None:
         super().__init__(0.0)
@@ -45,7 +45,7 @@ class Clock(simpy.Environment):
         heapq.heappush(self._alarms, (time_s, priority, tie, (callback, value)))
 
     def step(self) -> None:
-        """Let the next alarm or SimPy event happen.
+        """Process the next alarm or SimPy event.
 
         Raises:
             EmptySchedule: nothing is left.

@@ -1,9 +1,9 @@
-"""First-in-first-out links: what comes later waits for all bytes in front of it.
+"""First-in-first-out links: later bytes wait for all bytes in front of them.
 
 Exact arithmetic on given times, for packets of the lab and for whole messages of a simulation. Bytes stream
 through the links of their path at once (cut-through): crossing two links of equal speed takes hardly longer
-than one. They are cut into *cells*, whose order at the links behind the first is that of arrival there, so
-that what trickles in from a slower link does not hold up others by its whole length.
+than one. They are cut into *cells*, queued at each later link in order of arrival there, so that a message
+trickling in from a slower link does not block others for its whole length.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Final, Generic, TypeVar
 from ..collectives.symmetric import TIE
 
 FRAME_BYTES: Final = 1500
-"""The smallest cell is an Ethernet frame, or what is sent, if less."""
+"""The smallest cell: an Ethernet frame, or the whole message if that is less."""
 CELL_S: Final = 0.0005
-"""A cell occupies the slowest link for this long, or is a frame if that takes longer."""
+"""Time that a cell occupies the slowest link, unless a frame takes longer."""
 MOST_CELLS: Final = 64
-"""Of a simulated message."""
+"""Most cells of a simulated message."""
 _MOST_KEPT: Final = 4096
-"""Of the latest cells that have crossed a link, half or all of these are remembered."""
+"""Per link, the latest half or more of this many cells are remembered."""
 
 _P = TypeVar("_P")
 
 
 @dataclass(slots=True, eq=False)
 class _Cell(Generic[_P]):
-    """A piece on its way, whose last byte is at the next link at ``last_s``."""
+    """A piece in flight; its last byte is at the next link at ``last_s``."""
 
     links: tuple[int, ...]
     size: float
@@ -42,7 +42,7 @@ class _Cell(Generic[_P]):
 
 
 class CellQueues(Generic[_P]):
-    """The links and what waits at them. Times never decrease from call to call.
+    """Links and the cells queued at them. Times never decrease from call to call.
 
     Args:
         bytes_per_s: of each link.
@@ -58,7 +58,7 @@ class CellQueues(Generic[_P]):
         self._turn = 0
 
     def add_link(self, bytes_per_s: float) -> int:
-        """One more link; returns its index."""
+        """Add a link; return its index."""
         self._rate.append(bytes_per_s)
         self._free_s.append(-math.inf)
         self._crossed.append(([], []))
@@ -76,7 +76,7 @@ class CellQueues(Generic[_P]):
         packet: _P,
         most_cells: float = math.inf,
     ) -> None:
-        """Let a packet reach the first of its links, of which there is one; call ``advance(now_s)`` first."""
+        """Let a packet reach the first of its links (at least one); call ``advance(now_s)`` first."""
         cells = 1
         if len(links) > 1:
             cell_bytes = max(FRAME_BYTES, CELL_S * min(self._rate[link] for link in links))
@@ -86,10 +86,7 @@ class CellQueues(Generic[_P]):
             self._cross(now_s, _Cell(links, size_bytes / cells, now_s, packet, final))
 
     def wait_s(self, links: Sequence[int], at_s: float) -> float:
-        """How long something short would have to wait on its way that comes ``at_s``.
-
-        For a time to come: behind all that is known now.
-        """
+        """Queueing delay of a short message that arrives at ``at_s``; in future: behind all known cells."""
         time_s = at_s
         for link in links:
             times_s, free_s = self._crossed[link]
@@ -99,13 +96,13 @@ class CellQueues(Generic[_P]):
         return time_s - at_s
 
     def advance(self, now_s: float) -> None:
-        """Do everything that happens up to ``now_s``."""
+        """Process all events up to ``now_s``."""
         while self._events and self._events[0][0] <= now_s:
             time_s, _, cell = heappop(self._events)
             self._cross(time_s, cell)
 
     def _cross(self, now_s: float, cell: _Cell[_P]) -> None:
-        """The first byte of a cell is at its next link ``now_s``, its last one at ``cell.last_s``."""
+        """Cross the next link, which the first byte reaches now and the last at ``cell.last_s``."""
         link = cell.links[cell.hop]
         start_s = max(now_s, self._free_s[link])
         self._free_s[link] = start_s + cell.size / self._rate[link]
@@ -170,11 +167,11 @@ class FifoSharing:
         return number
 
     def wait_s(self, links: Sequence[int], at_s: float) -> float:
-        """How long something short would have to wait in front of some links, in the order of its way."""
+        """Queueing delay of a short message over some links, in the order of its route."""
         return self._links.wait_s([link for link in links if self._bandwidth[link] < math.inf], at_s)
 
     def change(self, link: int, bandwidth_bytes_per_s: float) -> None:
-        """Raise ``ValueError``: what waits at these links has its times already."""
+        """Raise ``ValueError``: bytes queued at these links already have their times."""
         raise ValueError(f"first-in-first-out link {link} cannot change to {bandwidth_bytes_per_s} bytes/s")
 
     @property

@@ -1,4 +1,4 @@
-"""One collective on its way, block by block, through a network that others may use too."""
+"""One collective in flight, block by block, over a network shared with other traffic."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .transfers import Transfers
 
 @dataclass(frozen=True, eq=False)
 class _Wiring:
-    """What waits for what in a collective, in plain lists by block, by post or by rank.
+    """Dependences of a collective, in plain lists by block, by post or by rank.
 
     Attributes:
         source, destination, num_bytes, pieces: by block.
         rank: by post.
         receives, sends: by post, its blocks in the order of posting.
-        own: by post, all of them, by source.
+        own: by post, both of these, by source.
         next_post: by post; -1: the rank has no more.
         before: by post, see ``Collective``.
-        num_ends: by post, how many ends of blocks it waits for.
+        num_ends: by post, the number of ends of blocks that it waits for.
         waited_for: by block, the post that its sender's end counts for, and its receiver's; -1: none.
-        needs: by block, how many others have to have a piece there, or to have made room.
-        in_front: by block, how many have to have left.
-        needed_by, room_for, then: by block, who waits for what it brings, for its room, and behind it.
-        num_open: by rank, how many ends of blocks it has.
+        needs: by block, the number of blocks that must have a piece there, or have made room.
+        in_front: by block, the number of blocks that must have left.
+        needed_by, room_for, then: by block, the blocks that wait for its data, for its room, and behind it.
+        num_open: by rank, the number of ends of its blocks.
     """
 
     source: list[int]
@@ -71,7 +71,7 @@ def _wire(c: Collective) -> _Wiring:
     receives, sends = c.receives.tolist(), c.sends.tolist()
     after, room, behind = c.after.tolist(), c.room.tolist(), c.behind.tolist()
     then = c.behind.inverse(n).tolist()
-    for block, waiting in enumerate(then):  # its sender's own first
+    for block, waiting in enumerate(then):  # the same sender's first
         waiting.sort(key=lambda each: source[each] != source[block])
     return _Wiring(
         source=source,
@@ -99,16 +99,13 @@ def _wire(c: Collective) -> _Wiring:
 
 
 class Flows:
-    """The blocks of a collective: posts happen, and blocks leave when all that they need is there.
+    """The blocks of a collective: posts happen, and a block leaves once all its needs are met.
 
     Args:
-        collective: of blocks.
-        members: hosts, by rank.
-        model: how its messages travel.
-        costs: of its blocks.
-        clock, transfers: virtual time, and what moves the bytes.
+        collective, members, model, costs: the placed collective; see ``PlacedBlocks``.
+        clock, transfers: virtual time, and transport of the bytes.
         tag: of the messages, where senders hear of receives.
-        finished: called with the owner of a rank when that has sent and received all.
+        finished: called with the owner of a rank that has sent and received everything.
     """
 
     def __init__(
@@ -136,23 +133,23 @@ class Flows:
         self.owners: dict[int, Any] = {}
         self._happened = [False] * len(wiring.rank)
         self._ends_open = wiring.num_ends.copy()
-        self._ready_s = [0.0] * len(wiring.rank)  # when the last of a post's ends was
+        self._ready_s = [0.0] * len(wiring.rank)  # latest end of a post
         self._ready = [not number for number in wiring.num_ends]
         self._open = wiring.num_open.copy()
         self._last_end_s = [0.0] * collective.ranks
         blocks = range(
             0 if self._rendezvous else len(wiring.source)
-        )  # else what meets what is the transfers'
+        )  # with rendezvous, transfers match the ends
         self._not_posted = [2 for _ in blocks]
         self._posted_s = [0.0 for _ in blocks]
         self._in_front = wiring.in_front.copy()
         self._first_needs, self._last_needs = wiring.needs.copy(), wiring.needs.copy()
-        self._first_s = [0.0 for _ in blocks]  # when the first piece of all that a block needs was there
-        self._last_s = [0.0 for _ in blocks]  # when the last piece was
-        self._left: dict[int, float] = {}  # blocks whose bytes have left, but not all that they need is there
+        self._first_s = [0.0 for _ in blocks]  # when all needs had their first piece there
+        self._last_s = [0.0 for _ in blocks]  # and their last piece
+        self._left: dict[int, float] = {}  # blocks whose bytes have left before all needs arrived
 
     def join(self, rank: int, owner: Any) -> None:
-        """A rank is there: its first posts happen as soon as it has launched its part."""
+        """Let a rank join: its first posts happen once it has launched its part."""
         self.owners[rank] = owner
         if self._launch_s:
             self._clock.at(self._clock.now + self._launch_s, self._launched, rank)
@@ -165,7 +162,7 @@ class Flows:
             self._clock.at(self._clock.now, self._finished, self.owners[rank])
 
     def _happen(self, post: int) -> None:
-        """A post happens, and those after it that wait for nothing else."""
+        """Process a post, and those after it that wait for nothing else."""
         wiring = self._wiring
         while True:
             self._happened[post] = True
@@ -214,7 +211,6 @@ class Flows:
     # --- blocks whose receives are posted ahead ---------------------------------------------------
 
     def _try(self, block: int) -> None:
-        """Let a block leave, if it can now."""
         if not (self._not_posted[block] or self._first_needs[block] or self._in_front[block]):
             self._not_posted[block] = -1
             ready_s = max(self._first_s[block], self._posted_s[block])
@@ -228,7 +224,7 @@ class Flows:
         self._transfers.carry(*ends, num_bytes, _Piece(self, block, last), start_s)
 
     def first_left(self, block: int, time_s: float) -> None:
-        """The first piece of several has left at ``time_s``, now or later."""
+        """The first of several pieces has left at ``time_s``, now or later."""
         self._clock.at(time_s, self._rest, block)
 
     def _rest(self, block: int) -> None:
@@ -252,7 +248,6 @@ class Flows:
             call(each)
 
     def _first_there(self, block: int) -> None:
-        """One more of the blocks that a block needs has its first piece there."""
         self._first_needs[block] -= 1
         self._first_s[block] = self._clock.now
         if not self._first_needs[block]:
@@ -276,7 +271,7 @@ class Flows:
             self._all_left(block, latency_s)
 
     def _all_left(self, block: int, latency_s: float) -> None:
-        """What a block needs is there to its last piece; that one still has to leave."""
+        """All needs of a block have arrived to their last piece; its own last piece still has to leave."""
         if self._wiring.pieces[block] > 1 and self._wiring.needs[block]:
             left_s = self._last_s[block] + self._overhead_s + float(self._costs.piece_s[block])
             if left_s > self._clock.now:
@@ -285,7 +280,6 @@ class Flows:
         self._through((block, latency_s))
 
     def _through(self, left: tuple[int, float]) -> None:
-        """The last piece of a block has left."""
         (block, latency_s), wiring, now_s = left, self._wiring, self._clock.now
         self._make_room(block, self._both_there if wiring.pieces[block] == 1 else self._last_there)
         self._clock.at(now_s + latency_s, self._arrived, block)
@@ -306,7 +300,7 @@ class Flows:
 
 
 class _End:
-    """One end of a block that meets the other one."""
+    """One end of a block whose ends rendezvous."""
 
     __slots__ = ("block", "flows", "rank", "side")
 
@@ -318,20 +312,17 @@ class _End:
 
     @property
     def owner(self) -> Any:
-        """Whose it is."""
         return self.flows.owners[self.rank]
 
     def sent(self, time_s: float, peer_s: float) -> None:
-        """The send is complete at ``time_s``."""
         self.flows.end(self.block, self.side, self.rank, time_s)
 
     def received(self, slot: int, value: Payload | None, source: int, time_s: float, peer_s: float) -> None:
-        """The receive is complete at ``time_s``."""
         self.flows.end(self.block, self.side, self.rank, time_s)
 
 
 class _Piece:
-    """The first piece of a block, or all of it that has not left before."""
+    """The first piece of a block, or all of the rest."""
 
     __slots__ = ("block", "flows", "last", "left_s")
 
@@ -342,13 +333,11 @@ class _Piece:
         self.left_s = 0.0
 
     def sent(self, time_s: float, peer_s: float) -> None:
-        """It has left at ``time_s``, now or later."""
         self.left_s = time_s
         if not self.last:
             self.flows.first_left(self.block, time_s)
 
     def received(self, slot: int, value: object, source: int, time_s: float, peer_s: float) -> None:
-        """It arrives at ``time_s``; what it is a piece of has left before."""
         if self.last:
             self.flows.last_left(self.block, self.left_s, time_s)
         else:

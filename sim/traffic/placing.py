@@ -1,4 +1,4 @@
-"""Collectives on the hosts of a network: what their blocks cost, and when each rank is through."""
+"""Collectives placed on the hosts of a network: the costs of their blocks, and each rank's completion."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from .rendezvous import Tag
 from .transfers import Transfers
 
 Completion = tuple[list[float], list[float]]
-"""By rank: when it is through a collective, and from when on nothing of it is on its links."""
+"""By rank: time of completion, and time from which its links are free of the collective."""
 
 MAX_KEPT_PRICES: Final = 64
-"""Prices of a collective that are kept, by when its members join."""
+"""Cached prices of a collective, by the times at which its members join."""
 
 
 @dataclass(frozen=True, eq=False)
 class Placed(ABC):
-    """A collective on hosts of a network, priced as a whole on its steady part; prices are kept.
+    """A collective on hosts of a network, priced as a whole on the network's steady part; prices are cached.
 
     Attributes:
         members: hosts, by rank.
         model: how its messages travel.
-        access_only: of the links only those of its members' hosts are used.
-        messages: how many it has.
-        bytes_sent: by each rank.
+        access_only: it uses no links but the access links of its members' hosts.
+        messages: number of messages.
+        bytes_sent: by rank.
     """
 
     members: tuple[int, ...]
@@ -54,11 +54,7 @@ class Placed(ABC):
         return {host: rank for rank, host in enumerate(self.members)}
 
     def completion(self, ready_s: tuple[float, ...]) -> Completion:
-        """When each rank is through, and from when on nothing of it is on its links; both by rank.
-
-        Args:
-            ready_s: when each rank joins, by rank.
-        """
+        """Each rank's time of completion, and the time from which its links are free, by joining times."""
         known = self._kept.get(ready_s)
         if known is None:
             known = self._price(ready_s)
@@ -66,18 +62,18 @@ class Placed(ABC):
         return known
 
     def is_known(self, ready_s: tuple[float, ...]) -> bool:
-        """Whether ``completion`` has the answer at hand."""
+        """Whether ``completion`` is cached for these times."""
         return ready_s in self._kept
 
     def keep(self, ready_s: tuple[float, ...], completion: Completion) -> None:
-        """Keep an answer of ``completion``, for a while."""
+        """Cache a result of ``completion``."""
         if len(self._kept) >= MAX_KEPT_PRICES:
             self._kept.clear()
         self._kept[ready_s] = completion
 
     @abstractmethod
     def _price(self, ready_s: tuple[float, ...]) -> Completion:
-        """Compute what ``completion`` keeps."""
+        """Compute a ``completion``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +81,10 @@ class PlacedBlocks(Placed):
     """A collective of blocks on hosts.
 
     Attributes:
-        collective: rank i of it is ``members[i]``.
+        collective: its rank i is ``members[i]``.
         costs: of its blocks, on the steady network.
         own_links: no two of its blocks are on a link at once, so that a recursion holds.
-        one_by_one: it cannot be priced as a whole, and goes message by message.
+        one_by_one: it cannot be priced as a whole, but only message by message.
     """
 
     collective: Collective
@@ -107,15 +103,15 @@ class PlacedBlocks(Placed):
 
     @cached_property
     def layout(self) -> Layout:
-        """Of its blocks, in steps."""
+        """Its blocks, in steps."""
         return lay_out(self.collective, self.costs.stream is not None)
 
     def flows(self, clock: Clock, transfers: Transfers, tag: Tag, finished: Callable[[Any], None]) -> Flows:
-        """The collective on its way, block by block; see ``Flows``."""
+        """The collective as ``Flows``, block by block."""
         return Flows(self.collective, self.members, self.model, self.costs, clock, transfers, tag, finished)
 
     def _all_at_once(self, ready_s: tuple[float, ...]) -> list[float]:
-        """As flows, those that are alike as one; none where one block waits for another."""
+        """Completion with all blocks as flows, equal ones merged; empty where one block waits for another."""
         model, c = self.model, self.collective
         plain = model.sharing == "max_min" and model.queue == "fair" and not model.tcp and not model.uneven
         if c.any_needs or c.rendezvous or not plain:
@@ -136,7 +132,7 @@ class PlacedBlocks(Placed):
 
 
 def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...]]]) -> None:
-    """Work out ``completion`` on several clusters, that of one collective at once."""
+    """Compute ``completion`` for several clusters, those of the same collective at once."""
     alike: dict[int, list[tuple[PlacedBlocks, tuple[float, ...]]]] = {}
     for placed, ready_s in collectives:
         if placed.own_links and placed.costs.stream is None and not placed.is_known(ready_s):
@@ -154,7 +150,7 @@ def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...
 
 @lru_cache(maxsize=8)
 def _costs_together(costs: tuple[BlockCosts, ...]) -> BlockCosts:
-    """Costs on several clusters [blocks, clusters]; mostly those of the call before again."""
+    """Costs on several clusters [blocks, clusters]; the last call's are mostly asked for again."""
     return BlockCosts(
         np.stack([each.piece_s for each in costs], axis=1),
         np.stack([each.latency_s for each in costs], axis=1),
@@ -201,14 +197,13 @@ def place(collective: Collective, members: tuple[int, ...], model: TransferModel
 
 
 def _streams_meet(keys: Integers, ranks: int, routes: PairRoutes, model: TransferModel) -> bool:
-    """Whether streams between pairs of ranks share links with each other, or with announcements."""
     sources, destinations = np.divmod(keys, ranks)
     both_ways = bool(model.announcement) and bool(np.isin(destinations * ranks + sources, keys).any())
     return both_ways or len(np.unique(sources)) < len(keys) or routes.most_pairs > 1
 
 
 def _in_turn(c: Collective, links: Integers) -> bool:
-    """Whether no two blocks are on a link at once, by the ``links`` [B, most of one] of each.
+    """Whether no two blocks are on a link at once, given the ``links`` [B, most of one] of each.
 
     A block has left when another is behind it, or is offered or posted by a post that waits for its end.
     """
@@ -232,12 +227,12 @@ def _in_turn(c: Collective, links: Integers) -> bool:
 
 
 def price_s(placed: Placed) -> float:
-    """Seconds that a collective takes on an idle, steady network, if all members begin at once."""
+    """Seconds of a collective on an idle, steady network if all members begin at once."""
     return max(placed.completion((0.0,) * len(placed.members))[0])
 
 
 def _solve_s(placed: PlacedBlocks, ready_s: tuple[float, ...]) -> list[float]:
-    """Let blocks share their links on a clock of their own: when each rank is through."""
+    """Each rank's completion by simulating the blocks, which share links, on a clock of their own."""
     clock, first_s = Clock(), min(ready_s)
     transfers = Transfers(clock, replace(placed.model, network=placed.model.network.steady))
     ended_s: dict[int, float] = {}
@@ -259,4 +254,4 @@ def _join(joining: tuple[Flows, int]) -> None:
 
 
 _ALONE: Final = ("alone", 0, 0)
-"""The tag of a collective that has a clock for itself."""
+"""Tag of a collective simulated on a clock of its own."""

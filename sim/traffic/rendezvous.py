@@ -1,4 +1,4 @@
-"""The two sides of a transfer, and what is posted of it until they meet."""
+"""The two sides of a transfer, and their posts until they match."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Tag = str | tuple[str, int, int]
 
 
 class TransferSide(Protocol):
-    """Whoever waits for one side of a transfer."""
+    """One end of a transfer, notified of its completion."""
 
     def sent(self, time_s: float, peer_s: float) -> None:
         """The send is complete at ``time_s`` (now or later); the receive was posted at ``peer_s``."""
 
     def received(self, slot: int, value: Payload | None, source: int, time_s: float, peer_s: float) -> None:
-        """The value is there at ``time_s`` (now or later); the send was posted at ``peer_s``."""
+        """The value arrives at ``time_s`` (now or later); the send was posted at ``peer_s``."""
 
 
 class Notice:
-    """A receiver's announcement on its way to the sender; ``then`` is called when it is there."""
+    """A receiver's announcement on its way to the sender; ``then`` is called with its arrival time."""
 
     __slots__ = ("arrival_s", "then")
 
@@ -32,29 +32,29 @@ class Notice:
         self.then: Callable[[float], None] | None = None
 
     def arrives(self, time_s: float) -> None:
-        """It is known when it will be there."""
+        """Set the time of arrival."""
         self.arrival_s = time_s
-        then, self.then = self.then, None  # it holds the transfer, which holds this notice
+        then, self.then = self.then, None  # breaks a reference cycle
         if then is not None:
             then(time_s)
 
 
 Announced = float | Notice
-"""When the sender knows of a receive."""
+"""When the sender learns of a receive."""
 
 
 @dataclass(slots=True, init=False, eq=False)
 class Transfer:
-    """A send and its receive: the side that is posted first creates it, the other one adds its fields.
+    """A send and its receive: the side posted first creates it, the other side fills in its fields.
 
     Attributes:
-        sender, sender_s: who waits for the send, which was posted at that time.
-        num_bytes, value: what is sent.
-        receiver, receiver_s: who waits for the receive, which was posted at that time.
+        sender, sender_s: the sending end, and when it posted the send.
+        num_bytes, value: of the message.
+        receiver, receiver_s: the receiving end, and when it posted the receive.
         slot: the receiver's number of it.
-        announced: when the sender knows of the receive.
+        announced: when the sender learns of the receive.
         source, destination: hosts, once the transfer begins.
-        plain: neither announcements nor the overhead of messages count, nor any stream.
+        plain: no announcement, message overhead or stream applies.
         latency_s, links, cap, weight: of the route; ``cap`` in bytes/s, the weight as in ``FairSharing``.
     """
 
@@ -76,22 +76,22 @@ class Transfer:
 
 
 class Posted:
-    """What is posted under one tag and not yet matched: by source * n + destination, oldest first.
+    """Unmatched posts of one tag, by source * n + destination, oldest first.
 
-    ``known``: by destination, the sources of sends that it knows of; only once it has received from anybody.
+    ``known``: by destination, the sources of sends it has learnt of; only once it has received from anybody.
     """
 
     __slots__ = ("known", "receives", "sends")
 
     def __init__(self) -> None:
-        # Few have more than one, and none is empty: deques of all pairs would fill the processor's cache.
+        # Lists, few longer than one and none empty: deques of all pairs would fill the processor's cache.
         self.sends: dict[int, list[Transfer]] = {}
         self.receives: dict[int, list[Transfer]] = {}
         self.known: dict[int, deque[int]] | None = None
 
 
 def take_first(posted: dict[int, list[Transfer]], key: int) -> Transfer | None:
-    """Take out what was posted first under ``key``; None where nothing is."""
+    """Remove and return the oldest post under ``key``, or None."""
     waiting = posted.pop(key, None)
     if waiting is None:
         return None
@@ -110,7 +110,7 @@ def post_send(
     value: Payload | None,
     plain: bool,
 ) -> Transfer | None:
-    """Post a send; the transfer if its receive is there."""
+    """Post a send; the transfer if its receive has been posted."""
     matched = take_first(box.receives, key)
     transfer = matched or Transfer()
     transfer.sender, transfer.sender_s = side, now_s
@@ -123,7 +123,7 @@ def post_send(
 def post_receive(
     box: Posted, key: int, side: TransferSide, now_s: float, slot: int, announced: Announced
 ) -> Transfer | None:
-    """Post a receive; the transfer if its send is there."""
+    """Post a receive; the transfer if its send has been posted."""
     matched = take_first(box.sends, key)
     transfer = matched or Transfer()
     transfer.receiver, transfer.receiver_s = side, now_s
@@ -134,7 +134,7 @@ def post_receive(
 
 
 def forget(posted: dict[int, list[Transfer]], is_lost: Callable[[Transfer], bool]) -> None:
-    """Take out all of ``posted`` that is lost."""
+    """Remove all lost transfers from ``posted``."""
     for key, waiting in list(posted.items()):
         waiting[:] = [each for each in waiting if not is_lost(each)]
         if not waiting:

@@ -1,11 +1,11 @@
-"""Messages over one stream of bytes per ordered pair of hosts, as gloo sends them over TCP.
+"""Messages over one byte stream per ordered pair of hosts, as gloo sends them over TCP.
 
-What differs from the ideal transfers of ``paceline.sim.traffic.transfers``:
+Differences from the ideal transfers of ``paceline.sim.traffic.transfers``:
 
 - **Order.** Messages of one stream follow each other; they do not share its bandwidth.
 - **Announcements** are bytes of the stream too: one that is posted while messages wait in its direction
   leaves after them.
-- **Buffered sends.** The socket takes bytes off the sender's hands, up to the size of its buffer.
+- **Buffered sends.** The socket takes over the sender's bytes, up to the size of its buffer.
 
 - **First-in-first-out links** (``queue: fifo``) take all that a host sends at once, as windows allow, so that
   messages and announcements wait there, in the same order, and not in the stream.
@@ -29,7 +29,7 @@ from .rendezvous import Announced, Notice, Transfer
 from .transfers import Transfers, Windows
 
 ANNOUNCEMENT_BYTES: Final = 100
-"""Of a receive, with its headers; it takes no time of its own where it waits for nothing."""
+"""Size of a receive's announcement, with headers; it takes no time of its own unless it waits."""
 
 
 class _Stream:
@@ -39,7 +39,7 @@ class _Stream:
         waiting: messages, and announcements with their latency, in order.
         busy: a message's bytes are leaving.
         unsent_bytes: of the messages that wait or are leaving, as they were posted.
-        arrival_s: of what came last; nothing overtakes it, whatever the jitter.
+        arrival_s: of the latest arrival; nothing overtakes it, whatever the jitter.
     """
 
     __slots__ = ("arrival_s", "busy", "unsent_bytes", "waiting")
@@ -51,14 +51,14 @@ class _Stream:
         self.arrival_s = 0.0
 
     def arrives(self, time_s: float) -> float:
-        """Something arrives at ``time_s``, or with what came before it: when?"""
+        """The arrival, no earlier than the previous one."""
         self.arrival_s = max(self.arrival_s, time_s)
         return self.arrival_s
 
 
 @dataclass(slots=True, eq=False)
 class _Message:
-    """A transfer in a stream; ``taken``: the socket has all of it, so that its sender is done."""
+    """A transfer in a stream; ``taken``: the socket holds the rest, so that its sender is done."""
 
     transfer: Transfer
     stream: _Stream
@@ -66,7 +66,6 @@ class _Message:
 
     @property
     def hosts(self) -> tuple[int, int]:
-        """Both ends."""
         return self.transfer.source, self.transfer.destination
 
 
@@ -108,7 +107,6 @@ class Streams(Transfers):
         return notice
 
     def _announce_in_line(self, receiver: int, sender: int) -> Notice:
-        """Send an announcement over the links; it waits for what is in front of it."""
         assert self._sharing is not None
         self._send_word(receiver, sender)
         latency_s = self._announcement * self._latency_s(receiver, sender)
@@ -132,7 +130,6 @@ class Streams(Transfers):
         super()._deliver(transfer, time_s)
 
     def _hand_over(self, message: _Message) -> None:
-        """The sender writes to its socket."""
         stream, num_bytes = message.stream, message.transfer.num_bytes
         self._note(message)
         stream.unsent_bytes += num_bytes
@@ -144,11 +141,10 @@ class Streams(Transfers):
             self._leave(message)
 
     def _room(self, message: _Message) -> float:
-        """What the sender's socket takes: as measured, or as TCP has let it grow."""
+        """The socket's capacity: as measured, or as TCP has let it grow."""
         return self._buffer_bytes if self._tcp is None else self._connection(*message.hosts).buffer_bytes
 
     def _note(self, message: _Message) -> None:
-        """Widen the range of this run's messages, which a profile may not have measured."""
         traffic, num_bytes = self.traffic, message.transfer.num_bytes
         traffic.smallest_bytes = min(traffic.smallest_bytes, num_bytes)
         traffic.largest_bytes = max(traffic.largest_bytes, num_bytes)
@@ -157,14 +153,12 @@ class Streams(Transfers):
             traffic.in_flight = max(traffic.in_flight, self._at_host[host])
 
     def _take(self, message: _Message) -> None:
-        """The socket has taken the rest of a message."""
         message.taken = True
         transfer = message.transfer
         copied_s = self._clock.now + self._copy_s_per_byte * transfer.num_bytes
         transfer.sender.sent(copied_s, transfer.receiver_s)
 
     def _leave(self, message: _Message) -> None:
-        """A message's turn has come."""
         message.stream.busy = True
         num_bytes = message.transfer.num_bytes
         if self._tcp is not None:

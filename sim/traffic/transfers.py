@@ -1,8 +1,8 @@
 """Messages in virtual time: rendezvous, then bytes over shared links.
 
-A transfer's bytes start when both sides are there: at the later of *sender ready* and *receiver ready
-plus its announcement's latency*, plus the software overhead. The sender is done when the last byte
-has left, the receiver one route latency later. ``Streams`` refines this to what TCP connections do.
+A transfer's bytes leave when both sides are ready: at the later of *sender ready* and *receiver ready plus
+its announcement's latency*, plus the software overhead. The sender is done when the last byte has left, the
+receiver one route latency later. ``Streams`` refines this to the behaviour of TCP connections.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _EVEN: Final = 1_000
 """The weight of an even share, where shares are drawn: weights are whole numbers."""
 
 _MOST_UNEVEN: Final = 2.0
-"""How much more or less than an even share a message gets at most."""
+"""Largest factor by which a message's share differs from an even one."""
 
 PATTERN_TAG: Final = "mix"
-"""Of the messages of mixes."""
+"""Tag of the messages of mixes."""
 
 
 @dataclass(slots=True, eq=False)
 class Windows:
-    """Bytes of a transfer that leave as TCP's window allows, piece by piece, as one flow to the outside."""
+    """Bytes of a transfer that leave piece by piece as TCP's window allows; one flow to the outside."""
 
     connection: Connection
     transfer: Transfer
@@ -61,8 +61,8 @@ class Transfers:
     """Matches sends with receives and moves their bytes.
 
     Attributes:
-        messages: how many there were, with those of collectives that were priced as a whole.
-        begun: how many were matched.
+        messages: number of messages, including those of collectives that were priced as a whole.
+        begun: number of matched transfers.
     """
 
     def __init__(self, clock: Clock, model: TransferModel) -> None:
@@ -85,7 +85,7 @@ class Transfers:
         self._uneven, self._seed = model.uneven, model.seed
         self._uneven_s = model.uneven_s or (0.0,)
         self._uneven_s_per_byte = model.uneven_s_per_byte or (0.0,)
-        self._shared = [0] * model.network.num_hosts  # messages of a host that have drawn their share
+        self._shared = [0] * model.network.num_hosts  # shares drawn so far, by host
         self._added_latency_s = model.added_latency_s
         self._bandwidths = bandwidths
         self._alone: dict[int, float] = {}
@@ -105,11 +105,11 @@ class Transfers:
 
     @property
     def in_flight(self) -> int:
-        """How many matched transfers that share links have not arrived."""
+        """Number of matched transfers that share links and have not arrived."""
         return self.begun - self._delivered
 
     def uses(self, host: int) -> bool:
-        """Whether bytes that a host sends are on their way, though their sender is done."""
+        """Whether bytes of a host are still in flight though their sender is done."""
         return False
 
     def _box(self, tag: Tag) -> Posted:
@@ -142,7 +142,7 @@ class Transfers:
             self._announce_send(box, key, box.sends[key][-1])
 
     def _announce_send(self, box: Posted, key: int, send: Transfer) -> None:
-        """Let a receiver that takes from anybody know of a send that waits."""
+        """Announce a waiting send to a receiver that takes from anybody."""
         if not self._announcement:
             self._send_known((box, key, send))
             return
@@ -172,7 +172,7 @@ class Transfers:
         self._match(source, destination, transfer)
 
     def receive(self, source: int, destination: int, tag: Tag, side: TransferSide, slot: int) -> None:
-        """Post a receive now; ``source`` may be ``ANY``: then the send that was posted first is taken."""
+        """Post a receive now; with ``source`` ``ANY`` it takes the send that was posted first."""
         box = self._boxes.get(tag) or self._box(tag)
         if source == ANY and box.known is None:
             box.known = {}
@@ -204,19 +204,16 @@ class Transfers:
         return known_s
 
     def _announce(self, receiver: int, sender: int) -> Announced:
-        """When the sender knows of a receive that is posted now."""
         if not self._announcement:
             return self._clock.now
         self._send_word(receiver, sender)
         return self._clock.now + self._announcement * self._latency_s(receiver, sender)
 
     def _send_word(self, source: int, destination: int) -> None:
-        """Let TCP's window take note of an announcement, or of a word that there is a send."""
         if self._tcp is not None:
             self._connection(source, destination).sends(self._clock.now)
 
     def _is_known(self, receive: Transfer) -> bool:
-        """Whether the sender knows of a receive."""
         announced = receive.announced
         known_s = announced.arrival_s if isinstance(announced, Notice) else announced
         return known_s is not None and known_s <= self._clock.now
@@ -226,13 +223,13 @@ class Transfers:
         self._boxes.pop(tag, None)  # a collective of one worker has sent nothing
 
     def drop(self, side: TransferSide) -> None:
-        """Forget everything that ``side`` has posted and that is not yet matched."""
-        for box in self._boxes.values():  # whoever knows of one is gone
+        """Forget all unmatched posts of ``side``."""
+        for box in self._boxes.values():  # ``known`` stays: its receiver is dead
             forget(box.sends, lambda send: send.sender is side)
             forget(box.receives, lambda receive: receive.receiver is side)
 
     def waiting_for(self, worker: int) -> list[TransferSide]:
-        """Who has posted something to or from ``worker`` that is not yet matched."""
+        """Sides with unmatched posts to or from ``worker``."""
         sides: dict[TransferSide, None] = {}
         for box in self._boxes.values():
             for key, sends in box.sends.items():
@@ -255,7 +252,6 @@ class Transfers:
         self._launch(source, destination, transfer, announced)
 
     def _launch(self, source: int, destination: int, transfer: Transfer, announced_s: float) -> None:
-        """Both sides are there, or it is known when they will be."""
         sender_s = transfer.sender_s
         start_s = sender_s if sender_s >= announced_s else announced_s
         start_s += self._pattern_overhead_s if transfer.plain else self._overhead_s
@@ -269,7 +265,6 @@ class Transfers:
             self._enqueue(transfer, start_s)
 
     def _leave_alone(self, source: int, destination: int, transfer: Transfer, start_s: float) -> None:
-        """Let bytes leave that share no link, so that their end is known at once."""
         timing = self._timings.get(source * self._workers + destination)
         latency_s, rate = timing or self._timing(source, destination)
         sent_s = start_s + transfer.num_bytes / rate
@@ -279,14 +274,12 @@ class Transfers:
         )
 
     def _timing(self, source: int, destination: int) -> tuple[float, float]:
-        """Latency of the next message, and the bytes/s at which it leaves if it has its route for itself."""
         timing = self._latency_s(source, destination), self._rate_alone(source, destination)
         if self._latencies.constant:
             self._timings[source * self._workers + destination] = timing
         return timing
 
     def _plan_route(self, source: int, destination: int, transfer: Transfer) -> None:
-        """Note what counts of the way of a transfer whose bytes have to share links."""
         route = self._network.route(source, destination)
         transfer.source, transfer.destination = source, destination
         transfer.latency_s, transfer.links = self._latency_s(source, destination), route.links
@@ -298,7 +291,7 @@ class Transfers:
     def carry(
         self, source: int, destination: int, num_bytes: float, side: TransferSide, start_s: float
     ) -> None:
-        """Let bytes leave at ``start_s``, or now if that has passed; both ends have been there before.
+        """Send bytes at ``start_s``, or now if that has passed; both ends are already there.
 
         Both calls of ``side`` follow: when the last byte has left, and when it has arrived.
         """
@@ -321,16 +314,14 @@ class Transfers:
             self._clock.at(start_s, self._begin, transfer)
 
     def _weight(self, source: int, destination: int) -> int:
-        """Of a connection on its links."""
         return rtt_weight(self._round_trip_s(source, destination))
 
     def _round_trip_s(self, source: int, destination: int) -> float:
-        """There and back, without jitter and without queues."""
+        """Round trip without jitter and queues."""
         there, back = self._network.route(source, destination), self._network.route(destination, source)
         return there.latency_s + back.latency_s + 2 * self._added_latency_s
 
     def _connection(self, source: int, destination: int) -> Connection:
-        """TCP's state in one direction between two hosts."""
         key = source * self._workers + destination
         connection = self._connections.get(key)
         if connection is None:
@@ -351,7 +342,7 @@ class Transfers:
         return connection
 
     def _drawn_weight(self, transfer: Transfer) -> int:
-        """The weight of a host's next message, around what it has by its round trip.
+        """Weight of a host's next message, drawn around the weight of its round trip.
 
         Time on hosts counts for little beside slow links: shares are the more uneven, the faster links are,
         and the shorter a message is.
@@ -371,7 +362,6 @@ class Transfers:
         return max(1, round(_EVEN * transfer.weight / min(max(slower, 1 / _MOST_UNEVEN), _MOST_UNEVEN)))
 
     def _rate_alone(self, source: int, destination: int) -> float:
-        """Rate of a transfer that has its route for itself."""
         known = self._alone.get(source * self._workers + destination)
         if known is not None:
             return known
@@ -382,7 +372,6 @@ class Transfers:
         return rate
 
     def _arrive(self, number: int, sent_s: float) -> None:
-        """The last byte of a flow has left."""
         transfer = self._flows.pop(number)
         transfer.sender.sent(sent_s, transfer.receiver_s)
         self._deliver(transfer, sent_s + transfer.latency_s)
@@ -396,10 +385,10 @@ class Transfers:
         self._flows[self._flow(transfer, transfer.num_bytes)] = transfer
 
     def _flow(self, transfer: Transfer, num_bytes: float) -> int:
-        """Let bytes of a transfer flow from now on; returns the number of the flow."""
+        """Begin a flow of a transfer's bytes; return its number."""
         if self._tcp is None or not num_bytes:
             return self._share(transfer, num_bytes, transfer.cap)
-        self._num_windows -= 1  # below 0, apart from the numbers of shares
+        self._num_windows -= 1  # negative, unlike the numbers of shares
         connection = self._connection(transfer.source, transfer.destination)
         self._open_window(Windows(connection, transfer, self._num_windows, num_bytes))
         return self._num_windows
@@ -411,7 +400,6 @@ class Transfers:
         return number
 
     def _open_window(self, windows: Windows) -> None:
-        """Let leave what TCP's window allows now, or wait until it has grown."""
         now_s = self._clock.now
         leave = windows.connection.next(now_s, self._wanted_bytes(windows))
         if not leave.num_bytes:
@@ -426,11 +414,9 @@ class Transfers:
         self._pieces[self._share(windows.transfer, leave.num_bytes, cap)] = windows
 
     def _wanted_bytes(self, windows: Windows) -> float:
-        """What is to leave of a message, as far as its window allows."""
         return windows.rest
 
     def _finish(self, number: int, now_s: float) -> None:
-        """The last byte of a share has left: of a whole flow, or of a window."""
         windows = self._pieces.pop(number, None)
         if windows is None:
             self._arrive(number, now_s)
@@ -449,7 +435,7 @@ class Transfers:
             self._clock.at(self._clock.now, self._solve, None, LATE)
 
     def _solve(self, _: None) -> None:
-        """After all else of this instant: which flows have finished, and the rates of the others."""
+        """At the end of this instant, finish flows and solve the rates of the others."""
         assert self._sharing is not None
         self._solving = False
         now_s = self._clock.now

@@ -1,4 +1,4 @@
-"""How much later than its event a coroutine goes on: its timer, its helper threads, the code around it.
+"""Delays from an event until its coroutine resumes: its timer, its helper threads, the code around it.
 
 Without a profile there are no delays. With one, workers that would begin together begin apart, too.
 """
@@ -10,14 +10,10 @@ from ..network.transfer import TransferModel
 
 
 class WakeUpDelays:
-    """The delays of one run.
-
-    Args:
-        transfer: constant delays, or values as they were measured, of which its seed draws.
-        workers: n.
+    """The wake-up delays of one run: constant, or drawn from measured values with the transfer model's seed.
 
     Attributes:
-        staggered: whether workers begin apart, each at its ``after_gradient_s`` of no gradient.
+        staggered: whether workers begin apart, each at its ``after_gradient_s`` of gradient 0.
         none_after_exchanges, none_after_gradients: whether ``after_exchange_s``, or the other, is always 0.
     """
 
@@ -31,7 +27,7 @@ class WakeUpDelays:
         self.none_after_gradients = not transfer.late_s and not transfer.wake_up_delays_s
 
     def after_exchange_s(self, rank: int) -> float:
-        """From the end of a worker's next exchange until its coroutine goes on."""
+        """Seconds from the end of a worker's next exchange until its coroutine resumes."""
         known = self._jitter_s
         if not known:
             return self._resume_s
@@ -41,7 +37,7 @@ class WakeUpDelays:
         return max(0.0, self._resume_s + drawn)
 
     def after_gradient_s(self, rank: int, number: int) -> float:
-        """How much later than due the end of a worker's gradient ``number`` (from 1) is noticed."""
+        """Seconds by which the end of a worker's gradient ``number`` (from 1) is noticed late."""
         known = self._delays_s
         if not known:
             return self._late_s

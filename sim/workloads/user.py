@@ -75,7 +75,7 @@ def _task(path: str, build: Build) -> Task:
             return _workload(path, returned)
         except InputError as error:
             raise InputError(f"{quote(path)}: {error}{place}") from error.__cause__
-        except user_code.RAISED as error:  # a module that cannot be copied, for one
+        except user_code.RAISED as error:  # for example a module that cannot be copied
             why = user_code.format_error(error)
             raise InputError(f"{quote(path)}: what it returned cannot be used: {why}{place}") from error
 
@@ -86,7 +86,7 @@ def _task(path: str, build: Build) -> Task:
     def build_workload(options: Settings, seed: int) -> Workload:
         return call(options, seed)[0]
 
-    losses = frozenset({"train_loss", "test_loss"})  # a log density's, for one, may be negative
+    losses = frozenset({"train_loss", "test_loss"})  # a log density's may be negative
     return Task(path, options, USER_METRICS, losses, facts, build_workload, signed=losses)
 
 
@@ -116,7 +116,7 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
 
 
 def _naming_user(path: str, function: F) -> F:
-    """``function``, its errors turned into ``RunError`` with the user's file and line."""
+    """Turn errors of ``function`` into ``RunError`` with the user's file and line."""
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
@@ -173,7 +173,7 @@ def _tensor(part: Any, name: str) -> Tensor:
 
 
 def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) -> bool:
-    """Run model, loss and backward pass once; returns whether outputs and targets are those of classes."""
+    """Run model, loss and backward pass once; whether outputs and targets are those of classes."""
     inputs, targets = train[0][:TRIED], train[1][:TRIED]
     with torch_random(), torch.enable_grad():
         given = f"inputs of shape {list(inputs.shape)} ({inputs.dtype})"

@@ -1,1 +1,1 @@
-"""Code that a scenario names: where it may lie, how it is imported and called, and how long it may take."""
+"""Code named in scenarios: its location, import, call and time limit."""

@@ -1,4 +1,4 @@
-"""What users write themselves, named in scenarios as ``package.module:name``."""
+"""Users' own objects, named in scenarios as ``package.module:name``."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _NOT_USERS: Final = (
     *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
     "<",
 )
-"""Beginnings of the names of files that are not the user's; "<": of code that has no file."""
+"""Prefixes of file names that are not the user's; "<": of code that has no file."""
 _PACKAGE_FOLDERS: Final = ("/site-packages/", "/dist-packages/")
 
 RAISED: Final = (Exception, SystemExit)
-"""What is reported of a user's code: a script that calls ``sys.exit`` must not end the program in silence."""
+"""Errors of a user's code to report: a script that calls ``sys.exit`` must not end the program in silence."""
 MAX_RAISED: Final = 300
-"""Letters of an exception's own text that a message shows."""
+"""Most characters of an exception's text in a message."""
 
 _GIVEN: dict[str, object] = {}
 """Objects handed over from Python, by the paths under which scenarios of this process name them."""
 _given_here: ContextVar[Mapping[str, object]] = ContextVar("_given_here", default=_GIVEN)
-"""Those that this thread was given: another may be given something else under the same path."""
+"""Objects given to this thread: another may be given something else under the same path."""
 _CHECKED: dict[str, object] = {}
 """Objects that scenarios may name, by their paths."""
 _OF_PYTHON: Final = ("given", "__main__")
 """Modules in the paths of objects that only the process has to which they were handed over."""
 _OWN_CODE: Final = frozenset({"paceline.realrun.calibration.probes:PROBE"})
-"""What Paceline's own scenarios name."""
+"""Names in Paceline's own scenarios."""
 
 
 def is_users_file(file: str) -> bool:
@@ -63,9 +63,9 @@ def is_import_path(name: str) -> bool:
 def load_object(path: str) -> Any:
     """Return the object at ``package.module:name``.
 
-    A scenario may come from a stranger: what it names has to be written by the user, or by the authors of an
-    installed package that declares it (``paceline.sim.config.user_code.code_files``). What a module has only
-    imported counts by the file in which it is defined.
+    A scenario may come from a stranger: it may name only objects written by the user, or by the authors of an
+    installed package that declares them (``paceline.sim.config.user_code.code_files``). An object that a
+    module has only imported counts by the file that defines it.
 
     Raises:
         InputError: there is no such module or name, importing the module fails, or it is not the user's.
@@ -108,7 +108,7 @@ def names_given(text: str) -> bool:
 
 @contextmanager
 def report_errors(where: str, error: type[PacelineError] = InputError, hint: str = "") -> Iterator[None]:
-    """Raise what a user's code raises in this block as ``error``: where, what, file and line, and a hint."""
+    """Raise errors of a user's code in this block as ``error``: where, what, file and line, and a hint."""
     try:
         yield
     except KeyboardInterrupt:
@@ -118,13 +118,13 @@ def report_errors(where: str, error: type[PacelineError] = InputError, hint: str
 
 
 def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], _T], expected: str) -> _T:
-    """What the user's function at ``path`` returns.
+    """Call the user's function at ``path``, and check its result.
 
     Args:
         path: ``package.module:name``.
-        arguments: what it is called with, in order; their names are for errors.
-        read: takes what it returned for what is expected; raises where it is something else.
-        expected: what it has to return, in words.
+        arguments: in order; their names are for errors.
+        read: converts the result; raises if it is not as expected.
+        expected: the expected result, in words.
 
     Raises:
         InputError: as for ``load_object``; or it is no function, it raises, or it returns something else.
@@ -143,7 +143,7 @@ def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], _T], exp
 
 
 def instance_of(kind: type[_T]) -> Callable[[object], _T]:
-    """A reader for ``call`` that takes instances of a class."""
+    """A reader for ``call`` that accepts instances of a class."""
 
     def read(value: object) -> _T:
         if not isinstance(value, kind):
@@ -154,13 +154,13 @@ def instance_of(kind: type[_T]) -> Callable[[object], _T]:
 
 
 def format_call(path: str, arguments: Mapping[str, Any]) -> str:
-    """How errors name a call: ``'package.module:name' with workers=4``; numbers are shown."""
+    """A call as errors name it: ``'package.module:name' with workers=4``; numbers are shown."""
     shown = [f"{name}={value}" for name, value in arguments.items() if isinstance(value, int)]
     return f"'{path}' with {', '.join(shown)}"
 
 
 def _check_defined(path: str, thing: Any) -> None:
-    """Refuse what can be called and is not defined where a scenario's code may lie; plain values pass."""
+    """Refuse a callable defined where scenarios may take no code from; plain values pass."""
     if not callable(thing):
         return
     inner = thing
@@ -180,12 +180,11 @@ def _check_defined(path: str, thing: Any) -> None:
 
 
 def _unwrap(thing: Any) -> Any:
-    """What a decorator or a ``functools.partial`` was given; ``thing`` itself where that is all."""
+    """The object inside a decorator or a ``functools.partial``; ``thing`` itself if there is none."""
     return thing.func if isinstance(thing, functools.partial) else inspect.unwrap(thing)
 
 
 def _hint(place: Any, name: str) -> str:
-    """The end of an error: what of its own a module or class has instead of ``name``."""
     own = [
         key
         for key, value in getattr(place, "__dict__", {}).items()
@@ -208,13 +207,13 @@ def import_path_of(thing: Any) -> str:
 
 
 def format_place(function: object) -> str:
-    """`` (FILE, line N)``, where a user's function is defined; "" where that is not known."""
+    """`` (FILE, line N)`` of a user's function; "" if unknown."""
     code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
     return format_line(code.co_filename, code.co_firstlineno) if code else ""
 
 
 def format_line(file: str, line: int | None) -> str:
-    """`` (FILE, line N)``, a place in a user's code as it stands at the end of a sentence."""
+    """`` (FILE, line N)``, a place in a user's code for the end of a sentence."""
     return f" ({os.path.basename(file)}, line {line})"  # noqa: PTH119
 
 
@@ -234,7 +233,7 @@ def format_error(error: BaseException) -> str:
 
 
 def with_line(text: str, coroutine: object) -> str:
-    """``text`` behind the line of a user's code that its coroutine has come to, where that is known; once."""
+    """``text`` prefixed once by the current line of a user's coroutine, if known."""
     line = getattr(coroutine, "place", "")
     return f"{line}: {text}" if line and not text.startswith(line) else text
 
@@ -278,7 +277,7 @@ def options_of(function: Callable[..., Any], skip: int = 0, without: tuple[str, 
 
 
 def _types_of(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
-    """Types of these parameters, by name; annotations of others may name what is imported for mypy alone."""
+    """Types of these parameters, by name; annotations of others may name imports for mypy alone."""
     written = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
     holder = type("Holder", (), {"__annotations__": written})
     inner = inspect.unwrap(function)

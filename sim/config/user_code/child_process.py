@@ -1,6 +1,6 @@
-"""Processes that others start: they end with the one that started them, however that ends.
+"""Child processes: they end with the process that started them, however it ends.
 
-Nothing is imported here that takes long, so that this can be the first that such a process does.
+Keep this module cheap to import: child processes call it first.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .code_files import add_folders
 
 _PR_SET_PDEATHSIG: Final = 1
 _LOOK_MS: Final = 500
-"""How often it is looked whether the parent is there."""
+"""Interval between checks that the parent lives."""
 
 _to_parent: Connection | None = None
-"""Where this process says how far it is."""
+"""Connection for this process's progress."""
 
 
 def end_with_parent(parent: int | None = None, *, orders: bool = False) -> None:
-    """End this process when its parent dies; call it before anything is imported that takes long.
+    """End this process when its parent dies; call it before slow imports.
 
     On Linux the kernel does that (prctl(2), PR_SET_PDEATHSIG), also to a process that is stopped or busy. A
     thread watches besides: for a parent that died before this call, and on other systems, where a stopped
@@ -44,24 +44,21 @@ def end_with_parent(parent: int | None = None, *, orders: bool = False) -> None:
 
 
 def prepare(parent: int, folders: Sequence[str], to_parent: Connection) -> None:
-    """Begin a process that works for ``parent``, which sees to interrupts.
+    """Set up a process that works for ``parent``, a process number, which handles interrupts.
 
-    Args:
-        parent: the number of the process that has started this one.
-        folders: where the user's code lies.
-        to_parent: what ``tell_parent`` writes to.
+    ``folders`` hold the user's code; ``tell_parent`` writes to ``to_parent``.
     """
     global _to_parent
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(2, 1)  # what the user's code prints must not come between what the parent does
+    os.dup2(2, 1)  # keep prints of the user's code out of the parent's output
     add_folders(folders)
     os.set_blocking(to_parent.fileno(), False)
     _to_parent = to_parent
 
 
 def tell_parent(message: bytes) -> None:
-    """Send a short message to the parent of a process that is prepared; it is lost where nobody reads."""
+    """Send a short message to the parent of a prepared process; it is lost if not read."""
     assert _to_parent is not None
     with suppress(BlockingIOError):
         _to_parent.send_bytes(message)
@@ -70,7 +67,7 @@ def tell_parent(message: bytes) -> None:
 def _watch(parent: int, orders: bool) -> None:
     poll = select.poll()
     if orders:
-        poll.register(0, 0)  # no event but its end
+        poll.register(0, 0)  # only to notice its end
     while os.getppid() == parent and not poll.poll(_LOOK_MS):
         pass
     os._exit(1)

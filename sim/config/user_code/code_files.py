@@ -1,9 +1,9 @@
-"""Where the code may lie that a scenario names, and how it is imported from there.
+"""Locate and import code named in a scenario; refuse unsafe locations.
 
 A scenario may come from a stranger. A module that it names is therefore located by its path before anything
 is imported: beside the scenario or in the working folder, outside every Python environment, result folder and
 Paceline itself; or in an installed package that declares it (entry points of the group ``paceline.code``).
-What has been located is what is imported, whatever else has that name. See ``docs/trust.md``.
+The located file is imported, whatever else has that name. See ``docs/trust.md``.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _INSTALLED: Final = tuple(
     )
 )
 _ENVIRONMENT_MARKS: Final = ("pyvenv.cfg", "conda-meta")
-"""What lies at the top of a virtual environment, and of conda's."""
+"""Names at the top of a virtual environment, and of conda's."""
 _LONGEST_NAME: Final = 200
-"""Bytes of a module's name; many file systems take no longer ones."""
+"""Most bytes of a module's name; many file systems allow no more."""
 _PACKAGE_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 
 _SCENARIO: Final = "scenario.yaml"
 _RESULTS: Final = ("summary.json", "metrics.parquet", "events.parquet")
 """A folder with a scenario and one of these holds results, which are data, perhaps a stranger's."""
 _PARTS: Final = "parts/index.json"
-"""What a folder holds whose results are not complete."""
+"""Marks a folder of incomplete results."""
 _SWEEP: Final = "sweep.json"
-"""What the folder of a sweep holds, whose settings are result folders."""
+"""Marks the folder of a sweep, whose settings are result folders."""
 _FIRST_INSIDE: Final = ("0001", "run-000000", "trial-000000")
 """Result folders within other folders of ours: settings of a sweep, complete or not, and parts of a run."""
 
@@ -69,11 +69,11 @@ _OWN: Final = "write a function of your own, in a file beside the scenario"
 
 @dataclass(frozen=True)
 class CodeSource:
-    """A module that was located.
+    """A located module.
 
     Attributes:
         name: dotted.
-        root: the folder in which its first part lies.
+        root: the folder of its first part.
         files: of each of ``a``, ``a.b``, ... down to the name; the folder itself where it has no
             ``__init__.py``.
         declared: whether an installed package declares it.
@@ -98,7 +98,7 @@ _loaded: dict[str, CodeSource] = {}
 
 @contextmanager
 def search_beside(folder: Path | None) -> Iterator[None]:
-    """Locate what is named in this block in ``folder`` first; None: where it was located before."""
+    """Locate modules in ``folder`` first in this block; None: where they were located before."""
     token = _beside.set(folder)
     try:
         yield
@@ -110,7 +110,7 @@ def search_beside(folder: Path | None) -> Iterator[None]:
 def reading_results(*folders: Path) -> Iterator[None]:
     """Take no code from between the working folder and these result folders in this block.
 
-    Whoever made the results may have made what lies around them, too; the working folder is the user's.
+    The results' author may have made the files around them, too; the working folder is the user's.
     """
     token = _read.set((*_read.get(), *folders))
     try:
@@ -120,7 +120,7 @@ def reading_results(*folders: Path) -> Iterator[None]:
 
 
 def add_folders(folders: Sequence[str]) -> None:
-    """Search these folders too, from now on: those of the process that hands work to this one."""
+    """Also search these folders from now on: those of the process that hands work to this one."""
     _folders.extend(path for path in map(Path, folders) if path not in _folders)
 
 
@@ -141,7 +141,7 @@ def is_neighbour(name: str) -> bool:
 
 
 def script_folder() -> Path | None:
-    """The folder of the Python program that runs, if it has a file."""
+    """The folder of the running Python program, if it has a file."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(file).resolve().parent if file else None
 
@@ -158,7 +158,7 @@ def load_module(name: str) -> ModuleType:
 
 
 _LOADING: Final = threading.RLock()
-"""Of what one thread adds to ``sys.path`` and ``sys.meta_path`` another takes nothing away."""
+"""Guards ``sys.path`` and ``sys.meta_path``: threads must not remove each other's entries."""
 
 
 def _load(name: str) -> ModuleType:
@@ -168,7 +168,7 @@ def _load(name: str) -> ModuleType:
     _check_imported(source)
     root = str(source.root)
     finder = _LocatedFinder(source)
-    # Last, for the module's own neighbours: it hides nothing. Afterwards nothing else is imported from there.
+    # Last in the path, for the module's neighbours, so that it hides nothing; removed after the import.
     added = root not in sys.path
     sys.meta_path.insert(0, finder)
     if added:
@@ -185,11 +185,7 @@ def _load(name: str) -> ModuleType:
 
 
 def check_file(what: str, file: Path) -> None:
-    """Refuse a file that supplies no code to scenarios, wherever links lead.
-
-    Args:
-        what: names it, in errors.
-        file: as it was named.
+    """Refuse a file that supplies no code to scenarios, wherever links lead; ``what`` names it in errors.
 
     Raises:
         InputError: it is Python's, Paceline's, another package's or part of results.
@@ -251,7 +247,7 @@ def _locate(name: str) -> CodeSource:
 
 
 def _files(root: Path, parts: Sequence[str]) -> dict[str, Path]:
-    """The file of each part of a dotted name below ``root``; {} where the last has none."""
+    """The file of each part of a dotted name below ``root``; {} if the last has none."""
     files: dict[str, Path] = {}
     folder = root
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
@@ -286,7 +282,6 @@ def _declared_modules() -> set[str]:
 
 
 def _is_declared(file: Path) -> bool:
-    """Whether a file belongs to a module that an installed package declares."""
     for name in _declared_modules():
         root = _installed_root(name.partition(".")[0])
         own = (_files(root, name.split(".")) if root is not None else {}).get(name)
@@ -299,7 +294,7 @@ def _is_declared(file: Path) -> bool:
 
 
 def _installed_root(package: str) -> Path | None:
-    """The folder in which an installed package lies; nothing is imported."""
+    """The folder of an installed package, found without an import."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -317,21 +312,19 @@ def _is_results(folder: Path) -> bool:
 
 
 def _holds_results(folder: Path) -> bool:
-    """Whether a folder is a sweep's, or that of the parts of a run."""
     if (folder / _SWEEP).is_file():
         return True
     return any(_is_results(folder / name) for name in _FIRST_INSIDE)
 
 
 def _around_results() -> set[Path]:
-    """The folders in the working folder through which the way leads to results that are being read."""
+    """Top folders of the working folder that contain results being read."""
     here = Path.cwd().resolve() if _read.get() else Path()
     ways = (folder.resolve() for folder in _read.get())
     return {here / way.relative_to(here).parts[0] for way in ways if here in way.parents}
 
 
 def _check_imported(source: CodeSource) -> None:
-    """Refuse a module whose name, or that of a package around it, is in use for other code."""
     for name, file in source.files.items():
         module = sys.modules.get(name)
         if module is None:
@@ -347,7 +340,7 @@ def _check_imported(source: CodeSource) -> None:
 
 
 class _LocatedFinder:
-    """Answers imports of a module, and of the packages around it, with the files that were located."""
+    """Answers imports of a module, and of the packages around it, with the located files."""
 
     def __init__(self, source: CodeSource) -> None:
         self._files = source.files
@@ -355,7 +348,6 @@ class _LocatedFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The located file of ``name``, if it is one of the source's."""
         file = self._files.get(name)
         if file is None:
             return None

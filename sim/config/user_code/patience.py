@@ -1,4 +1,4 @@
-"""How long a command that answers at once waits for the user's own code, and what it says after that."""
+"""Time limit on the user's code in commands that answer at once, and its error."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from typing import Final
 from paceline.sim.config.user_code.call import is_users_file
 
 PATIENCE_S: Final = 8
-"""Seconds that one import, or one call, of a user's code may take."""
+"""Largest seconds of one import, or one call, of a user's code."""
 _TICK_S: Final = 0.5
 
 
 @contextmanager
 def patience(command: str) -> Iterator[None]:
-    """End the process, status 2, when a user's code in this block does not come back.
+    """End the process, status 2, when a user's code in this block does not return.
 
-    Whether it is a user's is seen from the stack, once in a while: the outermost frame of a file of the
-    user's that stays the same for ``PATIENCE_S`` has waited, or computed, for so long. A function of C that
-    never comes back to Python is not noticed, and nothing happens outside the main thread, nor where the
-    process has an alarm of its own.
+    The stack is checked periodically: an outermost frame of a user's file that stays the same for
+    ``PATIENCE_S`` has waited, or computed, for that long. A C function that never returns to Python is not
+    noticed, and nothing happens outside the main thread, nor where the process has an alarm of its own.
     """
     try:
         free = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
@@ -44,15 +43,12 @@ def patience(command: str) -> Iterator[None]:
 
 
 class _Watch:
-    """Which frame of the user's is on the stack, and for how long."""
-
     def __init__(self, command: str) -> None:
         self._command = command
         self._frame: FrameType | None = None
         self._ticks = 0
 
     def tick(self, signum: int, frame: FrameType | None) -> None:
-        """Look at the stack; end the process where it has been the same for too long."""
         own = _frames_of_user(frame)
         if not own or own[-1] is not self._frame:
             self._frame, self._ticks = own[-1] if own else None, 0

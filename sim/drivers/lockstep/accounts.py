@@ -1,4 +1,4 @@
-"""Where the time of all workers went: operations as vectors over workers, and the accounts of these."""
+"""Time accounts of all workers: operations as vectors over workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...records.run import HALF_SUM, RESUMPTIONS, UNTIMED_ENCODING, Event
 from ...seeds import Floats, Integers
 
 _NO_OPERATIONS: Final = RESUMPTIONS | {"next_step"}
-"""Names of rows that are about an operation, or about none."""
+"""Names of rows that belong to another operation, or to none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,11 +27,11 @@ class StackedOperation:
         step: number of steps published before it, or the step that ``next_step`` refused.
         start_s, end_s: of each worker.
         peer_s: when the last peer that each worker needed had started.
-        known_s: from when on the event driver knows ``peer_s``: who is cut off before that has waited so far;
+        known_s: from when on the event driver knows ``peer_s``: a worker cut off before has waited so far;
             None: it knows nothing of peers before the end, and counts no waiting.
         blocks: whether the coroutine was blocked meanwhile.
-        num_bytes: that a worker sends: one number for all of them, or each worker's.
-        peer: as in ``Event``: one for all workers, or each worker's.
+        num_bytes: sent by each worker: one number for all, or one each.
+        peer: as in ``Event``: one for all workers, or one each.
         handle: number of the started operation that it is about, -1 for an awaited one.
         in_half: whether values are added up in 16 bits.
     """
@@ -49,10 +49,10 @@ class StackedOperation:
     in_half: bool = False
 
     def until(self, time_s: float, instant_s: float) -> StackedOperation | None:
-        """What of it has happened by ``time_s``, at which the run is cut off; None: nothing.
+        """The part that has happened by ``time_s``, at which the run is cut off; None: nothing.
 
-        What ends up to ``instant_s`` is at the same instant. Who has not begun is blocked for no time at all,
-        and who has not ended has sent nothing.
+        Ends up to ``instant_s`` are at the same instant. A worker that has not begun is not blocked, and one
+        that has not ended has sent nothing.
         """
         if self.start_s.min() > instant_s:
             return None
@@ -79,33 +79,29 @@ class StackedOperation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counts:
-    """A count of each worker; mostly all grow alike, which one number says.
+    """A count per worker: ``alike`` is common to all, ``beside`` comes on top, [n] or 0.
 
     >>> Counts().plus(3).plus(np.array([0, 2])).of_all(2).tolist()
     [3, 5]
-
-    Attributes:
-        alike: of each of them.
-        beside: of each, beside that: [n], or 0 for nothing.
     """
 
     alike: int = 0
     beside: int | Integers = 0
 
     def plus(self, more: int | Integers) -> Counts:
-        """With more of the same: one number for all, or each worker's."""
+        """Add one number for all workers, or one each."""
         if isinstance(more, np.ndarray):
             return Counts(self.alike, self.beside + more)
         return Counts(self.alike + more, self.beside)
 
     def grown_from(self, before: Counts) -> int | Integers:
-        """Whether each worker's count has grown, as 0 or 1: one number for all, or each worker's."""
+        """Whether each worker's count has grown, as 0 or 1: one number for all, or one each."""
         if self.alike > before.alike or self.beside is before.beside:
             return int(self.alike > before.alike)
         return (np.asarray(self.beside) > before.beside).astype(np.int64)
 
     def of_all(self, workers: int) -> Integers:
-        """By each worker [n]."""
+        """Each worker's count [n]."""
         if isinstance(self.beside, np.ndarray):
             return self.beside + self.alike
         return np.full(workers, self.alike + self.beside, np.int64)
@@ -117,8 +113,8 @@ class StackedAccounts:
     Args:
         workers: n.
         log: takes the events at the end; None: none are kept.
-        may_be_cut: whether the run may end before its operations do; what has begun and may be cut off is
-            then not entered before it is certain.
+        may_be_cut: whether the run may end before its operations do; an operation that may be cut off is then
+            not entered before it is certain.
     """
 
     def __init__(self, workers: int, log: EventLog | None, may_be_cut: bool) -> None:
@@ -134,19 +130,19 @@ class StackedAccounts:
         self._bytes = Counts()
 
     def add(self, operation: StackedOperation) -> None:
-        """Enter an operation, or put it aside until it is certain that all of it happens."""
+        """Enter an operation, or hold it until it is certain that all of it happens."""
         if self._may_be_cut:
             self._uncertain.append(operation)
         else:
             self._enter(operation, None)
 
     def settle(self, time_s: float) -> None:
-        """Enter what has ended by ``time_s``: the run is not cut off before."""
+        """Enter operations that have ended by ``time_s``: the run is not cut off before."""
         while self._uncertain and self._uncertain[0].end_s.max() <= time_s:
             self._enter(self._uncertain.popleft(), None)
 
     def cut(self, time_s: float, instant_s: float) -> None:
-        """The run ends at ``time_s``: enter what has happened by then, or in that instant, and no more."""
+        """End the run at ``time_s``: enter only what has happened by then, or at that instant."""
         for operation in self._uncertain:
             happened = operation.until(time_s, instant_s)
             if happened is not None:
@@ -179,12 +175,9 @@ class StackedAccounts:
             log.full = True
 
     def breakdowns(self, steps: Integers, ended_s: Floats | None, until_s: float) -> list[TimeBreakdown]:
-        """The accounts, one for each worker.
+        """The accounts, one for each worker; ``ended_s`` is None if the run was cut off.
 
-        Args:
-            steps: published by each.
-            ended_s: when each coroutine came to its end; None: the run was cut off before.
-            until_s: the last instant of the run.
+        ``steps``: published by each; ``until_s``: the last instant of the run.
         """
         bytes_sent = self._bytes.of_all(self._workers).tolist()
         rows = zip(

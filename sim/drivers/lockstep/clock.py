@@ -1,4 +1,4 @@
-"""Every worker's clock in one job, moved by the operations that all workers do together."""
+"""The clocks of a job's workers, moved by operations that all workers do together."""
 
 from __future__ import annotations
 
@@ -26,14 +26,10 @@ from .published import PublishedRows, PublishedSteps
 
 
 class LockstepClock:
-    """The times of all workers of a job, and what follows from them: accounts, scores, the end.
-
-    Args:
-        job: on whose cluster; ``exact.why_not`` has no objection.
-        scorer: scores what is published, and may end the run.
+    """The times of all workers of a job, and their consequences: accounts, scores, the end.
 
     Attributes:
-        messages: that have been sent.
+        messages: sent so far.
         work: messages, of which a collective counts as few for each member, as in ``EventDriver.work``.
         refusal: why the event driver is needed after all; "" so far.
     """
@@ -51,7 +47,7 @@ class LockstepClock:
         self._now_s: Floats = np.zeros(n)
         self._sent = Counts()
         self._done = 0
-        self._begun: dict[int, StackedOperation] = {}  # started, by handle, not yet waited for
+        self._begun: dict[int, StackedOperation] = {}  # by handle, until waited for
         self.messages = self.work = 0
         self.refusal = ""
 
@@ -61,13 +57,13 @@ class LockstepClock:
         return self._steps.over_s < math.inf
 
     def published(self) -> Iterator[tuple[float, int]]:
-        """Each worker's time now, and what it has sent."""
+        """Each worker's current time and bytes sent."""
         return zip(self._now_s.tolist(), self._sent.of_all(self._job.workers).tolist(), strict=True)
 
     # --- operations that take time --------------------------------------------------------------
 
     def complete(self, operation: ops.Operation[Any]) -> None:
-        """Go on to the end of an operation that all workers await.
+        """Advance to the end of an operation that all workers await.
 
         Raises:
             NotInLockstep: the event driver is needed for this job, here and in all that follows.
@@ -91,23 +87,23 @@ class LockstepClock:
         self._now_s = end_s
 
     def collectives(self, operation: ops.Operation[Any]) -> Iterator[tuple[PlacedBlocks, tuple[float, ...]]]:
-        """The collectives of blocks that all workers are about to join, and when each of them does."""
-        with suppress(NotInLockstep):  # which shows when they do
+        """The collectives of blocks that all workers are about to join, and each one's joining times."""
+        with suppress(NotInLockstep):  # which is raised when they join
             for each in self._collectives.joined(operation, self._now_s):
                 if isinstance(each.placed, PlacedBlocks):
                     yield each.placed, each.ready_s
 
     def check_one_begun(self) -> None:
-        """Raise ``NotInLockstep`` where an exchange has been started and not been waited for."""
+        """Raise ``NotInLockstep`` if a started exchange has not been waited for."""
         if self._begun:
             raise NotInLockstep("several exchanges are under way at once on each worker")
 
     def start(self, operation: ops.Mix, handle: int) -> None:
-        """Let all workers start a mix that they wait for by a handle of that number."""
+        """Begin a mix on all workers, which they wait for by this handle."""
         self._begun[handle] = self._exchange(operation, handle)
 
     def wait(self, handle: int) -> None:
-        """Go on to where all workers have waited for what they have started."""
+        """Advance each worker to the end of its started mix."""
         begun = self._begun.pop(handle)
         end_s = np.maximum(self._now_s, begun.end_s)
         self._enter(
@@ -116,7 +112,6 @@ class LockstepClock:
         self._now_s = end_s
 
     def _exchange(self, operation: Any, handle: int) -> StackedOperation:
-        """Begin a mix or a collective on every worker now."""
         name, begin_s = ops.name_of(type(operation)), self._now_s
         blocks = handle < 0
         if isinstance(operation, ops.Mix):
@@ -169,7 +164,7 @@ class LockstepClock:
         return goes_on and not self.over and not is_over
 
     def publish(self, published: PublishedRows) -> None:
-        """Take what all workers publish now."""
+        """Take a publication of all workers."""
         if self._begun:
             raise NotInLockstep("an exchange is under way from one step to the next")
         self._done = published.operation.step + 1
@@ -181,12 +176,12 @@ class LockstepClock:
             self._accounts.settle(min(earliest_s, self._limit_s))
 
     def outcome(self) -> Outcome:
-        """What the run was, once no operation follows that it needs."""
+        """The outcome of the run, once it needs no further operation."""
         last_s = float(self._now_s.max())
         if self._steps.over_s == math.inf:
             self._steps.hand_over(min(last_s, self._limit_s), last_s, is_last=True)
         wall_s = min(self._steps.over_s, self._limit_s, last_s)
-        # What a score ends, it ends after all that happens at that instant.
+        # A score ends the run after everything that happens at its instant.
         instant_s = wall_s / (1 - INSTANT) if wall_s == self._steps.over_s else wall_s
         if wall_s < last_s:
             self._accounts.cut(wall_s, instant_s)
@@ -205,5 +200,4 @@ class LockstepClock:
 
 
 def _row(value: Any) -> Any:
-    """What one worker sends, of what all of them send."""
     return value[0] if isinstance(value, Tensor) else value.row(0)

@@ -1,4 +1,4 @@
-"""When a collective ends on every worker, given when each of them joined it."""
+"""Completion of collectives on every worker, from the workers' joining times."""
 
 from __future__ import annotations
 
@@ -21,14 +21,10 @@ from ..job import Job
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collected:
-    """When a collective ends; vectors [n].
+    """Completion of a collective; vectors [n].
 
-    Attributes:
-        end_s: on each worker.
-        last_s: when the last member of its group had joined; of a broadcast, the root.
-        num_bytes: that each sends.
-        messages: how many there are.
-        work: as how many they count, see ``PRICED_WORK``.
+    ``last_s``: when the last member of a worker's group (of a broadcast, the root) had joined; ``num_bytes``:
+    sent by each; ``work``: messages as counted by ``PRICED_WORK``.
     """
 
     end_s: Floats
@@ -43,11 +39,11 @@ class JoinedCollective:
     """A collective of one group, or those of all groups at once, that its members are about to join.
 
     Attributes:
-        placed: on which hosts.
+        placed: on its hosts.
         last_s: when the last member joins it.
-        ready_s: when each does, counted from then.
+        ready_s: when each member joins, relative to ``last_s``.
         root: of a broadcast, else -1.
-        last_of_group_s: when the last one of its own group does, of each member.
+        last_of_group_s: when the last member of its own group joins, per member.
     """
 
     placed: Placed
@@ -58,35 +54,26 @@ class JoinedCollective:
 
 
 class CollectiveTimes:
-    """Times the collectives of a run, each as a whole.
-
-    Args:
-        job: whose they are.
-    """
+    """Times the collectives of a run, each as a whole."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._shared = job.transfer.sharing != "none"
         self._placed: dict[tuple[Any, ...], Placed] = {}
         self._joined: tuple[Any, Floats, list[JoinedCollective]] | None = None
-        # Until when bytes of collectives use a host's links; None: none ever have.
-        self._idle_s: Floats | None = None
+        self._idle_s: Floats | None = None  # when collectives free a host's links; None: none yet
 
     def check_idle(self, begin_s: Floats) -> None:
-        """Check that nothing of a collective is on the links of workers that begin an exchange [n].
+        """Check that no bytes of a collective use the links of workers that begin an exchange [n].
 
         Raises:
-            NotInLockstep: something is.
+            NotInLockstep: some do.
         """
         if self._idle_s is not None and (begin_s < self._idle_s).any():
             raise NotInLockstep("bytes of a collective are on their way when the next exchange begins")
 
     def times(self, operation: Any, joined_s: Floats) -> Collected:
-        """When a collective that each worker joins at ``joined_s`` [n] ends.
-
-        Args:
-            operation: with the values of all workers.
-            joined_s: by rank.
+        """Completion of a collective that each worker joins at ``joined_s`` [n].
 
         Raises:
             NotInLockstep: its messages have to be followed one by one.
@@ -101,7 +88,7 @@ class CollectiveTimes:
             placed, last_s = each.placed, each.last_s
             members = list(placed.members)
             done_s, idle_s = placed.completion(each.ready_s)
-            if each.root >= 0:  # whom all wait for, and else those above only
+            if each.root >= 0:  # all wait for the root, else for those above only
                 end_s[members] = last_s + np.array(done_s)
                 last_of_all_s[members] = np.maximum(joined_s[members], joined_s[each.root])
             else:
@@ -116,7 +103,7 @@ class CollectiveTimes:
         return Collected(end_s, last_of_all_s, sent, messages, work)
 
     def joined(self, operation: Any, joined_s: Floats) -> list[JoinedCollective]:
-        """Each group's collective, of workers that join at ``joined_s`` [n].
+        """The collectives of all groups, whose workers join at ``joined_s`` [n].
 
         Raises:
             NotInLockstep: as ``times``.
@@ -145,8 +132,7 @@ class CollectiveTimes:
     def _join_together(
         self, operation: Any, apart: list[JoinedCollective], joined_s: Floats
     ) -> JoinedCollective:
-        """The collectives of groups that meet on links, as one."""
-        key = tuple(id(each.placed) for each in apart)  # they are kept
+        key = tuple(id(each.placed) for each in apart)  # ids of objects kept in _placed
         placed = self._placed.get(key)
         if placed is None:
             all_placed = [each.placed for each in apart if isinstance(each.placed, PlacedBlocks)]
@@ -172,7 +158,7 @@ class CollectiveTimes:
 
 
 def _of_one_worker(operation: Any) -> Any:
-    """The operation with the value of worker 0 alone: all workers' values have as many bytes."""
+    """The operation with the value of worker 0 alone: all workers' values have equally many bytes."""
     value: Payload | None = getattr(operation, "value", None)
     if value is None:
         return operation
@@ -180,7 +166,7 @@ def _of_one_worker(operation: Any) -> Any:
 
 
 def _signature(operation: Any) -> tuple[Any, ...]:
-    """What decides about the messages of a collective in a group: what it does, with how many bytes."""
+    """All that determines a collective's messages in a group: its kind and its bytes."""
     value: Payload | None = getattr(operation, "value", None)
     kind = type(operation), getattr(operation, "length", None)
     if value is None:

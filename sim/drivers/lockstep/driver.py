@@ -1,11 +1,11 @@
 """The lockstep driver: a synchronous scheme for all workers at once, in virtual time.
 
-Every operation of the one coroutine is an operation of all workers; each of them begins it at a time of its
-own. So a step costs a few operations on vectors, whatever the number of workers. It does only what it can do
-exactly (see ``exact``), and says so where it meets something else.
+Every operation of the one coroutine is an operation of all workers, which each begin it at their own time. So
+a step costs a few vector operations, whatever the number of workers. The driver does only what it can do
+exactly (see ``exact``), and refuses anything else.
 
-What the workers compute does not depend on the time, so that one coroutine serves any number of jobs that
-differ in their clusters, each with a clock of its own.
+The workers' computations do not depend on time, so one coroutine serves any number of jobs that differ in
+their clusters, each with a clock of its own.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class LockstepDriver(StackedRunner):
     """Runs a job's scheme once, for all workers, and keeps each worker's clock.
 
     Args:
-        job: what to run; ``exact.why_not`` has no objection.
-        scorer: scores what is published, and may end the run.
+        job: to run; ``exact.why_not`` has no objection.
+        scorer: scores published models, and may end the run.
         others: further jobs, each with its scorer, whose workers compute the same (``same_mathematics``).
         progress: called with the total number of steps published so far.
 
@@ -60,7 +60,7 @@ class LockstepDriver(StackedRunner):
 
     @property
     def messages(self) -> int:
-        """Messages that all jobs have sent."""
+        """Messages of all jobs."""
         return sum(clock.messages for clock in self.clocks)
 
     def run(self) -> Outcome:
@@ -76,7 +76,7 @@ class LockstepDriver(StackedRunner):
         return outcome
 
     def run_all(self) -> list[Outcome | None]:
-        """Run to the end of all jobs; the outcome of each, None where it has to be run by itself.
+        """Run to the end of all jobs; the outcome of each, None where it must be run by itself.
 
         Raises:
             NotInLockstep, RunError: as ``run``; nothing is known of any job.
@@ -94,11 +94,7 @@ class LockstepDriver(StackedRunner):
         ]
 
     def _move(self, move: Callable[[LockstepClock], None]) -> None:
-        """Move all clocks that run; those that cannot be moved exactly run no longer.
-
-        Raises:
-            NotInLockstep: none was left.
-        """
+        """Move all running clocks; drop those that cannot be moved exactly, and raise where none is left."""
         self._goes_on_after_end |= self._is_ending
         for clock in tuple(self._running):
             try:
@@ -146,7 +142,7 @@ class LockstepDriver(StackedRunner):
         needing = [clock for clock in self._running if clock.next_step(operation.step, goes_on)]
         if needing:
             self._running = needing
-        # Else all that run end here, and go along with what the scheme does after its last step.
+        # Else all running jobs end here, and take part in the scheme's operations after its last step.
         self._is_ending = not needing
         return bool(needing)
 
@@ -160,12 +156,12 @@ class LockstepDriver(StackedRunner):
 
 
 def same_mathematics(a: Job, b: Job) -> bool:
-    """Whether the workers of two jobs compute the same if both run in lockstep, whatever their clusters."""
+    """Whether the workers of two jobs compute the same in lockstep, whatever their clusters."""
     return a.problem is b.problem and _seen_by_scheme(a) == _seen_by_scheme(b)
 
 
 def _seen_by_scheme(job: Job) -> tuple[Any, ...]:
-    """All but the model that a scheme, or what answers its operations, takes from a job."""
+    """All parts of a job but the model that a scheme, or the answers to its operations, depend on."""
     return (
         job.scheme, job.options, job.workers, job.seed, job.optimizer, job.bytes_per_parameter, job.segments,
         job.max_iterations, job.transfer.network.site_of, job.transfer.network.node_of,

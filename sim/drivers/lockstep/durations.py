@@ -1,4 +1,4 @@
-"""How long the gradients of all workers take, one after another."""
+"""Durations of all workers' gradients, one after another."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from ...compute.model import ComputeModel
 from ...seeds import Floats
 
 STRIP: Final = 32
-"""Gradients whose durations become rows [n] at a time, from rows by worker: so many fit into a cache."""
+"""Gradients per strip of rows [n], transposed from rows by worker; a strip fits into a cache."""
 
 
 class Durations:
-    """Durations of everybody's next gradient, from the first on.
-
-    Args:
-        model: of the run.
-        workers: n.
-    """
+    """Durations of all workers' gradients, in order."""
 
     def __init__(self, model: ComputeModel, workers: int) -> None:
         self._model = model
@@ -30,7 +25,7 @@ class Durations:
         self._block = self._strip = np.empty((0, workers))
 
     def next_s(self) -> Floats:
-        """Seconds that the next gradient takes on each worker [n]."""
+        """Seconds of the next gradient on each worker [n]."""
         if self._steady is not None:
             return self._steady
         number, offset = divmod(self._taken, seeds.BLOCK)

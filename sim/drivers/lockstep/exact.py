@@ -1,4 +1,4 @@
-"""Where the lockstep driver finds exactly what the event driver would, and why not elsewhere."""
+"""Whether the lockstep driver finds exactly what the event driver would, and why not."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ..outcome import Outcome, run_record
 from .driver import LockstepDriver
 
 TRIED_STEPS: Final = 3
-"""Steps after which a user's scheme that is the same on both drivers is taken to be so."""
+"""Steps of the trial that a user's scheme must pass: it must agree on both drivers."""
 
 CLOCK_TOLERANCE: Final = 1e-9
-"""By which share times of both drivers may differ: by rounding."""
+"""Relative difference allowed between times of both drivers: rounding."""
 VALUE_TOLERANCE: Final = 1e-5
 SCORE_TOLERANCE: Final = 1e-3
-"""By which share parameters, and scores, may differ: gradients of one worker may be rounded otherwise in a
-batch of other shape, and a score may count examples."""
+"""Relative differences allowed between parameters, and between scores: a worker's gradients may be rounded
+otherwise in a batch of other shape, and a score may count examples."""
 
 
 def why_not(job: Job) -> str:
-    """Why a job needs the event driver, in a sentence without a full stop; "" where nothing speaks for it.
+    """Why a job needs the event driver, in a sentence without a full stop; "" if it does not.
 
-    What depends on the operations of a scheme shows when it runs: ``LockstepDriver`` then raises
+    Objections to a scheme's operations appear only when it runs: ``LockstepDriver`` then raises
     ``NotInLockstep``. A scheme that is not Paceline's own has to pass a trial on both drivers.
     """
     transfer = job.transfer
@@ -75,8 +75,6 @@ def _trial(job: Job) -> str:
 
 @dataclass(frozen=True)
 class _Tried:
-    """What the first steps of a scheme have led to."""
-
     outcome: Outcome
     evaluations: Sequence[Evaluation]
 
@@ -91,7 +89,7 @@ class _Tried:
         return cls(outcome, run_record(job, outcome, scorer, "simulated").evaluations)
 
     def difference(self, other: _Tried) -> str:
-        """What differs by more than rounding; "" where nothing does."""
+        """First difference beyond rounding; "" if there is none."""
         ours, theirs = self.outcome, other.outcome
         if not _close(ours.wall_s, theirs.wall_s, CLOCK_TOLERANCE):
             return "the times"
@@ -108,9 +106,9 @@ class _Tried:
 
 
 def _small(value: Tensor) -> float:
-    """What counts as nothing beside ``value``."""
+    """Absolute tolerance for values of the size of ``value``."""
     largest = float(value.abs().max()) if value.numel() else 0.0
-    return VALUE_TOLERANCE * largest if math.isfinite(largest) else 0.0  # torch takes no tolerance of NaN
+    return VALUE_TOLERANCE * largest if math.isfinite(largest) else 0.0  # torch refuses NaN as a tolerance
 
 
 def _close(a: float | None, b: float | None, tolerance: float) -> bool:

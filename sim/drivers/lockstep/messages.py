@@ -1,11 +1,11 @@
-"""When the messages of a mix leave and arrive, for all workers at once: max-plus sums of vectors.
+"""Times of the messages of a mix, for all workers at once: max-plus sums of vectors.
 
-A message from j to i leaves b / r after both sides are there, and arrives one latency later:
+A message from j to i leaves b / r after both sides are ready, and arrives one latency later:
 
     left = max(t_j, t_i + announcement) + overhead + b / r,    arrived = left + latency
 
-and a worker goes on when all its messages have left and all that it waits for have arrived. That holds where
-a message has its links for itself.
+A worker continues when all its own messages have left and all that it waits for have arrived. That holds
+where a message has its links for itself.
 """
 
 from __future__ import annotations
@@ -26,18 +26,14 @@ from ...program.pattern import Pattern
 from ...seeds import Floats, Integers
 
 KEPT_PATTERNS: Final = 64
-"""Patterns whose messages are kept at hand; a sequence of graphs seldom has more in one period."""
+"""Patterns whose messages are cached; a sequence of graphs seldom has more in one period."""
 
 Numbers = float | Floats
 """One number for all messages, or one for each."""
 
 
 class HostRoutes:
-    """Latency and rate from any host to any other, for a network whose routes stay as they are.
-
-    Args:
-        model: of the network.
-    """
+    """Latency and rate between any two hosts, for a network whose routes do not change."""
 
     def __init__(self, model: TransferModel) -> None:
         self._model = model
@@ -74,7 +70,7 @@ class HostRoutes:
         return min([route.per_flow_bytes_per_s, *crossed])
 
     def of(self, sources: Integers, destinations: Integers) -> tuple[Floats, Floats]:
-        """Latency in seconds, and bytes per second, of each pair of hosts [m]."""
+        """Latency in seconds and bytes per second of each pair of hosts [m]."""
         model = self._model
         if self._network.routes:
             routes = [
@@ -96,12 +92,10 @@ class HostRoutes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Places:
-    """Places from which values are taken.
+    """Indices [m] into a vector of values.
 
-    Attributes:
-        of_each: [m].
-        turn: place i is i + turn, the last one followed by the first, as in rings and exponential graphs,
-            where two copies do; None: they are others.
+    ``turn``: place i is i + turn, cyclically, as in rings and exponential graphs, where two copies do; else
+    None.
     """
 
     of_each: Integers
@@ -109,13 +103,11 @@ class _Places:
 
     @classmethod
     def among(cls, places: Integers, number: int) -> _Places:
-        """Places among so many values."""
         turn = int(places[0]) if len(places) == number else 0
         turns = len(places) == number and np.array_equal(places, (np.arange(number) + turn) % number)
         return cls(places, turn if turns else None)
 
     def take(self, values: Floats) -> Floats:
-        """The values at these places [m]."""
         if self.turn is None:
             return values.take(self.of_each)
         return np.concatenate((values[self.turn :], values[: self.turn]))
@@ -123,18 +115,18 @@ class _Places:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ends:
-    """Who sends the messages of one pattern to whom, receiver by receiver; m of them, on any network.
+    """Senders and receivers of one pattern's m messages, receiver by receiver, on any network.
 
     Attributes:
         source, destination: of each [m].
         from_source: the places of the sources among the workers.
-        by_source: their places, sender by sender.
-        receivers, senders: whose in- and out-degree is not 0, ascending.
+        by_source: the messages' places, sender by sender.
+        receivers, senders: workers whose in- or out-degree is not 0, ascending.
         received_from, sent_from: where the messages of these begin, in ``source`` and in ``by_source``.
-        one_peer: everybody receives one message and sends one.
-        at_most_one: nobody receives more than one, or sends more than one.
+        one_peer: every worker receives one message and sends one.
+        at_most_one: no worker receives more than one, or sends more than one.
         num_sent: by each worker [n].
-        last_source: of whom each worker receives last if all begin at once, -1 where it receives nothing.
+        last_source: the last source of each worker if all begin at once, -1 where it receives nothing.
     """
 
     source: Integers
@@ -181,12 +173,7 @@ def _ends_of(pattern: Pattern) -> _Ends:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Messages:
-    """The messages of one pattern on one network.
-
-    Attributes:
-        ends: of them.
-        latency_s, announced_s, rate_bytes_per_s: of each, or of all.
-    """
+    """The messages of one pattern on one network; a number is for all of them."""
 
     ends: _Ends
     latency_s: Numbers
@@ -196,14 +183,10 @@ class _Messages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixed:
-    """When a mix ends; vectors [n].
+    """Completion of a mix; vectors [n].
 
-    Attributes:
-        end_s: on each worker.
-        peer_s, known_s: see ``StackedOperation``.
-        num_bytes: that each sends.
-        messages: how many there are.
-        peer: from whom each received last, -1 where it received nothing.
+    ``peer_s``, ``known_s``: see ``StackedOperation``; ``num_bytes``: sent by each worker; ``peer``: its last
+    source, -1 where it received nothing.
     """
 
     end_s: Floats
@@ -215,11 +198,9 @@ class Mixed:
 
 
 class MixTimes:
-    """Times the mixes of a run.
+    """Times the mixes of a run, on a network without variation.
 
-    Args:
-        model: of its network, on which nothing varies.
-        may_be_cut: whether the run may end before its operations do, so that ``known_s`` counts.
+    ``may_be_cut``: the run may end before its operations do, so that ``known_s`` counts.
     """
 
     def __init__(self, model: TransferModel, may_be_cut: bool) -> None:
@@ -232,7 +213,7 @@ class MixTimes:
         self._known: dict[int, tuple[Pattern, _Messages]] = {}
 
     def times(self, pattern: Pattern, begin_s: Floats, num_bytes: int) -> Mixed:
-        """When a mix that each worker begins at ``begin_s`` [n] ends.
+        """Completion of a mix that each worker begins at ``begin_s`` [n].
 
         Raises:
             NotInLockstep: its messages share links.
@@ -252,7 +233,7 @@ class MixTimes:
         announced_s = together_s
         if self._announcement:
             announced_s = np.maximum(sender_s, receiver_s + messages.announced_s)
-        # In the order of the event driver's sums: the same bits.
+        # Added in the event driver's order, for the same bits.
         left_s = announced_s + self._overhead_s if self._overhead_s else announced_s
         left_s = left_s + num_bytes / messages.rate_bytes_per_s
         arrived_s = left_s + messages.latency_s
@@ -274,7 +255,7 @@ class MixTimes:
         if known is None:
             if len(self._known) == KEPT_PATTERNS:
                 self._known.pop(next(iter(self._known)))
-            # Kept with the pattern, so that no other one can come to have its id.
+            # Keep the pattern alive, so that its id is not reused.
             known = self._known[id(pattern)] = (pattern, self._place(pattern))
         return known[1]
 
@@ -297,7 +278,7 @@ def _one_if_equal(values: Floats) -> Numbers:
 
 
 def _latest(ends: _Ends, begin_s: Floats, received_s: Floats, sent_s: Floats) -> Floats:
-    """The latest of what concerns each worker [n]: its own begin, what it receives and what it sends [m]."""
+    """Latest time of each worker [n]: its own begin, its received and its sent messages [m]."""
     latest_s = begin_s.copy()
     if len(received_s):
         for ranks, first, values in (
@@ -309,18 +290,18 @@ def _latest(ends: _Ends, begin_s: Floats, received_s: Floats, sent_s: Floats) ->
 
 
 def _last_sources(ends: _Ends, together_s: Floats) -> Integers:
-    """From whom each worker received last: of several that came together, the last in order of ranks."""
+    """Each worker's last source: of several that came together, the one of highest rank."""
     last = ends.last_source.copy()
     if len(together_s) and not ends.at_most_one:
         latest_s = np.full(len(last), -np.inf)
         latest_s[ends.receivers] = np.maximum.reduceat(together_s, ends.received_from)
         among = together_s == latest_s[ends.destination]
-        last[ends.destination[among]] = ends.source[among]  # of several the last one stays
+        last[ends.destination[among]] = ends.source[among]  # the last one wins
     return last
 
 
 def shared_links(model: TransferModel) -> str:
-    """Why messages can meet on links though everybody has at most one under way; "" if they cannot."""
+    """Why messages can share links though every worker has at most one in flight; "" if they cannot."""
     network = model.network
     if model.sharing == "none":
         return ""

@@ -1,7 +1,7 @@
-"""What all workers publish, step by step, brought into the order of time for the scorer.
+"""Publications of all workers, step by step, sorted by time for the scorer.
 
 Workers that do not wait for each other are at different steps at the same time. A publication is handed over
-as soon as no earlier one can come, that is when all workers have come to its time.
+as soon as no earlier one can come: when all workers have reached its time.
 """
 
 from __future__ import annotations
@@ -24,23 +24,19 @@ from ..job import Job
 from .accounts import Counts
 
 MOST_STEPS_HELD: Final = 16
-"""Steps that are held before they are handed over, though no instant to score is complete,"""
+"""Steps held before they are handed over though no instant to score is complete,"""
 MOST_BYTES_HELD: Final = 64 * 2**20
-"""unless the workers' models of these steps take so many bytes."""
+"""unless the workers' models of these steps take this many bytes."""
 
 
 class PublishedRows:
-    """What all workers publish with one step, of which each job takes what its own clock needs.
-
-    Args:
-        operation: with the values of all workers.
-    """
+    """One publication of all workers; each job takes what its own clock needs."""
 
     def __init__(self, operation: ops.Publish) -> None:
         self.operation = operation
 
     def kept_for(self, job: Job) -> StepOfAll[Tensor]:
-        """What is kept of it: the same for all jobs that keep and score alike."""
+        """The part that a job keeps: shared by all jobs that keep and score alike."""
         key = job.keeps, job.scored_on
         if key not in self._kept:
             self._kept[key] = self._keep(job)
@@ -62,8 +58,7 @@ class PublishedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """One step of all workers: when each published it, what it had sent by then and in how many of its steps,
-    and what it published."""
+    """One step of all workers: publication times, bytes sent and averages done by then, and values."""
 
     number: int
     times_s: Floats
@@ -73,16 +68,10 @@ class _Step:
 
 
 class PublishedSteps:
-    """The steps that have been published, and which of them the scorer knows.
+    """The published steps, and which of them the scorer knows.
 
-    Args:
-        job: whose they are.
-        scorer: gets what is published, in the order of time, if it scores.
-        may_be_cut: whether the run may end before its last step does; if not, and if nothing is scored, only
-            the last step is kept.
-
-    Attributes:
-        over_s: the instant whose score has ended the run; infinite before.
+    Unless the run may be cut off, or something is scored, only the last step is kept. ``over_s``: the
+    instant whose score has ended the run; infinite before.
     """
 
     def __init__(self, job: Job, scorer: Scorer[Tensor], may_be_cut: bool) -> None:
@@ -90,12 +79,12 @@ class PublishedSteps:
         self._scorer = scorer
         self._may_be_cut = may_be_cut
         self._steps: deque[_Step] = deque()
-        self._known = np.zeros(job.workers, np.int64)  # steps of each worker that the scorer knows,
-        self._num_known = 0  # and of all
+        self._known = np.zeros(job.workers, np.int64)  # steps known to the scorer, by worker,
+        self._num_known = 0  # and in all
         self.over_s = 0.0 if scorer.over else math.inf
 
     def add(self, times_s: Floats, bytes_sent: Counts, published: PublishedRows) -> None:
-        """All workers have done the next step, each at its time [n], having sent so many bytes."""
+        """Add a step of all workers, with each one's time [n] and bytes sent so far."""
         number, before, averages = 0, Counts(), Counts()
         if self._steps:
             last = self._steps[-1]
@@ -107,11 +96,11 @@ class PublishedSteps:
 
     @property
     def may_wait(self) -> bool:
-        """Whether no instant to score can be complete with what is there, of which little is held."""
+        """Whether no instant to score can be complete yet, and few steps are held."""
         return self._may_wait(self._job.workers * (self._steps[-1].number + 1) - self._num_known)
 
     def _may_wait(self, publications: int) -> bool:
-        """Whether so many publications that the scorer does not know need not be handed over now."""
+        """Whether this many publications unknown to the scorer need not be handed over now."""
         scorer, steps = self._scorer, self._steps
         return (
             scorer.scores
@@ -121,12 +110,10 @@ class PublishedSteps:
         )
 
     def hand_over(self, until_s: float, now_s: float, *, is_last: bool = False) -> bool:
-        """Hand over what was published by ``until_s``; whether a score has ended the run, at ``over_s``.
+        """Hand over publications up to ``until_s``; whether a score has ended the run, at ``over_s``.
 
-        Args:
-            until_s: nothing earlier can come any more.
-            now_s: something happens at this time, which is not before ``until_s``.
-            is_last: whether nothing comes any more; else what completes no instant to score may wait.
+        Nothing earlier than ``until_s`` can come; ``now_s``, not before it, is the time of some event. Unless
+        this ``is_last``, publications that complete no instant to score may wait.
         """
         if not self._may_be_cut:
             return False
@@ -153,14 +140,14 @@ class PublishedSteps:
         return False
 
     def _due(self, until_s: float, is_last: bool) -> PublishedInOrder[Tensor]:
-        """What has been published by ``until_s`` and is not known, in order; nothing, if it may wait."""
+        """Publications up to ``until_s`` that the scorer does not know, in order; none if they may wait."""
         steps = list(self._steps)
         times_s = np.stack([step.times_s for step in steps])
         numbers = np.array([step.number for step in steps])
         places, ranks = np.nonzero((times_s <= until_s) & (self._known <= numbers[:, np.newaxis]))
         if not is_last and self._may_wait(len(places)):
             return PublishedInOrder((), (), (), (), {})
-        # Stable: at one time by step, then by rank.
+        # A stable sort: at equal times by step, then by rank.
         order = np.argsort(times_s[places, ranks], kind="stable")
         places, ranks = places[order], ranks[order]
         sent = np.stack([step.bytes_sent.of_all(self._job.workers) for step in steps])
@@ -181,7 +168,7 @@ class PublishedSteps:
         return True
 
     def finals(self, until_s: float) -> tuple[list[Tensor], Tensor | None, Integers, Pace]:
-        """What was published last by ``until_s``: models, the leader's, numbers of steps; and the pace."""
+        """The last models published by ``until_s``, the leader's model, numbers of steps, and the pace."""
         finals = [self._job.start] * self._job.workers
         leaders: dict[int, Tensor] = {}
         done, averages, last_s = np.zeros(self._job.workers, np.int64), np.zeros(self._job.workers), 0.0

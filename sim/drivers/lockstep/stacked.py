@@ -1,7 +1,7 @@
 """All workers as one value [n, d], without a clock.
 
-A synchronous scheme is one coroutine here, for everybody: the mathematics alone, vectorised over workers. It
-agrees with the event driver wherever a scheme makes no difference between one worker and all of them.
+A synchronous scheme is one coroutine for all workers: the mathematics alone, vectorised. It agrees with the
+event driver wherever a scheme makes no difference between one worker and all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..tasks.runner import CoroutineTask, InFlight, Runner
 _BY_SIZE = (ops.ReduceScatter, ops.AllGather)
 """Operations whose reply's shape depends on the size of the group."""
 _MEANS = (ops.AllReduce, ops.ReduceScatter)
-"""Operations that make a mean of all values of a group."""
+"""Operations that average all values of a group."""
 
 _ELSEWHERE = "run on the event driver"
 
@@ -34,7 +34,7 @@ StackedTask = CoroutineTask[InFlight]
 
 
 def run_lockstep(job: Job) -> Tensor:
-    """Run a synchronous scheme to its end, without a clock, and return the last published values [n, d].
+    """Run a synchronous scheme to its end, without a clock; return the last published values [n, d].
 
     Raises:
         NotInLockstep: the scheme uses an operation that cannot be done for all workers at once.
@@ -49,13 +49,7 @@ def run_lockstep(job: Job) -> Tensor:
 
 
 class StackedRunner(Runner[InFlight]):
-    """Runs a job's scheme once, on the values of all workers.
-
-    Args:
-        job: what to run.
-
-    Attributes:
-        published: what was published last [n, d].
+    """Runs a job's scheme once, on the values of all workers; ``published``: their last ones [n, d].
 
     Raises:
         NotInLockstep: the scheme has services.
@@ -88,7 +82,7 @@ class StackedRunner(Runner[InFlight]):
             raise NotInLockstep(f"{job.scheme.name} has services: {_ELSEWHERE}")
 
     def complete(self, task: StackedTask, operation: ops.Operation[Any]) -> Any:
-        """Everybody's reply to an operation that is awaited at once."""
+        """All workers' reply to an awaited operation."""
         value = getattr(operation, "value", None)
         if isinstance(value, Tensor) and (value.dim() == 0 or len(value) != self.job.workers):
             name = ops.name_of(type(operation))
@@ -111,16 +105,16 @@ class StackedRunner(Runner[InFlight]):
         return pending
 
     def next_step(self, task: StackedTask, operation: ops.NextStep) -> bool:
-        """Whether a step is to be done."""
+        """Whether to do another step."""
         limit = self.job.max_iterations
         return limit is None or operation.step < limit
 
     def publish(self, task: StackedTask, operation: ops.Publish) -> None:
-        """Take what all workers publish."""
+        """Take a publication of all workers."""
         self.published = operation.value
 
     def wait(self, task: StackedTask, operation: ops.Wait) -> Any:
-        """Everybody's reply to a started operation."""
+        """All workers' reply to a started operation."""
         pending = self.started(task, operation.handle)
         del task.outstanding[operation.handle.number]
         if isinstance(pending.operation, ops.Gradient):
@@ -129,7 +123,7 @@ class StackedRunner(Runner[InFlight]):
         return pending.reply
 
     def next_segment(self, task: StackedTask, operation: ops.NextSegment) -> ops.Segment | None:
-        """Everybody's next segment of a started gradient."""
+        """All workers' next segment of a started gradient."""
         pending = self.started(task, operation.handle)
         if pending.shown == len(self.job.segments):
             del task.outstanding[operation.handle.number]
@@ -143,13 +137,13 @@ class StackedRunner(Runner[InFlight]):
     def _mix(self, mix: ops.Mix) -> Tensor:
         value = decoded(mix.value)
         problem = self.job.problem
-        if problem is None:  # nothing to average, and of a large pattern only the messages count
+        if problem is None:  # nothing to average: only the messages count
             return value
-        with torch_threads(problem.threads_at(self._gradients)):  # element by element: the same bits
+        with torch_threads(problem.threads_at(self._gradients)):  # elementwise: the same bits
             return weighted_sum_vectorised(mix.pattern, value)
 
     def _collective(self, operation: Any) -> Tensor | None:
-        """Everybody's reply, [n, ...]; of an all-gather among all workers one for all."""
+        """All workers' reply, [n, ...]; of an all-gather among all workers one reply for all."""
         if isinstance(operation, ops.Barrier):
             return None
         if isinstance(operation, ops.AllReduce) and self.job.problem is None:

@@ -1,1 +1,1 @@
-"""Coroutines under every driver: what advances them, and what they have in flight."""
+"""Coroutines under every driver: advancing them, and their operations in flight."""

@@ -1,4 +1,4 @@
-"""Operations that take time on a clock, virtual or real; coroutines wait for what they have started."""
+"""Operations that take time on a clock, virtual or real; coroutines wait for those they have started."""
 
 from __future__ import annotations
 
@@ -38,15 +38,9 @@ class TimeSource(Protocol):
 
 
 class ClockedRunner(Runner[_P]):
-    """Advances coroutines on a clock: operations take time, and coroutines wait for what they have started.
+    """Advances coroutines on a clock: operations take time, and coroutines wait for those they have started.
 
-    Args:
-        job, programs: see ``Runner``.
-        clock: virtual or real.
-        in_flight: the driver's class of operations in flight.
-
-    Attributes:
-        writes: whether operations are written down.
+    ``in_flight`` is the driver's class of operations in flight; ``writes``: whether operations are recorded.
     """
 
     writes = True
@@ -59,7 +53,7 @@ class ClockedRunner(Runner[_P]):
         self._in_flight = in_flight
         self._fractions = job.ready_fractions()
         self._ahead: dict[int, dict[int, float]] = defaultdict(dict)  # forward, by worker and segment
-        self._signals: Counter[tuple[int, str]] = Counter()  # given, and not yet awaited
+        self._signals: Counter[tuple[int, str]] = Counter()  # not yet awaited
         self._awaiting: dict[tuple[int, str], deque[_P]] = defaultdict(deque)
         self._begins: dict[type, tuple[str, Callable[[_P], None]]] = {}
         self.handlers |= {
@@ -97,11 +91,11 @@ class ClockedRunner(Runner[_P]):
 
     @abstractmethod
     def next_gradient_s(self, rank: int) -> float:
-        """What a worker's next gradient takes, with its whole forward pass."""
+        """Seconds of a worker's next gradient, including its whole forward pass."""
 
     @abstractmethod
     def finish(self, pending: _P) -> None:
-        """An operation is complete: give it its reply."""
+        """Set the reply of an operation that is complete."""
 
     @abstractmethod
     def with_value(self, pending: _P, call: Callable[[Tensor], None]) -> None:
@@ -113,7 +107,7 @@ class ClockedRunner(Runner[_P]):
 
     @abstractmethod
     def blocked(self, pending: _P, start_s: float, busy_s: float, peer_s: float) -> None:
-        """A main coroutine was blocked on an operation from ``start_s`` until now."""
+        """Account for a main coroutine that was blocked on an operation from ``start_s`` until now."""
 
     @abstractmethod
     def write(
@@ -127,7 +121,7 @@ class ClockedRunner(Runner[_P]):
         handle: int = -1,
         num_bytes: int = 0,
     ) -> None:
-        """Write down a row about an operation that ends now."""
+        """Record a row about an operation that ends now."""
 
     # --- operations that take time --------------------------------------------------------------
 
@@ -165,7 +159,7 @@ class ClockedRunner(Runner[_P]):
         self._time.at(pending.ready_s, self.complete, pending)
 
     def encode_s(self, operation: ops.Encode) -> float:
-        """Seconds that pass while a worker encodes."""
+        """Seconds of an encoding."""
         return float(self.job.encode_s(operation) or 0.0)
 
     def _begin_encode(self, pending: _P) -> None:
@@ -174,7 +168,7 @@ class ClockedRunner(Runner[_P]):
         self._time.at(pending.ready_s, self.complete, pending)
 
     def take_ahead(self, rank: int) -> float:
-        """What share of the gradient that begins now its worker's forward pass has taken already."""
+        """Share of the gradient that begins now that the forward pass has already taken."""
         return sum(self._ahead.pop(rank).values()) if rank in self._ahead else 0.0
 
     def _begin_sleep(self, pending: _P) -> None:
@@ -191,7 +185,7 @@ class ClockedRunner(Runner[_P]):
             self._awaiting[key].append(pending)
 
     def _signal(self, task: CoroutineTask[_P], operation: ops.Signal) -> None:
-        """Wake whoever has waited longest for a signal of this name, or keep it."""
+        """Wake the longest waiter for a signal of this name, or keep the signal."""
         key = task.rank, operation.name
         if waiting := self._awaiting[key]:
             self._signalled(waiting.popleft())
@@ -203,7 +197,7 @@ class ClockedRunner(Runner[_P]):
         self._time.at(pending.ready_s, self.complete, pending)
 
     def complete(self, pending: _P) -> None:
-        """An operation is complete now."""
+        """End an operation now."""
         task = pending.task
         if not task.alive or pending.done:
             return
@@ -220,7 +214,7 @@ class ClockedRunner(Runner[_P]):
             self.blocked(pending, pending.start_s, pending.busy_s, peer_s)
         if self.writes:
             self.note(pending, pending.name, pending.start_s)
-        else:  # a call less, for the many operations of large runs
+        else:  # saves a call, for large runs
             task.breakdown.bytes_sent += pending.bytes
         if kind is ops.Gradient:
             self.with_value(pending, partial(self.advance, task))
@@ -228,7 +222,7 @@ class ClockedRunner(Runner[_P]):
             self.advance(task, pending.reply)
 
     def complete_handle(self, pending: _P) -> None:
-        """A started operation is complete now, and has its reply."""
+        """End a started operation now; its reply is set."""
         pending.done = True
         self.note(pending, pending.name, pending.start_s)
         if pending.waiter is not None:
@@ -244,7 +238,7 @@ class ClockedRunner(Runner[_P]):
             self.complete_handle(pending)
 
     def note(self, pending: _P, name: str, start_s: float) -> None:
-        """Write down that an operation is complete, or (by another ``name``) that its coroutine goes on."""
+        """Record that an operation is complete, or (by another ``name``) that its coroutine goes on."""
         task = pending.task
         num_bytes = pending.bytes if name == pending.name else 0
         task.breakdown.bytes_sent += num_bytes
@@ -255,7 +249,6 @@ class ClockedRunner(Runner[_P]):
     # --- operations about started ones ----------------------------------------------------------
 
     def _wait(self, task: CoroutineTask[_P], operation: ops.Wait) -> Any:
-        """Wait for a started operation's reply."""
         pending = self.started(task, operation.handle)
         begun_s = self._time.now
         busy_s = task.breakdown.busy_s(begun_s)
@@ -279,7 +272,6 @@ class ClockedRunner(Runner[_P]):
         return SUSPENDED
 
     def _wait_any(self, task: CoroutineTask[_P], operation: ops.WaitAny) -> Any:
-        """Wait for the first of several."""
         candidates = [self.started(task, handle) for handle in operation.handles]
         if not candidates:
             raise SchemeError(f"worker {task.rank} waits for any of no handles")
@@ -308,7 +300,6 @@ class ClockedRunner(Runner[_P]):
         self.note(pending, name, begun_s)
 
     def _poll(self, task: CoroutineTask[_P], operation: ops.Poll) -> bool:
-        """Whether a started operation is complete."""
         pending = self.started(task, operation.handle)
         if pending.done:
             self.note(pending, "poll", self._time.now)
@@ -361,6 +352,6 @@ class ClockedRunner(Runner[_P]):
         return goes_on
 
     def _now(self, task: CoroutineTask[_P], operation: ops.Now) -> float:
-        now_s = float(self._time.now)  # a scheme gets no number of numpy
+        now_s = float(self._time.now)  # schemes get no numpy numbers
         self.write(task, "now", task.breakdown.steps, now_s, now_s)
         return now_s

@@ -1,4 +1,4 @@
-"""Jobs that compute the same under different clocks, run together: one training, as many runs as jobs."""
+"""Jobs with equal computations under different clocks, run together: one training for all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def simulate_jobs(
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> list[Run]:
-    """Run jobs in virtual time: what ``simulate_job`` returns for each, bit for bit.
+    """Run jobs in virtual time; the results equal those of ``simulate_job`` bit for bit.
 
     Args:
         jobs: each with its correction factors, if it has any.
@@ -42,9 +42,6 @@ def share_training(
     """Run together those jobs that run in lockstep and compute the same.
 
     Their workers are trained once, for as long as one of the jobs goes on, under a clock for each.
-
-    Args:
-        jobs, progress: as for ``simulate_jobs``.
 
     Returns:
         Index -> its run; all others have to be run one by one.
@@ -73,7 +70,7 @@ def _run_together(jobs: Sequence[Job], progress: Progress | None) -> list[Run | 
     driver = LockstepDriver(*first, *others, progress=report_steps(jobs[0], progress))
     try:
         outcomes = driver.run_all()
-    except RunError:  # each of them shows by itself whether it is the scheme's own
+    except RunError:  # run alone, each job shows whether the error is the scheme's own
         return [None] * len(jobs)
     return [
         None if outcome is None else replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")

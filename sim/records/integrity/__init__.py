@@ -1,1 +1,1 @@
-"""Whether a result folder is what a run wrote: checksums."""
+"""Integrity of result folders: checksums."""

@@ -1,4 +1,4 @@
-"""Checksums that tie the files of a result folder together, as ``sha256sum --check`` reads them."""
+"""Checksums of the files of a result folder, in the format of ``sha256sum --check``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..formats.tables import MAX_FILE_BYTES
 CHECKSUMS_FILE: Final = "checksums.sha256"
 """SHA-256 of the other files."""
 TRACE_FILE: Final = "trace.json"
-"""The one file that may be taken away: it is large, and nothing of ours reads it."""
+"""The one file that may be removed: it is large, and Paceline does not read it."""
 MAX_CHECKSUMS_BYTES: Final = 2**20
-"""A longer list of checksums is not read."""
+"""Largest list of checksums that is read."""
 
 
 def write_checksums(folder: Path) -> None:
-    """Tie the files of a folder together: write the SHA-256 of each into ``CHECKSUMS_FILE``.
+    """Write the SHA-256 of each file of a folder into ``CHECKSUMS_FILE``.
 
     Raises:
         InputError: that cannot be written.
@@ -33,12 +33,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] = ()) -> None:
-    """Compare the files of a folder with their checksums.
-
-    Args:
-        folder: what ``write_checksums`` has been called for.
-        needed: names of files that must have a checksum.
-        added: names of files that must have one if they are there.
+    """Compare the files of a folder with their checksums; ``added`` files need one only if they are there.
 
     Raises:
         InputError: there are none; or a file is not as it was written, is missing, or has been added.
@@ -74,7 +69,7 @@ def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] =
 
 
 def check_kind(path: Path) -> None:
-    """Refuse what stands in the place of a file of results and could not be read to its end.
+    """Refuse a file of results that could not be read to its end.
 
     Raises:
         InputError: it is no regular file, or too large.

@@ -1,8 +1,8 @@
-"""Graphs in files: our JSON, GraphML, and edge lists.
+"""Graphs in files: JSON, GraphML, and edge lists.
 
-The JSON holds ``{"workers": n, "edges": [[u, v], ...]}`` and, where wanted, ``"directed": true`` (u sends
-to v), ``"weights": [w, ...]`` (one for each edge: what the receiver gives to the sender's value; own weights
-are what is missing to 1) and ``"provenance": {...}``, which only people read.
+The JSON holds ``{"workers": n, "edges": [[u, v], ...]}`` and optionally ``"directed": true`` (u sends to v),
+``"weights": [w, ...]`` (per edge, the receiver's weight of the sender's value; own weights are the rest to 1)
+and ``"provenance": {...}``, for human readers.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     import networkx as nx
 
 SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
-"""Suffixes of files of graphs."""
+"""Suffixes of graph files."""
 MAX_TOPOLOGY_BYTES: Final = 64 * 2**20
-"""A longer file is not read."""
+"""Largest file that is read."""
 MAX_SCENARIO_EDGES: Final = 20_000
-"""A scenario takes no more edges from a file: its resolved form, whose size is limited, holds them."""
+"""Most edges that a scenario takes from a file: its resolved form, whose size is limited, holds them."""
 MAX_RANK: Final = 10_000_000
 """Ranks in an edge list are below this."""
 
 MAX_WEIGHT: Final = 1000.0
-"""Of an edge, either way: the fastest averaging has some weights below 0, and none far from 1."""
+"""Largest absolute weight of an edge: the fastest averaging has some below 0, and none far from 1."""
 
 _RANK: Final = re.compile(r"-?[0-9]{1,20}")
-"""Not all that Python takes for a number: 1_0, other scripts' digits."""
+"""Stricter than ``int``, which accepts 1_0 and other scripts' digits."""
 _PAIRS: Final = re.compile(r"([0-9]{1,9}-[0-9]{1,9}( [0-9]{1,9}-[0-9]{1,9})*)?")
 
 RankNumber = Annotated[int, Field(ge=0)]
@@ -110,7 +110,7 @@ class FileOptions(Settings):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any, info: ValidationInfo) -> Any:
-        """A file is read once: the resolved scenario has its contents."""
+        """Read the file once: the resolved scenario has its contents."""
         if not isinstance(data, Mapping) or "path" not in data or "graph" in data:
             return data
         if not isinstance(data["path"], str) or not data["path"]:
@@ -151,7 +151,7 @@ def write_graph(
     """Write a graph as JSON, whole or not at all.
 
     Args:
-        path: the file; one that is there is replaced.
+        path: of the file; an existing one is replaced.
         graph: adjacency [n, n].
         weights: mixing matrix [n, n] on the graph, whose rows sum to 1; absent: rules decide.
         provenance: where the graph came from.
@@ -189,7 +189,6 @@ def _read(path: Path) -> KeptGraph:
 
 
 def _kept(path: Path, workers: int, directed: bool, edges: Iterable[tuple[int, int]]) -> KeptGraph:
-    """A graph without weights; loops are left out."""
     if workers < 2:
         raise InputError(f"{path}: holds no edges; write for example '0 1'")
     return KeptGraph(
@@ -203,7 +202,7 @@ def _pairs(edges: Iterable[tuple[int, int]]) -> str:
 
 def _of_json(path: Path, text: str) -> KeptGraph:
     try:
-        data = from_json(text)  # the model says where a number is none
+        data = from_json(text)  # the model reports non-finite numbers
     except ValueError as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
     try:
@@ -244,9 +243,9 @@ def _of_graphml(path: Path, text: str) -> KeptGraph:
 
 
 def _of_edge_list(path: Path, text: str) -> KeptGraph:
-    """Lines ``u v``; the rest of a line, and what follows '#', is not looked at.
+    """Parse lines ``u v``, ignoring the rest of a line and anything after '#'.
 
-    There are as many workers as the highest rank says.
+    The highest rank gives the number of workers.
     """
     edges: set[tuple[int, int]] = set()
     for number, line in enumerate(text.splitlines(), 1):
@@ -265,7 +264,7 @@ def _of_edge_list(path: Path, text: str) -> KeptGraph:
 
 
 def ranked(graph: nx.Graph[Any], source: object) -> nx.Graph[Any]:
-    """The graph, its nodes in the order of their ranks where they are named 0 ... n - 1.
+    """The graph, its nodes sorted by rank if they are named 0 ... n - 1.
 
     Raises:
         InputError: two workers are joined by several edges.

@@ -1,1 +1,1 @@
-"""TCP of stock hosts: what it is set to, and how its windows open."""
+"""TCP of stock hosts: its settings, and how its windows open."""

@@ -1,4 +1,4 @@
-"""What a connection lets leave, what is on its way, and what that waits for."""
+"""Data of one connection: permitted departures, bytes in flight, and waits in queues."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 
 class Departure(NamedTuple):
-    """What may leave now.
+    """Bytes that may leave now.
 
     Attributes:
         num_bytes: of those that wait; 0: nothing before ``not_before_s``.
-        cap_bytes_per_s: the most that they may get, ``inf`` where only links limit them.
+        cap_bytes_per_s: largest rate, ``inf`` where only links limit it.
         not_before_s: when to ask again; inf: once the other direction's bytes have left.
     """
 
@@ -22,11 +22,9 @@ class Departure(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """What waits at first-in-first-out links on the way of a connection.
+    """Waits in first-in-first-out queues, in seconds, of a short message that leaves at a given time.
 
-    Attributes:
-        there: how long something short waits that leaves at a time, in seconds.
-        back: the same of its acknowledgement.
+    ``back``: of its acknowledgement.
     """
 
     there: Callable[[float], float]
@@ -34,12 +32,12 @@ class Queues(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Bytes on their way.
+    """Bytes in flight.
 
     Attributes:
-        acked_s: when their acknowledgement comes, if it does not have to wait.
-        num_bytes: how many count for the window.
-        in_flight: what was on its way with them.
+        acked_s: when they are acknowledged, if the acknowledgement does not wait.
+        num_bytes: as counted by the window.
+        in_flight: all bytes in flight at that time.
         waited_s: in queues, before they left.
     """
 

@@ -1,9 +1,9 @@
-"""When a slow start of CUBIC ends before anything is lost: Linux's HyStart.
+"""HyStart: when CUBIC's slow start ends before any loss, as in Linux.
 
-A *round* begins with the first acknowledgement of what was sent after the round before had begun. Slow start
-ends when, since the beginning of a round, acknowledgements have come without a pause for half a round trip
-(the train is as long as the path), or when those of a round are all late (something waits in front of them).
-A pause within a round hides its train. Positions are bytes since the connection began.
+A *round* begins with the first acknowledgement of bytes that were sent after the previous round had begun.
+Slow start ends when, since the beginning of a round, acknowledgements have come without a pause for half a
+round trip (the train is as long as the path), or when all acknowledgements of a round are late (a queue has
+formed). A pause within a round hides its train. Positions are bytes since the connection began.
 
 Source: Ha and Rhee, Taming the elephants: new TCP slow start, Computer Networks 55(9), 2011, with the
 constants of Linux 6.18.
@@ -17,32 +17,31 @@ from typing import Final, NamedTuple
 from ...network.stock_tcp import SEGMENT_BYTES
 
 _LEAST_ACKS: Final = 9
-"""The acknowledgements of a round after which it is known that all are late."""
+"""Acknowledgements of a round after which it is known that all are late."""
 _TRAIN_S: Final = 0.0005
-"""What an acknowledgement may be late for the bursts of a host, half of at most a millisecond."""
+"""Allowed delay of an acknowledgement by a host's bursts: half of at most a millisecond."""
 _TRAIN_GAP_S: Final = 0.0015
-"""Acknowledgements of a train are 2 ms apart at most; where they are more than this on average, some are
-later."""
+"""Acknowledgements of a train are 2 ms apart at most; a larger average than this: some are later."""
 _PAUSE_S: Final = 0.002
-"""What breaks a train."""
+"""Pause that breaks a train."""
 _LEAST_LATE_S: Final = 0.004
-"""By how much the acknowledgements of a round must all be late, an eighth of the round trip ..."""
+"""By how much all acknowledgements of a round must be late: an eighth of the round trip, at least this ..."""
 _MOST_LATE_S: Final = 0.016
-"""... between these."""
+"""... and at most this."""
 _LATE_SEGMENTS: Final = 16
-"""What the acknowledgements before the ninth are for, two segments each."""
+"""Segments acknowledged before the ninth acknowledgement, two each."""
 _LEAST_SEGMENTS: Final = 16
-"""The smallest window at which a slow start ends, of one connection."""
+"""Smallest window at which slow start ends, per connection."""
 
 
 class Leaving(NamedTuple):
-    """Bytes that leave, and their connection as they do.
+    """Departing bytes, and the state of their connection.
 
     Attributes:
-        begins, ends: where they are.
-        acknowledged: what has been.
-        window: of now.
-        packet_bytes: that are acknowledged at once.
+        begins, ends: their positions.
+        acknowledged: position up to which bytes are acknowledged.
+        window: the current one.
+        packet_bytes: acknowledged at once.
     """
 
     begins: float
@@ -53,7 +52,7 @@ class Leaving(NamedTuple):
 
 
 class HyStart:
-    """One connection's rounds.
+    """The rounds of one connection.
 
     Bytes leave at 1 MB/s and have a round trip of 100 ms: a window of 40 kB is no train, one of 80 kB is.
 
@@ -74,37 +73,36 @@ class HyStart:
     def __init__(self, rtt_s: float, connections: int = 1) -> None:
         self._rtt_s = rtt_s
         self._least = float(_LEAST_SEGMENTS * SEGMENT_BYTES * connections)
-        self._round_from = 0.0  # what was acknowledged when the latest round began ...
-        self._round_end = 0.0  # ... and sent: the next one begins with the bytes behind
-        self._run_from = 0.0  # where what leaves without a pause began
-        self._left_s = -inf  # when bytes left last
+        self._round_from = 0.0  # position acknowledged when the latest round began ...
+        self._round_end = 0.0  # ... and sent: the next round begins behind it
+        self._run_from = 0.0  # begin of the bytes that leave without a pause
+        self._left_s = -inf  # time of the latest departure
 
     def leave(self, now_s: float, sent: float) -> None:
-        """Take note that what is behind ``sent`` begins to leave now."""
+        """Note that the bytes behind position ``sent`` begin to leave now."""
         if now_s > self._left_s + _PAUSE_S:
             self._run_from = sent
 
     def left(self, now_s: float) -> None:
-        """Take note that bytes have left now."""
+        """Note that bytes have left now."""
         self._left_s = now_s
 
     def begin(self, sent: float) -> None:
-        """Begin a round with what is behind ``sent``."""
+        """Begin a round with the bytes behind position ``sent``."""
         self._round_from = self._round_end = self._run_from = sent
 
     def acknowledge(self, acknowledged: float, sent: float) -> None:
-        """Begin a round, if what is acknowledged now was sent after the beginning of the last one."""
+        """Begin a round if the bytes acknowledged now were sent after the last round began."""
         if acknowledged > self._round_end:
             self._round_from, self._round_end = self._round_end, sent
 
     def window_at_train(self, leaving: Leaving, rate: float, ack_waits_s: float = 0.0) -> float:
-        """The window at which acknowledgements of some bytes will have come for half a round trip.
+        """The window at which acknowledgements of ``leaving`` will have come for half a round trip.
 
         Args:
-            leaving: those bytes.
+            leaving: departing bytes.
             rate: at which they leave, bytes/s.
-            ack_waits_s: how long an acknowledgement waits behind what others send. That comes in bursts, and
-                one that is long enough to be a pause hides the train.
+            ack_waits_s: wait behind other traffic, which comes in bursts: a pause-long burst hides the train.
 
         Returns:
             ``inf`` where they are no train.
@@ -118,11 +116,7 @@ class HyStart:
         return self._if_large(leaving.window + since - leaving.acknowledged + train)
 
     def window_when_late(self, leaving: Leaving, late_s: float) -> float:
-        """The window at which slow start ends because some bytes have had to wait for those in front.
-
-        Args:
-            leaving: those bytes.
-            late_s: how long the first of them has waited.
+        """The window at which slow start ends because bytes waited in a queue; ``late_s``: wait of the first.
 
         Returns:
             ``inf`` where that is not late, or a round has begun before them.

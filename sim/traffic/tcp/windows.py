@@ -1,19 +1,19 @@
-"""How TCP opens its window: what a connection may send at once, and what it remembers between messages.
+"""How TCP opens its window: what a connection may send at once, and its state between messages.
 
 A pure law: it has no clock, shares no link and loses no packet. The caller asks what may leave now, lets it
-leave at whatever rate the links give, and reports when it has.
+leave at the rate that the links give, and reports when it has.
 
 How it works:
 
 - **Rounds.** In slow start a window of bytes leaves, its acknowledgement comes one round trip after its
   first byte has left, and by then the window has grown by what was acknowledged: it doubles per round.
-- **No rounds** where the window holds what the links on the way can carry in a round trip, or has reached
-  what buffers and losses allow: then the bytes leave as one flow, whose rate is at most window / round trip.
-- **Both ways.** Acknowledgements wait behind what their host sends: where bytes go both ways there are
+- **No rounds** where the window holds what the route can carry in a round trip, or has reached the limit of
+  buffers and losses: then the bytes leave as one flow, whose rate is at most window / round trip.
+- **Both ways.** Acknowledgements wait behind their host's own bytes: where bytes go both ways there are
   rounds, however large the window is, and a link rests for one latency in each, or longer where the other
-  window is larger. Not so with BBR, whose window is twice of what is on its way.
-- **After slow start** the window grows slowly: what is more than a few windows leaves as flows whose rates
-  rise by an eighth.
+  window is larger. Not so with BBR, whose window is twice the bytes in flight.
+- **After slow start** the window grows slowly: more than a few windows leave as flows whose rates rise by an
+  eighth.
 - **Between messages** the window stays, however little is sent. It is halved for every retransmission timeout
   without anything to send.
 
@@ -42,15 +42,15 @@ from .flight import Chunk, Departure, Queues
 from .hystart import HyStart, Leaving
 
 _REFILLED: Final = 0.75
-"""Of a send buffer, what is full on average while a host fills it: Linux wakes a sender when half of what it
-holds fits again, so that it is between two thirds full and full."""
+"""Average fill of a send buffer while a host refills it: Linux wakes a sender when half of the buffer's
+content fits again, so that it is between two thirds full and full."""
 
 _LEAST_VARIATION_S: Final = 0.2
-"""Linux (TCP_RTO_MIN): what a retransmission timeout has beyond the round trip, at least."""
+"""Linux (TCP_RTO_MIN): least excess of a retransmission timeout over the round trip."""
 _VARIATION_DECAY: Final = 0.75
-"""RFC 6298's 1 - beta: what is left of a variation after a round trip without any."""
+"""RFC 6298's 1 - beta: remaining share of a variation after a round trip without any."""
 _RTT_DECAY: Final = 0.875
-"""RFC 6298's 1 - alpha: what is left of a smoothed round trip after an acknowledgement."""
+"""RFC 6298's 1 - alpha: remaining share of a smoothed round trip after an acknowledgement."""
 _BURSTS_PER_S: Final = 1024
 """Linux (sk_pacing_shift): a packet of several segments has this part of what is paced in a second ..."""
 _LARGEST_PACKET_BYTES: Final = 65536
@@ -58,23 +58,23 @@ _LARGEST_PACKET_BYTES: Final = 65536
 _BUFFERED_PER_BYTE: Final = 2 * 4352 / SEGMENT_BYTES
 """Linux (tcp_sndbuf_expand): a send buffer has room for two windows of segments, each with its overhead."""
 _ROUNDING: Final = 1e-6
-"""Of a segment: so much more than whole ones is a rounding error."""
+"""Fraction of a segment that counts as a rounding error."""
 _MOST_HALVINGS: Final = 64
-"""Of a window while it rests, beyond which nothing of it is left."""
+"""Halvings of a resting window after which nothing of it is left."""
 _CUBIC_LEAST: Final = 20
-"""Linux (tcp_cubic.c): bytes acknowledged for each by which the window grows, before the first loss."""
+"""Linux (tcp_cubic.c): acknowledged bytes per byte of window growth, before the first loss."""
 _PACING_GAIN: Final = 0.99 * 2 / math.log(2)
-"""BBR's at start-up, over the rate that was delivered, less a margin of 1 %."""
+"""BBR's gain at start-up, over the rate that was delivered, less a margin of 1 %."""
 _UNPACED_SEGMENTS: Final = 10
-"""Linux: what a connection sends before it is paced."""
+"""Linux: segments that a connection sends before it is paced."""
 _DELAYED_S: Final = 0.04
-"""Linux (TCP_DELACK_MIN): so long a segment that comes alone is not acknowledged, unless another comes."""
+"""Linux (TCP_DELACK_MIN): acknowledgement delay of a segment that comes alone, unless another comes."""
 _LOOKED_AHEAD: Final = 0.25
-"""Share of a message after which it is looked whether bytes are sent back on its connection."""
+"""Share of a message after which to check whether its connection carries bytes back."""
 _FEW_WINDOWS: Final = 4
-"""Of what is to leave after slow start; more of them leave as a flow."""
+"""After slow start, more windows than this leave as a flow."""
 _STEP: Final = 1.125
-"""By what a window grows after slow start before the rate is set anew."""
+"""Growth factor of a window after slow start before the rate is set anew."""
 
 
 class Connection:
@@ -91,14 +91,14 @@ class Connection:
     Args:
         tcp: settings.
         rtt_s: round trip without queues.
-        peak_bytes_per_s: the most that the links on the way can carry, at any time.
+        peak_bytes_per_s: the most that the links of the route can ever carry.
 
     Attributes:
-        other: the same connection in the other direction, whose acknowledgements wait for what is in front of
-            them here, as ours do there; None: they never wait.
-        queues: in front of links that serve first what comes first; None: links are shared fairly.
+        other: the connection's other direction, whose acknowledgements wait behind bytes here, as ours do
+            there; None: they never wait.
+        queues: in front of first-in-first-out links; None: links are shared fairly.
         buffer_bytes: of a message, what the host's socket takes beyond what has left.
-        window: bytes that may be on their way, where buffers do not hold less.
+        window: bytes that may be in flight, unless buffers hold less.
         threshold: the window at which slow start ends; ``inf`` until it has.
     """
 
@@ -150,50 +150,50 @@ class Connection:
         self._pipe = peak_bytes_per_s * rtt_s if rtt_s else 0.0
         self._first = float(tcp.initial_window * SEGMENT_BYTES * tcp.connections)
         self._buffered = tcp.buffered_bytes
-        # A window is doubled as long as half of it is used, also where buffers hold no more.
+        # A window doubles while half of it is used, even if buffers hold no more.
         self._most = min(2 * self._buffered, tcp.window_at_loss_bytes(rtt_s))
-        self._open = min(self._pipe, self._buffered, self._most)  # from here on there are no rounds
+        self._open = min(self._pipe, self._buffered, self._most)  # no rounds from here on
         self.window = min(self._first, self._most)
         self.threshold = inf
         self._sendable = tcp.send_buffer * tcp.connections
         self.buffer_bytes = min(_BUFFERED_PER_BYTE * self._first, self._sendable)
-        self._held = False  # the window has held back some of what was sent last
+        self._held = False  # the window has held back bytes of the last send
         self._chunks: deque[Chunk] = deque()
-        self._alone = False  # the last packet of the window that leaves next has one segment
-        self._acked = (-inf, 0.0)  # when the latest acknowledgement came, and of how much
+        self._alone = False  # the next window's last packet has one segment
+        self._acked = (-inf, 0.0)  # time and bytes of the latest acknowledgement
         self._in_flight = 0.0
-        self._sent = 0.0  # all that has left in windows, as it counts for them
+        self._sent = 0.0  # all bytes sent in windows, as windows count them
         self._rounds = HyStart(rtt_s, tcp.connections)
         self._waits = False  # some bytes wait for acknowledgements ...
-        self._allowed_s = inf  # ... of which the first since the latest departure came then
-        self._leaving = 0  # times that bytes were taken that have not left
-        self._round_s = -inf  # when the latest window of a round began to leave
-        self._begun_s = -inf  # when the latest bytes began to leave ...
-        self._left_s = -inf  # ... and had left
-        self._done_s = -inf  # when something had left ...
-        self._run = 0.0  # ... and how much with what left just before it
+        self._allowed_s = inf  # ... and the first since the latest departure came then
+        self._leaving = 0  # departures whose bytes have not left
+        self._round_s = -inf  # begin of a round's latest window
+        self._begun_s = -inf  # begin of the latest departure ...
+        self._left_s = -inf  # ... and its end
+        self._done_s = -inf  # end of any departure ...
+        self._run = 0.0  # ... and its bytes, with those just before it
         self.other: Connection | None = None
         self.queues: Queues | None = None
-        self._queued_s = 0.0  # how long what was taken last waits before it leaves
-        self._sent_s = inf  # when the host last sent something; inf: never
+        self._queued_s = 0.0  # wait of the latest departure before it leaves
+        self._sent_s = inf  # the host's latest send; inf: none
         self._pace = _PACING_GAIN * self._first / rtt_s if rtt_s else inf  # BBR's, bytes/s
         self._unpaced = float(_UNPACED_SEGMENTS * SEGMENT_BYTES * tcp.connections)
-        self._samples: deque[tuple[float, float]] = deque()  # when a rate will be known, and the rate
-        self._flights: deque[tuple[float, float, float]] = deque()  # BBR's: start, end and bytes
+        self._samples: deque[tuple[float, float]] = deque()  # (time when it is known, rate)
+        self._flights: deque[tuple[float, float, float]] = deque()  # BBR's (begin, end, bytes)
         self._smoothed_s = rtt_s
-        # Of the round trip, as estimated: twice the first sample, from which on it comes nearer to its least.
+        # The estimated variation is twice the first sample, and decays towards its least.
         self._variation_s = _LEAST_VARIATION_S + max(0.0, 2 * rtt_s - _LEAST_VARIATION_S) / _VARIATION_DECAY
-        self._sampled_s = -inf  # when the estimate last changed, once a round trip
+        self._sampled_s = -inf  # the estimate's latest change, once per round trip
 
     def next(self, now_s: float, num_bytes: float) -> Departure:
-        """Take what may leave now of so many bytes; call ``left`` when it has."""
+        """Take the bytes that may leave now of ``num_bytes``; call ``left`` when they have."""
         self._take_acknowledgements(now_s)
         if not self._in_flight and not self._leaving:
             self._held = self._held and self._acked[0] == now_s
             self._rest(now_s)
             if self._acked[0] != now_s:
                 self._flights.clear()
-        if self.window > self.buffer_bytes:  # the kernel lets it grow when it is what limits
+        if self.window > self.buffer_bytes:  # the kernel grows a buffer that limits
             self.buffer_bytes = min(_BUFFERED_PER_BYTE * self.window, self._sendable)
         held = self._usable(num_bytes)
         other = self.other if num_bytes > held and self._tcp.congestion != "bbr" else None
@@ -220,7 +220,6 @@ class Connection:
         return leave
 
     def _window(self, now_s: float, num_bytes: float, waits_s: float) -> Departure:
-        """Take what the window holds beside what is on its way; it waits so long in queues."""
         room = self._usable(num_bytes) - self._in_flight
         self._held = self._held or room < num_bytes
         if room < min(num_bytes, SEGMENT_BYTES):
@@ -238,7 +237,7 @@ class Connection:
         return leave
 
     def left(self, start_s: float, now_s: float, num_bytes: float) -> None:
-        """Take note that the bytes taken at ``start_s`` have left now."""
+        """Note that the bytes taken at ``start_s`` have left now."""
         self._leaving -= 1
         self._run = num_bytes + (self._run if start_s == self._done_s else 0.0)
         self._done_s = now_s
@@ -250,7 +249,7 @@ class Connection:
             return
         rate = num_bytes / took_s
         at_once = min(_in_segments(num_bytes), self._usable(num_bytes))
-        is_flow = start_s != self._round_s  # what leaves in rounds grows the window when it is acknowledged
+        is_flow = start_s != self._round_s  # rounds grow the window on acknowledgement
         if self.window >= self.threshold:
             if is_flow and (self.window < self._open or at_once >= self.window - SEGMENT_BYTES):
                 self._avoid(num_bytes)
@@ -259,7 +258,7 @@ class Connection:
                 self._rounds_left(start_s, took_s, num_bytes)
             if is_flow and self.window >= self._open:
                 self._grow(num_bytes, self._most if num_bytes > at_once else 2 * at_once)
-        # A window of slow start is sent at twice the rate at which it leaves.
+        # In slow start a window is sent at twice the rate at which it leaves the links.
         standing_s = min(self._run, self._usable(num_bytes)) / rate - self._rtt_s
         queue_s = max(standing_s, at_once / rate / 2 if self.window < self._open else 0.0)
         if self._tcp.congestion == "bbr" and self.window < self._open:
@@ -273,7 +272,7 @@ class Connection:
         self._sent_s = max(self._sent_s, now_s - queue_s)
 
     def sends(self, now_s: float) -> None:
-        """Take note that the host sends a short word now: it takes no time, but ends a rest."""
+        """Note a short control message: it takes no time, but ends a rest."""
         self._take_acknowledgements(now_s)
         if not self._in_flight and not self._leaving:
             self._held = False
@@ -290,7 +289,7 @@ class Connection:
         return self.window < min(self.threshold, self._open)
 
     def _usable(self, num_bytes: float) -> float:
-        """What may be on its way; of more than fits into the send buffer what a host keeps it filled with."""
+        """Bytes that may be in flight; of a message beyond the send buffer, the buffer's average fill."""
         sendable = self._sendable if num_bytes <= self._sendable else _REFILLED * self._sendable
         return min(self.window, self._buffered, sendable)
 
@@ -299,7 +298,7 @@ class Connection:
         while chunks and (acked_s := self._acked_s(chunks[0])) <= now_s:
             due_s, num_bytes, in_flight, waited_s = chunks.popleft()
             self._acked = acked_s, num_bytes
-            if self.queues is not None and self._may_end:  # bytes and acknowledgements have waited
+            if self.queues is not None and self._may_end:  # bytes and acknowledgements may have waited
                 begins, packet_bytes = self._sent - self._in_flight, self._packet_bytes(num_bytes)
                 leaving = Leaving(begins, begins + num_bytes, begins, self.window, packet_bytes)
                 self._end_at(self._rounds.window_when_late(leaving, waited_s + acked_s - due_s))
@@ -314,7 +313,7 @@ class Connection:
                 self._avoid(num_bytes)
 
     def _acked_s(self, chunk: Chunk) -> float:
-        """When an acknowledgement is there: after what its host has sent before it; inf: not known yet."""
+        """When an acknowledgement arrives, after its host's earlier bytes; inf: not known yet."""
         sent_s, other = chunk.acked_s - self._rtt_s / 2, self.other
         if self.queues is not None:
             return chunk.acked_s + self.queues.back(sent_s)
@@ -323,29 +322,27 @@ class Connection:
         return other._left_s + self._rtt_s / 2
 
     def _most_in_flight(self, now_s: float) -> float:
-        """What is on its way at once: the acknowledgements of the window before come one by one."""
+        """Most bytes in flight at once: acknowledgements of the previous window come one by one."""
         acked_s, num_bytes = self._acked
         before = max(0.0, num_bytes - (now_s - acked_s) * self._peak)
         return max(self._in_flight, min(before, num_bytes) + self._in_flight / 2)
 
     def _sample(self, now_s: float, round_trips: float) -> None:
-        """Let the estimate of the round trip's variation come nearer to its least, by a quarter each time."""
+        """Let the round trip's estimated variation decay towards its least, by a quarter per round trip."""
         self._sampled_s = now_s
         more_s = (self._variation_s - _LEAST_VARIATION_S) * math.pow(_VARIATION_DECAY, round_trips)
         self._variation_s = _LEAST_VARIATION_S + more_s
 
     def _burst_s(self, num_bytes: float) -> float:
-        """How long the first packet of a window takes: its acknowledgement comes when all of it is there."""
         return self._packet_bytes(num_bytes) / self._peak
 
     def _packet_bytes(self, num_bytes: float) -> float:
-        """What the host sends as one packet, of several segments."""
+        """Size of a packet that the host sends as a whole, of several segments."""
         share = _LARGEST_PACKET_BYTES * 0.5 ** int(min(self._rtt_s / 512e-6, 100.0))
         paced = 2 * self.window / self._smoothed_s / _BURSTS_PER_S if self._smoothed_s else inf
         return min(max(paced + share, 2 * SEGMENT_BYTES), _LARGEST_PACKET_BYTES, num_bytes)
 
     def _leave_rounds(self, now_s: float, num_bytes: float) -> None:
-        """Take note that bytes begin to leave, for HyStart: if they had to wait, they may end slow start."""
         begins = self._sent
         self._rounds.leave(now_s, begins)
         self._sent += _in_segments(num_bytes)
@@ -358,10 +355,9 @@ class Connection:
             self._end_at(self._rounds.window_when_late(leaving, late_s))
 
     def _rounds_left(self, start_s: float, took_s: float, num_bytes: float) -> None:
-        """Take note that bytes have left, for HyStart: their acknowledgements may end slow start."""
         rounds, other, packet_bytes = self._rounds, self.other, self._packet_bytes(num_bytes)
         begins, acked = self._sent - _in_segments(num_bytes), self._sent - self._in_flight
-        if start_s != self._round_s:  # a flow, whose acknowledgements are not followed, is a round of its own
+        if start_s != self._round_s:  # a flow is a round of its own: its acknowledgements are not followed
             rounds.begin(begins)
             acked = begins - min(num_bytes, self.window)
             leaving = Leaving(begins, self._sent, acked, self.window, packet_bytes)
@@ -375,7 +371,6 @@ class Connection:
             self._end_at(rounds.window_at_train(leaving, num_bytes / took_s, ack_waits_s))
 
     def _end_at(self, window: float) -> None:
-        """Let slow start end at a window; ``inf``: nothing ends it yet."""
         if window < inf:
             self.threshold = min(self.threshold, window, self._most)
 
@@ -384,15 +379,14 @@ class Connection:
         return self._tcp.congestion == "cubic" and self.threshold == inf
 
     def _grow(self, num_bytes: float, most: float) -> None:
-        """Grow in slow start by what was acknowledged, up to ``most``: twice what was on its way, where the
-        window has held nothing back; that does not count for BBR."""
+        """Grow in slow start by the acknowledged bytes, up to ``most``, which does not limit BBR."""
         if self._tcp.congestion == "bbr":
             most = inf
         grown = max(self.window, min(self.window + num_bytes, most))
         self.window = min(grown, self.threshold, self._most)
 
     def _rest(self, now_s: float) -> None:
-        """Halve the window for every time-out without anything to send after the first."""
+        """Halve the window for every timeout without anything to send after the first."""
         idle_s, timeout_s = now_s - self._sent_s, self._smoothed_s + self._variation_s
         if idle_s <= timeout_s or not self._tcp.slow_start_after_idle or self._tcp.congestion == "bbr":
             return
@@ -407,7 +401,6 @@ class Connection:
         self.threshold = max(self.threshold, 0.75 * self.window)
 
     def _paced(self, now_s: float, num_bytes: float) -> Departure:
-        """Let a window of slow start leave at once, or as BBR paces it."""
         if self._tcp.congestion != "bbr":
             return Departure(num_bytes)
         while self._samples and self._samples[0][0] <= now_s:
@@ -425,10 +418,10 @@ class Connection:
         return Departure(num_bytes, num_bytes / takes_s if takes_s > 0 else inf)
 
     def _measure_rate(self, start_s: float, now_s: float, num_bytes: float) -> None:
-        """Note the rate that BBR will see when what left just now is acknowledged, a round trip later.
+        """Note the rate that BBR will see a round trip later, when the bytes that just left are acknowledged.
 
-        It is what was not acknowledged when the last byte left, over the time from the acknowledgement before
-        (or from the first byte, where there was none) to that of the last byte.
+        It is the bytes unacknowledged when the last byte left, over the time from the previous
+        acknowledgement (or from the first byte, if there was none) to that of the last byte.
         """
         flights = self._flights
         flights.append((start_s, now_s, num_bytes))
@@ -447,14 +440,14 @@ class Connection:
     # --- after slow start -----------------------------------------------------------------------
 
     def _until_step_s(self) -> float:
-        """How long it takes until the window has grown by ``_STEP``, at least a round trip."""
+        """Time until the window has grown by ``_STEP``, at least a round trip."""
         if self._tcp.congestion == "cubic":
             return (_STEP - 1) * _CUBIC_LEAST * self._rtt_s
         segments = self.window / (SEGMENT_BYTES * self._tcp.connections)
         return max((_STEP - 1) * segments, 1.0) * self._rtt_s
 
     def _avoid(self, num_bytes: float) -> None:
-        """Grow by what was acknowledged: cubic by a share of it, reno by a segment a window."""
+        """Grow by the acknowledged bytes: cubic by a share of them, reno by a segment per window."""
         if self._tcp.congestion == "cubic":
             grown = num_bytes / _CUBIC_LEAST
         else:
@@ -463,5 +456,5 @@ class Connection:
 
 
 def _in_segments(num_bytes: float) -> float:
-    """What counts for a window, of which the last segment takes a whole one."""
+    """Bytes as a window counts them: the last segment counts as a whole one."""
     return math.ceil(num_bytes / SEGMENT_BYTES - _ROUNDING) * float(SEGMENT_BYTES)
