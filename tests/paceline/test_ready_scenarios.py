@@ -43,7 +43,11 @@ SLOW_SCENARIOS = ("resnet-20", "transformer")
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW_SCENARIOS else [], id=path.stem)
+        pytest.param(
+            path,
+            marks=[pytest.mark.slow] if path.stem in SLOW_SCENARIOS or "papers" in path.parts else [],
+            id=path.stem,
+        )
         for path in sorted((ROOT / "scenarios").rglob("*.yaml"))
     ],
 )
