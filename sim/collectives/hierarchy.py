@@ -6,10 +6,10 @@ J. Res. Dev. 63(6), 2019.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, permutations
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,6 +25,9 @@ Site = int | tuple[int, ...]
 
 Sites = tuple[Site, ...]
 """Those of each site, in the order of the ranks."""
+
+_Part = tuple[int, int]
+"""Where a part of the payload begins and ends."""
 
 
 def count_ranks(sites: Sites) -> int:
@@ -118,35 +121,10 @@ def hierarchical_pieces(sites: Sites, length: int) -> tuple[tuple[PieceRound, ..
     receives: list[list[list[PayloadPart]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
     sends: list[list[list[PayloadPart]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
 
-    def add(phase: int, source: int, destination: int, part: tuple[int, int]) -> None:
-        if part[1] > part[0]:
-            sends[source][phase].append(PayloadPart(destination, *part))
-            receives[destination][phase].append(PayloadPart(source, *part))
-
-    def between(owners: Sequence[int], phase: int, part: tuple[int, int]) -> None:
-        parts = _cut(part, len(owners))
-        for position, owner in enumerate(owners):
-            for other, peer in enumerate(owners):
-                if other != position:
-                    add(phase, owner, peer, parts[other])
-                    add(phase + 1, owner, peer, parts[position])
-
-    def inside(ranks: Sequence[int], phase: int, part: tuple[int, int]) -> None:
-        if phase == len(sizes):
-            between(ranks, phase, part)
-            return
-        groups = sizes[phase]
-        firsts = [sum(groups[:group]) for group in range(len(groups))]
-        for column, piece in enumerate(_cut(part, most[phase])):
-            owners = [ranks[first + column] for first in firsts]
-            for owner, first, members in zip(owners, firsts, groups, strict=True):
-                for rank in ranks[first : first + members]:
-                    if rank != owner:
-                        add(phase, rank, owner, piece)
-                        add(last - phase, owner, rank, piece)
-            inside(owners, phase + 1, piece)
-
-    inside(range(n), 0, (0, length))
+    for phase, source, destination, (start, stop) in _up_and_down(range(n), 0, (0, length), sizes, most):
+        if stop > start:
+            sends[source][phase].append(PayloadPart(destination, start, stop))
+            receives[destination][phase].append(PayloadPart(source, start, stop))
     return tuple(
         tuple(
             PieceRound(tuple(receives[rank][k]), tuple(sends[rank][k]), adds=k <= len(sizes))
@@ -156,7 +134,33 @@ def hierarchical_pieces(sites: Sites, length: int) -> tuple[tuple[PieceRound, ..
     )
 
 
-def _cut(part: tuple[int, int], number: int) -> list[tuple[int, int]]:
+def _up_and_down(
+    ranks: Sequence[int], phase: int, part: _Part, sizes: Sequence[Sequence[int]], most: Sequence[int]
+) -> Iterator[tuple[int, int, int, _Part]]:
+    """(phase, source, destination, part) of each message from one tier on outwards, and back to it."""
+    if phase == len(sizes):
+        yield from _between_sites(ranks, phase, part)
+        return
+    groups = sizes[phase]
+    firsts = list(accumulate(groups[:-1], initial=0))
+    for column, piece in enumerate(_cut(part, most[phase])):
+        owners = [ranks[first + column] for first in firsts]
+        for owner, first, members in zip(owners, firsts, groups, strict=True):
+            for rank in ranks[first : first + members]:
+                if rank != owner:
+                    yield phase, rank, owner, piece
+                    yield 2 * len(sizes) + 1 - phase, owner, rank, piece
+        yield from _up_and_down(owners, phase + 1, piece, sizes, most)
+
+
+def _between_sites(owners: Sequence[int], phase: int, part: _Part) -> Iterator[tuple[int, int, int, _Part]]:
+    parts = _cut(part, len(owners))
+    for (position, owner), (other, peer) in permutations(enumerate(owners), 2):
+        yield phase, owner, peer, parts[other]
+        yield phase + 1, owner, peer, parts[position]
+
+
+def _cut(part: _Part, number: int) -> list[_Part]:
     """So many parts of a part, as equal as can be."""
     ends = accumulate(split_evenly(part[1] - part[0], number), initial=part[0])
     return list(pairwise(ends))
