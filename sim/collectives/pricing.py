@@ -306,10 +306,15 @@ def completion_s(layout: Layout, ready_s: Floats, costs: BlockCosts) -> tuple[Fl
     Returns:
         Two arrays as ``ready_s``. With streams a rank can be through before its last bytes have left.
     """
+    if layout.wide or ready_s.ndim > 1 or costs.stream:
+        return _step_by_step(layout, ready_s, costs)
+    done_s = _one_by_one(layout, ready_s, costs)
+    return done_s, done_s
+
+
+def _step_by_step(layout: Layout, ready_s: Floats, costs: BlockCosts) -> tuple[Floats, Floats]:
+    """``completion_s`` on arrays."""
     c, n, more = layout.collective, layout.collective.messages, ready_s.shape[1:]
-    if not (layout.wide or more or costs.stream):
-        done_s = _one_by_one(layout, ready_s, costs)
-        return done_s, done_s
     piece_s, latency_s, back_s = (
         each[layout.numbers] for each in (costs.piece_s, costs.latency_s, costs.back_s)
     )
@@ -322,22 +327,13 @@ def completion_s(layout: Layout, ready_s: Floats, costs: BlockCosts) -> tuple[Fl
     for step in layout.steps:
         here = step.here
         if isinstance(step, PostStep):
-            then_s = at_s[step.before]
-            if step.ends is not None:
-                step.ends.raise_to(then_s, ended_s[step.ends.flat])
-            at_s[here] = then_s
+            at_s[here] = _posted_s(step, at_s, ended_s)
             continue
         posted_s = at_s[layout.posted[here]]
         if costs.announcements:
             posted_s += costs.announcements * back_s[here]
         begin_s = np.maximum(at_s[layout.offered[here]], posted_s)
-        end_s = begin_s.copy() if step.after is not None or step.room is not None else None
-        for needs, way_s in ((step.after, latency_s), (step.room, None)):
-            if needs is None or end_s is None:
-                continue
-            added_s = back_s[here][needs.owner] if way_s is None else way_s[needs.flat]
-            needs.raise_to(begin_s, first_s[needs.flat] + added_s)
-            needs.raise_to(end_s, last_s[needs.flat] + added_s)
+        end_s = _wait_for_pieces(step, begin_s, first_s, last_s, latency_s, back_s)
         begin_s += costs.overhead_s
         copied_s: Floats | float = 0.0
         if sockets is not None:
@@ -363,6 +359,28 @@ def completion_s(layout: Layout, ready_s: Floats, costs: BlockCosts) -> tuple[Fl
     if c.tail and n:
         done_s += c.tail * costs.latency_s.max(axis=0)
     return done_s, idle_s
+
+
+def _posted_s(step: PostStep, at_s: Floats, ended_s: Floats) -> Floats:
+    posted_s: Floats = at_s[step.before]
+    if step.ends is not None:
+        step.ends.raise_to(posted_s, ended_s[step.ends.flat])
+    return posted_s
+
+
+def _wait_for_pieces(
+    step: BlockStep, begin_s: Floats, first_s: Floats, last_s: Floats, latency_s: Floats, back_s: Floats
+) -> Floats | None:
+    """When the last pieces have what they need, if anything; raises ``begin_s`` to that of the first."""
+    if step.after is None and step.room is None:
+        return None
+    end_s = begin_s.copy()
+    for needs, way_s in ((step.after, latency_s), (step.room, None)):
+        if needs is not None:
+            added_s = back_s[step.here][needs.owner] if way_s is None else way_s[needs.flat]
+            needs.raise_to(begin_s, first_s[needs.flat] + added_s)
+            needs.raise_to(end_s, last_s[needs.flat] + added_s)
+    return end_s
 
 
 def critical_path_s(schedule: Schedule, latency_s: float, bandwidth_bytes_per_s: float) -> float:
