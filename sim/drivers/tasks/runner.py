@@ -6,7 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from torch import Tensor
 
@@ -101,6 +101,13 @@ SUSPENDED: Final = object()
 """What a handler returns where the coroutine has to wait."""
 
 
+def _raise_with_line(error: SchemeError, coroutine: Coroutine[Any, Any, None]) -> NoReturn:
+    text = with_line(str(error), coroutine)
+    if text == str(error):
+        raise error
+    raise SchemeError(text) from error
+
+
 class Runner(ABC, Generic[_P]):
     """The loop that advances the coroutines of some workers, under every driver.
 
@@ -192,10 +199,7 @@ class Runner(ABC, Generic[_P]):
                     return
                 value = handler(task, operation)
             except SchemeError as error:
-                text = with_line(str(error), task.coroutine)
-                if text == str(error):
-                    raise
-                raise SchemeError(text) from error
+                _raise_with_line(error, task.coroutine)
             if value is SUSPENDED:
                 return
             resume = task.coroutine.send
