@@ -112,7 +112,6 @@ class FairSharing:
         self._link_mark = [0] * num_links
         self._residual = [0.0] * num_links
         self._count = [0] * num_links  # weights of the flows without a rate
-        self._hits = [0] * num_links
         self.next_finish_s = inf
 
     def start(
@@ -201,8 +200,7 @@ class FairSharing:
                 seeds.extend(on_link.values())
         self._touched.clear()
         self._changed = []
-        # A flow's mark is the epoch once it has been reached, and one more once its rate is known.
-        self._epoch = epoch = self._epoch + 2
+        self._epoch = epoch = self._epoch + 1  # the mark of flows that have been reached
         changed: list[tuple[float, int]] = []
         for seed in seeds:
             if seed.mark < epoch:
@@ -210,7 +208,7 @@ class FairSharing:
                 if not links:
                     rates: _Rates = [(seed, seed.peak, 1)]
                 elif len(flows) < _VECTORISE_FROM:
-                    rates = self._fill(flows, links, epoch + 1)
+                    rates = self._fill(flows, links)
                 else:
                     rates = self._fill_arrays(flows, links)
                 _apply(now_s, rates, changed)
@@ -256,49 +254,42 @@ class FairSharing:
                             flows.append(other)
         return flows, links
 
-    def _fill(self, flows: list[_Flow], links: list[int], known: int) -> _Rates:
+    def _fill(self, flows: list[_Flow], links: list[int]) -> _Rates:
         """Progressive filling of one component in plain Python, level by level."""
-        residual, count, hits, on_link = self._residual, self._count, self._hits, self._on_link
+        residual, count = self._residual, self._count
         for link in links:
             residual[link] = self._bandwidth[link]
-            count[link] = sum([flow.weight for flow in on_link[link].values()])
-            hits[link] = 0
+            count[link] = sum([flow.weight for flow in self._on_link[link].values()])
         rates: _Rates = []
-        while True:
-            share = numerator = inf
-            divisor = 1
-            for link in links:
-                if count[link]:
-                    here = residual[link] / count[link]
-                    if here < share:
-                        share, numerator, divisor = here, residual[link], count[link]
+        while flows:
+            share, numerator, divisor = _lowest_level(links, residual, count)
             # A flow that cannot use this level gets its peak; that leaves the others no less than the level.
             limited = [flow for flow in flows if flow.peak <= share * flow.weight]
-            for flow in limited:
-                flow.mark = known
-                rates.append((flow, flow.peak, 1))
-                for link in flow.links:
-                    residual[link] -= flow.peak
-                    count[link] -= flow.weight
-            if not limited:
+            if limited:
+                for flow in limited:
+                    rates.append((flow, flow.peak, 1))
+                    for link in flow.links:
+                        residual[link] -= flow.peak
+                        count[link] -= flow.weight
+                flows = [flow for flow in flows if flow.peak > share * flow.weight]
+            else:
                 bound = share * (1 + TIE)
-                for link in links:
-                    if count[link] and residual[link] <= bound * count[link]:
-                        for flow in on_link[link].values():
-                            if flow.mark != known:
-                                flow.mark = known
-                                rates.append((flow, numerator * flow.weight, divisor))
-                                for crossed in flow.links:
-                                    hits[crossed] += flow.weight
-            flows = [flow for flow in flows if flow.mark != known]
-            if not flows:
-                return rates
-            if not limited:
-                for link in links:
-                    if hits[link]:
-                        residual[link] -= hits[link] * numerator / divisor
-                        count[link] -= hits[link]
-                        hits[link] = 0
+                full = {link for link in links if count[link] and residual[link] <= bound * count[link]}
+                held, flows = _divide(flows, full)
+                rates += [(flow, numerator * flow.weight, divisor) for flow in held]
+                if flows:
+                    self._take(held, links, numerator, divisor)
+        return rates
+
+    def _take(self, held: list[_Flow], links: list[int], numerator: float, divisor: int) -> None:
+        """Take what flows get at a level from their links, in one product for each link."""
+        count = self._count
+        before = [count[link] for link in links]
+        for flow in held:
+            for link in flow.links:
+                count[link] -= flow.weight
+        for link, had in zip(links, before, strict=True):
+            self._residual[link] -= (had - count[link]) * numerator / divisor
 
     def _fill_arrays(self, flows: list[_Flow], links: list[int]) -> _Rates:
         """Progressive filling of one component with arrays, many levels at once.
@@ -363,6 +354,27 @@ class FairSharing:
                 return
             heappop(heap)
         self.next_finish_s = inf
+
+
+def _lowest_level(links: list[int], residual: list[float], count: list[int]) -> tuple[float, float, int]:
+    """The smallest share of a link per weight, and the quotient that it comes from."""
+    share = numerator = inf
+    divisor = 1
+    for link in links:
+        if count[link]:
+            here = residual[link] / count[link]
+            if here < share:
+                share, numerator, divisor = here, residual[link], count[link]
+    return share, numerator, divisor
+
+
+def _divide(flows: list[_Flow], full: set[int]) -> tuple[list[_Flow], list[_Flow]]:
+    """Flows that cross a full link, and the others."""
+    held: list[_Flow] = []
+    others: list[_Flow] = []
+    for flow in flows:
+        (others if full.isdisjoint(flow.links) else held).append(flow)
+    return held, others
 
 
 def _apply(now_s: float, rates: _Rates, changed: list[tuple[float, int]]) -> None:
