@@ -189,6 +189,7 @@ _WANTED: Final = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "dict_type": "a mapping of keys to values",
+    "finite_number": "a finite number",
     "float_parsing": "a number",
     "float_type": "a number",
     "frozen_set_type": "a list",
@@ -202,6 +203,14 @@ _WANTED: Final = {
     "string_type": "text",
     "tuple_type": "a list",
 }
+_SAID: Final = {
+    "missing": "is missing",
+    "quantity": "{message}",
+    "string_too_long": "has {letters} letters; it takes at most {max_length}",
+    "too_long": "has {actual_length} entries; it takes at most {max_length}",
+    "too_short": "has {actual_length} entries; it needs at least {min_length}",
+    "value_error": "{error}",
+}
 
 
 def _sentence(details: ErrorDetails) -> str:
@@ -214,25 +223,11 @@ def _sentence(details: ErrorDetails) -> str:
         limit = context[key]
         shown = str(limit) if isinstance(limit, int) else f"{limit:g}"
         return f"must be {words} {shown}, not {written}"
-    match kind:
-        case "missing":
-            return "is missing"
-        case "quantity":
-            return str(context["message"])
-        case "value_error":
-            return str(context["error"])
-        case "literal_error":
-            choices = re.findall(r"'([^']+)'", str(context["expected"]))
-            if isinstance(value, str):
-                return f"unknown choice {quote(value)}; {did_you_mean(value, choices)}"
-            return f"must be one of {', '.join(choices)}, not {format_value(value)}"
-        case "finite_number":
-            return f"must be a finite number, not {format_value(value)}"
-        case "string_too_long":
-            return f"has {len(str(value))} letters; it takes at most {context['max_length']}"
-        case "too_short":
-            return f"has {context['actual_length']} entries; it needs at least {context['min_length']}"
-        case "too_long":
-            return f"has {context['actual_length']} entries; it takes at most {context['max_length']}"
-        case _:
-            return f"{format_value(value)} is not valid here"
+    if kind in _SAID:
+        return _SAID[kind].format(letters=len(str(value)), **context)
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']+)'", str(context["expected"]))
+        if isinstance(value, str):
+            return f"unknown choice {quote(value)}; {did_you_mean(value, choices)}"
+        return f"must be one of {', '.join(choices)}, not {format_value(value)}"
+    return f"{format_value(value)} is not valid here"

@@ -122,11 +122,8 @@ def _unknown(unit: str, kind: str) -> str:
     return f"has an unknown unit {quote(unit)}; {hint}"
 
 
-def _parse(value: object, kind: str) -> float:
-    hint = f"write for example '{_EXAMPLES[kind]}'"
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"must be {kind} with its unit; {hint}")
-    text = str(value).strip()
+def _take_apart(text: str, kind: str, hint: str) -> tuple[str, Fraction]:
+    """The number of a quantity, and what its unit is in SI."""
     if _NOT_FINITE.fullmatch(text):
         raise InputError(f"{quote(text)} is not a finite number; {hint}")
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_LETTERS else None
@@ -144,6 +141,15 @@ def _parse(value: object, kind: str) -> float:
         raise InputError(f"{quote(text)} is {found_kind or 'something else'}, not {kind}; {hint}")
     if symbol != re.sub(r"\s", "", unit):
         raise InputError(f"{quote(text)} has its unit in words; write '{number.lstrip('+-')} {symbol}'")
+    return number, factor
+
+
+def _parse(value: object, kind: str) -> float:
+    hint = f"write for example '{_EXAMPLES[kind]}'"
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"must be {kind} with its unit; {hint}")
+    text = str(value).strip()
+    number, factor = _take_apart(text, kind, hint)
     if float(number) == 0.0:  # before Fraction, which would write out an exponent of a billion
         if re.match(r"[-+0.]*[1-9]", number):
             raise InputError(f"{quote(text)} is too small")

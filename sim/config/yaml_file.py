@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -134,20 +134,7 @@ def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
     try:
         # Without O_NONBLOCK, opening a pipe without a writer would block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-            status = os.fstat(file.fileno())
-            if stat.S_ISDIR(status.st_mode):
-                raise IsADirectoryError
-            if not stat.S_ISREG(status.st_mode):
-                raise InputError(f"{named}: is no regular file, but a device or a pipe; name a file")
-            content = b""
-            while status.st_size <= limit and len(content) <= limit:
-                # A kernel's file has more bytes than its size says; others take no more memory than that.
-                part = file.read(max(status.st_size, _PART_BYTES) + 1)
-                if part is None:  # a kernel's file that has nothing to give now
-                    raise InputError(f"{named}: is no regular file, but one of the kernel's; name a file")
-                if not part:
-                    break
-                content += part
+            size, content = _read_regular(file, named, limit)
     except FileNotFoundError:
         raise InputError(f"{named}: there is no such file{_similar_file(path, suffixes)}") from None
     except IsADirectoryError:
@@ -157,9 +144,28 @@ def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
         raise InputError(f"{named}: may not be read (permission denied)") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{named}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if status.st_size > limit or len(content) > limit:
+    if size > limit or len(content) > limit:
         raise InputError(f"{named}: is larger than {limit // 2**20} MiB, which is too much")
     return content
+
+
+def _read_regular(file: BinaryIO, named: Path, limit: int) -> tuple[int, bytes]:
+    """Size of a regular file as it tells it, and its content unless that is over the limit."""
+    status = os.fstat(file.fileno())
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{named}: is no regular file, but a device or a pipe; name a file")
+    content = b""
+    while status.st_size <= limit and len(content) <= limit:
+        # A kernel's file has more bytes than its size says; others take no more memory than that.
+        part = file.read(max(status.st_size, _PART_BYTES) + 1)
+        if part is None:  # a kernel's file that has nothing to give now
+            raise InputError(f"{named}: is no regular file, but one of the kernel's; name a file")
+        if not part:
+            break
+        content += part
+    return status.st_size, content
 
 
 def _short_path(path: Path) -> Path:

@@ -83,12 +83,7 @@ def load_object(path: str) -> Any:
         )
     if path in _OWN_CODE:
         return getattr(importlib.import_module(module_name), name)
-    try:
-        thing: Any = code_files.load_module(module_name)
-    except (InputError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise InputError(f"importing {quote(module_name)} raised {format_error(error)}") from error
+    thing = _import(module_name)
     for part in name.split("."):
         with report_errors(quote(path)):
             has_part = hasattr(thing, part)
@@ -99,6 +94,15 @@ def load_object(path: str) -> Any:
         _check_defined(path, thing)
         _CHECKED[path] = thing
     return thing
+
+
+def _import(module_name: str) -> Any:
+    try:
+        return code_files.load_module(module_name)
+    except (InputError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise InputError(f"importing {quote(module_name)} raised {format_error(error)}") from error
 
 
 def names_given(text: str) -> bool:
