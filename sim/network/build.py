@@ -144,15 +144,19 @@ def _find_mistake(network: Network, workers: int) -> str:
     """Mistake in a user's network, as the end of a sentence; "" where there is none."""
     if network.num_hosts != workers:
         return f"of {network.num_hosts} hosts, not {workers}"
-    sites, links, routes = range(len(network.sites)), range(len(network.links)), network.routes.values()
     for host, site in enumerate(network.site_of):
-        if site not in sites:
-            return f"whose host {host} is at site {shorten(site)}, of {len(sites)}"
+        if site not in range(len(network.sites)):
+            return f"whose host {host} is at site {shorten(site)}, of {len(network.sites)}"
     for link in network.links:
         if not _is_number(link.bandwidth_bytes_per_s, MIN_RATE):
             return f"whose link {quote(link.name)} carries {_no_rate(link.bandwidth_bytes_per_s)}"
     if network.node_of and len(network.node_of) != workers:
         return f"that names the nodes of {len(network.node_of)} hosts, not {workers}"
+    return _find_mistake_on_routes(network, workers)
+
+
+def _find_mistake_on_routes(network: Network, workers: int) -> str:
+    sites, links, routes = range(len(network.sites)), range(len(network.links)), network.routes.values()
     inside = (network.inner_up, network.inner_down)
     by_place = (network.up, network.down, network.pipe, network.leave, network.enter, *inside)
     crossed = [index for each in by_place for index in each.values()]

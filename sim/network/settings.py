@@ -166,20 +166,19 @@ class NetworkSettings(Settings):
     def _wrong_form(self) -> list[Mistake]:
         flat = [key for key in ("latency", "bandwidth", "upload") if getattr(self, key) is not None]
         parts = [key for key in ("sites", "within", "between", "uplink") if getattr(self, key)]
-        if self.variation and self.sharing == "none":
-            return [Mistake(("variation",), "needs sharing: max_min or rtt")]
-        if self.tcp is not None and self.hosts == "tuned":
-            return [Mistake(("tcp",), "is of stock hosts; write hosts: stock, or leave it out")]
-        if self.tcp is not None and self.sharing == "none":
-            return [Mistake(("hosts",), "'stock' needs sharing: max_min or rtt")]
-        if self.queue == "fifo" and self.sharing != "max_min":
-            return [Mistake(("queue",), "'fifo' needs sharing: max_min")]
-        if self.queue == "fifo" and self.variation:
-            return [
-                Mistake(("variation",), "needs queue: fair; what waits in one line has its times already")
-            ]
-        if self.model is not None and self.gpus > 1:
-            return [Mistake(("host",), "is not of a network of your own, which names its nodes itself")]
+        tcp, fifo, varies = self.tcp is not None, self.queue == "fifo", bool(self.variation)
+        alone = self.sharing == "none"
+        own_nodes = self.model is not None and self.gpus > 1
+        for wrong, key, text in (
+            (varies and alone, "variation", "needs sharing: max_min or rtt"),
+            (tcp and self.hosts == "tuned", "tcp", "is of stock hosts; write hosts: stock, or leave it out"),
+            (tcp and alone, "hosts", "'stock' needs sharing: max_min or rtt"),
+            (fifo and self.sharing != "max_min", "queue", "'fifo' needs sharing: max_min"),
+            (fifo and varies, "variation", "needs queue: fair; what waits in one line has its times already"),
+            (own_nodes, "host", "is not of a network of your own, which names its nodes itself"),
+        ):
+            if wrong:
+                return [Mistake((key,), text)]
         whole = [key for key in ("graph", "model") if getattr(self, key) is not None]
         if whole and (flat or parts or len(whole) > 1):
             other = [*flat, *parts, *whole[1:]][0]

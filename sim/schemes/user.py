@@ -190,9 +190,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
 """Fields of operations -> their types, in Python and in words."""
 
 
-def _find_mistake(operation: ops.Operation[Any], start: Tensor) -> str:
-    """The mistake in an operation of a user's scheme, worded to follow "SCHEME "; "" if there is none."""
-    name = ops.name_of(type(operation))
+def _find_wrong_field(operation: ops.Operation[Any], name: str, start: Tensor) -> str:
     groups = getattr(operation, "groups", None)
     if groups is not None and not _is_partition_like(groups):
         return f"awaits {name} with groups that are no tuple of tuples of ranks"
@@ -208,6 +206,14 @@ def _find_mistake(operation: ops.Operation[Any], start: Tensor) -> str:
             kind, words = _FIELDS[field.name]
             if not isinstance(value, kind) or isinstance(value, bool):
                 return f"awaits {name} with {format_value(value)}; {field.name} must be {words}"
+    return ""
+
+
+def _find_mistake(operation: ops.Operation[Any], start: Tensor) -> str:
+    """The mistake in an operation of a user's scheme, worded to follow "SCHEME "; "" if there is none."""
+    name = ops.name_of(type(operation))
+    if why := _find_wrong_field(operation, name, start):
+        return why
     match operation:
         case ops.Start(operation=inner):
             return _find_mistake(inner, start)
