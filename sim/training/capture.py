@@ -245,24 +245,19 @@ def stretched(rows: int, one: tuple[int, Tape], other: tuple[int, Tape]) -> Tape
     """
     (of_one, tape), (of_other, like) = one, other
 
-    def between(a: Any, b: Any) -> Any:
-        if isinstance(a, tuple | list):
-            return type(a)(between(x, y) for x, y in zip(a, b, strict=True))
-        if isinstance(a, Mapping):
-            return {key: between(value, b[key]) for key, value in a.items()}
-        if type(a) is int and type(b) is int:
-            growth, rest = divmod(a - b, of_one - of_other)
-            if not rest:
-                return a + growth * (rows - of_one)
-        elif a is b or (type(a) is type(b) and not isinstance(a, Tensor) and a == b):
-            return a
-        raise ValueError
+    def grown(a: int, b: int) -> int:
+        growth, rest = divmod(a - b, of_one - of_other)
+        if rest:
+            raise ValueError
+        return a + growth * (rows - of_one)
 
     def stretch(a: _Call, b: _Call) -> _Call:
         if replace(a, arguments=(), keywords={}) != replace(b, arguments=(), keywords={}):
             raise ValueError
         return replace(
-            a, arguments=between(a.arguments, b.arguments), keywords=between(a.keywords, b.keywords)
+            a,
+            arguments=_between(a.arguments, b.arguments, grown),
+            keywords=_between(a.keywords, b.keywords, grown),
         )
 
     try:
@@ -271,6 +266,18 @@ def stretched(rows: int, one: tuple[int, Tape], other: tuple[int, Tape]) -> Tape
         return replace(tape, calls=tuple(stretch(*pair) for pair in zip(tape.calls, like.calls, strict=True)))
     except (ValueError, LookupError):
         return None
+
+
+def _between(a: Any, b: Any, grown: Callable[[int, int], int]) -> Any:
+    if isinstance(a, tuple | list):
+        return type(a)(_between(x, y, grown) for x, y in zip(a, b, strict=True))
+    if isinstance(a, Mapping):
+        return {key: _between(value, b[key], grown) for key, value in a.items()}
+    if type(a) is int and type(b) is int:
+        return grown(a, b)
+    if a is b or (type(a) is type(b) and not isinstance(a, Tensor) and a == b):
+        return a
+    raise ValueError
 
 
 class Captured:

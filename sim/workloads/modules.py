@@ -74,11 +74,7 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
     module = _without_counts(copy.deepcopy(module)).train()
     trained: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if p.requires_grad}
     running, stochastic = _what_forward_changes(module, sample)
-    for name, tensor in {**trained, **running}.items():
-        if tensor.dtype != torch.float32:
-            raise InputError(f"'{name}' of the model is {tensor.dtype}, not torch.float32; call its .float()")
-    if not trained:
-        raise InputError("the model has no parameter that requires a gradient")
+    _check_trainable(trained, running)
     fixed = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
     fixed |= {name: b.detach() for name, b in module.named_buffers() if name not in running}
     num_parameters = sum(p.numel() for p in trained.values())
@@ -132,6 +128,14 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
         start, num_buffers, stochastic, module, tuple(running), segments,
         tuple(p.shape for p in trained.values()), train_at, train, evaluate,
     )  # fmt: skip
+
+
+def _check_trainable(trained: dict[str, Tensor], running: dict[str, Tensor]) -> None:
+    for name, tensor in {**trained, **running}.items():
+        if tensor.dtype != torch.float32:
+            raise InputError(f"'{name}' of the model is {tensor.dtype}, not torch.float32; call its .float()")
+    if not trained:
+        raise InputError("the model has no parameter that requires a gradient")
 
 
 def _without_counts(module: torch.nn.Module) -> torch.nn.Module:

@@ -86,10 +86,16 @@ def shards(
     if partition.kind == "by_label":
         by_label = order[np.argsort(labels[order], kind="stable")]
         return tuple(np.sort(part) for part in np.array_split(by_label, workers))
+    return _dirichlet(order, labels, workers, partition.alpha, rng)
+
+
+def _dirichlet(
+    order: Indices, labels: Indices, workers: int, alpha: float, rng: np.random.Generator
+) -> tuple[Indices, ...]:
     held: list[list[int]] = [[] for _ in range(workers)]
     for label in np.unique(labels):
         members = order[labels[order] == label]
-        share = rng.dirichlet(np.full(workers, partition.alpha))
+        share = rng.dirichlet(np.full(workers, alpha))
         cuts = np.round(np.cumsum(share)[:-1] * len(members)).astype(int)
         for worker, part in enumerate(np.split(members, cuts)):
             held[worker].extend(part.tolist())
