@@ -7,12 +7,14 @@ its slot, a time known to all workers beforehand, with nothing else under way.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from paceline.sim.config.limits import MAX_MODEL_BYTES, MAX_WORKERS
 from paceline.sim.config.settings import Settings
@@ -155,49 +157,13 @@ async def _probe(worker: Worker, plan: ProbePlan) -> None:
 
 
 async def _trial(worker: Worker, trial: ProbeTrial) -> None:
-    rank, n = worker.rank, worker.size
     value = torch.zeros(-(-trial.num_bytes // _BYTES_PER_PARAMETER))
-    match trial.kind:
-        case "message":
-            if rank == 0:
-                await worker.send(1, value)
-            elif rank == 1:
-                await worker.receive(0, value)
-        case "ready":
-            if rank == 0:
-                await worker.sleep(trial.slot_s / 3)
-                await worker.send(1, value)
-            elif rank == 1:
-                await worker.receive(0, value)
-        case "any":
-            if rank == 0:
-                await worker.send(1, value, tag="any")
-            elif rank == 1:
-                await worker.receive(ops.ANY, value, tag="any")
-        case "burst":
-            if rank == 0:
-                await _at_once(worker, ops.Send(1, value, "a"), ops.Send(1, value, "b"))
-            elif rank == 1:
-                await _at_once(worker, ops.Receive(0, value, "a"), ops.Receive(0, value, "b"))
-        case "pairs":
-            await worker.mix(_pairs(n), value)
-        case "ring":
-            await worker.mix(_ring(n), value)
-        case "fan_in":
-            await worker.mix(_fan_in(n), value)
-        case "crowd":
-            if rank == 0:
-                await _at_once(worker, *(ops.Receive(source, value) for source in range(1, n)))
-            else:
-                await worker.send(0, value)
-        case "all_reduce":
-            await worker.all_reduce(value)
-        case "all_gather":
-            await worker.all_gather(value)
-        case "barrier":
-            await worker.barrier()
-        case "gradient":
-            await worker.gradient(worker.start)
+    roles = _ROLES[trial.kind]
+    role = roles[min(worker.rank, len(roles) - 1)]
+    if trial.kind == "ready" and worker.rank == 0:
+        await worker.sleep(trial.slot_s / 3)
+    if role is not None:
+        await role(worker, value)
 
 
 async def _at_once(worker: Worker, *operations: ops.Operation[Any]) -> None:
@@ -205,6 +171,39 @@ async def _at_once(worker: Worker, *operations: ops.Operation[Any]) -> None:
     for handle in handles:
         await worker.wait(handle)
 
+
+_Role = Callable[[Worker, Tensor], Awaitable[object]]
+_MESSAGE: Final[tuple[_Role | None, ...]] = (
+    lambda worker, value: worker.send(1, value),
+    lambda worker, value: worker.receive(0, value),
+    None,
+)
+_ROLES: Final[Mapping[Kind, tuple[_Role | None, ...]]] = {
+    "message": _MESSAGE,
+    "ready": _MESSAGE,
+    "any": (
+        lambda worker, value: worker.send(1, value, tag="any"),
+        lambda worker, value: worker.receive(ops.ANY, value, tag="any"),
+        None,
+    ),
+    "burst": (
+        lambda worker, value: _at_once(worker, ops.Send(1, value, "a"), ops.Send(1, value, "b")),
+        lambda worker, value: _at_once(worker, ops.Receive(0, value, "a"), ops.Receive(0, value, "b")),
+        None,
+    ),
+    "pairs": (lambda worker, value: worker.mix(_pairs(worker.size), value),),
+    "ring": (lambda worker, value: worker.mix(_ring(worker.size), value),),
+    "fan_in": (lambda worker, value: worker.mix(_fan_in(worker.size), value),),
+    "crowd": (
+        lambda worker, value: _at_once(worker, *(ops.Receive(k, value) for k in range(1, worker.size))),
+        lambda worker, value: worker.send(0, value),
+    ),
+    "all_reduce": (lambda worker, value: worker.all_reduce(value),),
+    "all_gather": (lambda worker, value: worker.all_gather(value),),
+    "barrier": (lambda worker, value: worker.barrier(),),
+    "gradient": (lambda worker, value: worker.gradient(worker.start),),
+}
+"""What ranks 0, 1, ... do in a trial; the last role is that of all further ranks, too."""
 
 PROBE: Final = Scheme("probe", _probe, ProbePlan, False, lambda options, workers: None)
 
