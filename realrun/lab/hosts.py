@@ -54,6 +54,17 @@ def sysctls(tcp: TcpSettings) -> dict[str, str]:
     }
 
 
+def _set(wanted: Mapping[str, str]) -> None:
+    for name, value in wanted.items():
+        try:
+            kernel.sysctl_path(name).write_text(value)
+        except OSError as error:
+            raise InputError(
+                f"the lab cannot set {name} = {value} for its hosts: {error}; "
+                "it needs a writable /proc/sys/net and, for TCP, a congestion control that the kernel has"
+            ) from error
+
+
 def make_host(host: int, hosts: HostTuning, tcp: TcpSettings | None = None) -> Host:
     """Move this process into a new network namespace and set it up as ``host``.
 
@@ -74,14 +85,7 @@ def make_host(host: int, hosts: HostTuning, tcp: TcpSettings | None = None) -> H
     metrics = _TUNED_METRICS if hosts == "tuned" else {}
     if tcp is not None and tcp.initial_window != TcpSettings().initial_window:
         metrics = {"initcwnd": tcp.initial_window}
-    for name, value in wanted.items():
-        try:
-            kernel.sysctl_path(name).write_text(value)
-        except OSError as error:
-            raise InputError(
-                f"the lab cannot set {name} = {value} for its hosts: {error}; "
-                "it needs a writable /proc/sys/net and, for TCP, a congestion control that the kernel has"
-            ) from error
+    _set(wanted)
     kernel.bring_up("lo")
     tun = kernel.open_tun(INTERFACE)
     kernel.add_address(INTERFACE, address(host))

@@ -199,15 +199,12 @@ class Processes(RankPool):
                 for child in self._children[:workers]:
                     child.end_if_stopped(self._timeout_s)
                 continue
-            if answer is None:
-                if state.note_end(rank):
-                    Control(file_store(self._store, -1), rank, workers).note_death(rank)
-            elif "progress" in answer:
+            if answer is not None and "progress" in answer:
                 state.begun = True
                 if progress is not None:
                     progress(answer["progress"])
             else:
-                state.note_answer(rank, answer)
+                self._note(state, rank, answer, workers)
         if state.failed_s is None and state.result is not None:
             if request.crashing:
                 self._end()
@@ -215,6 +212,12 @@ class Processes(RankPool):
         fates = "; ".join(self._children[rank].fate() for rank in sorted(state.lost))
         self._end()
         return state.failure(fates)
+
+    def _note(self, state: RunState, rank: int, answer: _Answer, workers: int) -> None:
+        if answer is not None:
+            state.note_answer(rank, answer)
+        elif state.note_end(rank):
+            Control(file_store(self._store, -1), rank, workers).note_death(rank)
 
     def _join(self, workers: int, anew: bool) -> None:
         """Join the first ``workers`` processes in a group of their own, unless they are in one.
