@@ -269,24 +269,28 @@ def _run() -> int:
         say(f"paceline: {why}")
         return 1
     except OSError as error:  # of the machine: no disk space, no processes
-        unsaid = getattr(error.__context__, "exit_code", None)
-        if isinstance(unsaid, int):  # a usage error that standard error could not take
-            return unsaid
-        if not _has_working_folder():
-            say("paceline: the working folder is gone; change into another one")
-            return 2
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            say("paceline: too few open files are allowed (ulimit -n)")
-            return 2
-        where = f": {error.filename}" if error.filename is not None else ""
-        say(f"paceline: {error.strerror or error}{where}")
-        return 1
+        return _end_refused(error)
     except KeyboardInterrupt:  # before a command has begun
         say("paceline: interrupted")
         return 130
     except Exception as error:
         return _end_unforeseen(error)
     return 0
+
+
+def _end_refused(error: OSError) -> int:
+    unsaid = getattr(error.__context__, "exit_code", None)
+    if isinstance(unsaid, int):  # a usage error that standard error could not take
+        return unsaid
+    if not _has_working_folder():
+        say("paceline: the working folder is gone; change into another one")
+        return 2
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        say("paceline: too few open files are allowed (ulimit -n)")
+        return 2
+    where = f": {error.filename}" if error.filename is not None else ""
+    say(f"paceline: {error.strerror or error}{where}")
+    return 1
 
 
 def _end_unforeseen(error: Exception) -> int:

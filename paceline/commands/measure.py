@@ -32,6 +32,7 @@ from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
+    from paceline.realrun.calibration.validate import Validation
     from paceline.sim.records.run import Run
 
 
@@ -211,9 +212,8 @@ def validate(
     from paceline.realrun.calibration import fit as calibration
     from paceline.realrun.calibration import measure as probing
     from paceline.realrun.calibration import validate as validation
-    from paceline.realrun.driver import clocks
     from paceline.realrun.launch.slurm import script
-    from paceline.reports import page, tables
+    from paceline.reports import page
     from paceline.sim.config.files import claim_folder
     from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import load
@@ -250,6 +250,15 @@ def validate(
             validation.write(outcome, out, force, factors, probes)
             page.build([out], out / result_folder.REPORT_FILE)
             say(f"wrote {out}")
+    _print_outcome(outcome, as_json)
+    if status := validation.exit_status(outcome):
+        raise typer.Exit(status)
+
+
+def _print_outcome(outcome: Validation, as_json: bool) -> None:
+    from paceline.realrun.driver import clocks
+    from paceline.reports import tables
+
     if as_json:
         print_json(outcome.comparison)
     else:
@@ -261,8 +270,6 @@ def validate(
     for run in outcome.predicted:
         if run.status == "partial":
             say(f"{shorten(run.label)}, seed {run.seed}, {run.source}: {run.message}")
-    if status := validation.exit_status(outcome):
-        raise typer.Exit(status)
 
 
 def job_options(
