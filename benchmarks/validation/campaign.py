@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -248,23 +248,18 @@ def run(
         )
         lab = Lab(start, hosts=hosts, tcp=tcp, queue=queue)
         with Processes(lab=lab) as processes:
-
-            def probe(k: int) -> None:
-                _say(f"probe {k + 1} of {_PROBES}")
-                setting, kind = measure.standard(tcp, queue), measure.lab_hosts(tcp, queue)
-                probed = measure.measure(processes, kind, setting, repeats=_PROBE_REPEATS)
-                state.put(f"probe.{k}", probe_key, probed.model_dump(mode="json"))
-
-            for done, (cell, number) in enumerate(missing):
-                while unprobed and done * (_PROBES - 1) >= unprobed[0] * len(missing):
-                    probe(unprobed.pop(0))
-                _say(
-                    f"{done + 1} of {len(missing)}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}"
-                )
+            for each in _with_probes(missing, unprobed):
+                if isinstance(each, int):
+                    _say(f"probe {each + 1} of {_PROBES}")
+                    setting, kind = measure.standard(tcp, queue), measure.lab_hosts(tcp, queue)
+                    probed = measure.measure(processes, kind, setting, repeats=_PROBE_REPEATS)
+                    state.put(f"probe.{each}", probe_key, probed.model_dump(mode="json"))
+                    continue
+                done, cell, number = each
+                of_all = f"{done + 1} of {len(missing)}"
+                _say(f"{of_all}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}")
                 result = measure_cell(processes, cell, number, tcp, queue)
                 state.put(f"{cell.name}.{number}", cell_key(cell), asdict(result))
-            for k in unprobed:
-                probe(k)
             if alone is None:
                 _say("unpadded computation")
                 alone = unpadded.measure(processes, SCHEMES)
@@ -283,6 +278,17 @@ def run(
         rows.append(row_of(cell, predict_cell(cell, profile, tcp, queue), measured))
     alone["predicted_s"] = unpadded.predict(alone, SCHEMES, profile, tcp, queue)
     return rows, alone, profile, time.monotonic() - begin_s
+
+
+def _with_probes(
+    missing: Sequence[tuple[DesignPoint, int]], unprobed: list[int]
+) -> Iterator[int | tuple[int, DesignPoint, int]]:
+    """The missing runs, numbered, and spread over them the numbers of the missing probes."""
+    for done, (cell, number) in enumerate(missing):
+        while unprobed and done * (_PROBES - 1) >= unprobed[0] * len(missing):
+            yield unprobed.pop(0)
+        yield done, cell, number
+    yield from unprobed
 
 
 def row_of(
