@@ -333,12 +333,15 @@ MISSING_PARTS: Final[Mapping[str, Damage]] = {
 
 def cases() -> list[Case]:
     """Each kind of damage, for the commands that meet it: they say which file or folder is wrong."""
-    return list(_cases())
+    return [*_damaged(), *_unfinished()]
 
 
-def _cases() -> Iterator[Case]:
+_SHOWS: Final = (("report", "r", "--out", "p.html"), ("replay", "r"), ("calibrate", "r", "--out", "p.yaml"))
+
+
+def _damaged() -> Iterator[Case]:
     for name, damage in {**SUMMARY, **TABLES}.items():
-        for command in (("report", "r", "--out", "p.html"), ("replay", "r")):
+        for command in _SHOWS[:2]:
             sealed = not name.endswith("endless")
             yield Case(f"{command[0]}-{name}", command, ("r",), damage=damage, sealed=sealed)
     for name, (shown, damage) in ODD.items():
@@ -346,21 +349,23 @@ def _cases() -> Iterator[Case]:
         yield Case(f"{shown}-{name}", argv, ("r",), damage=damage, sealed=True)
     for name, damage in REPLAYED.items():
         yield Case(f"replayed-{name}", ("replay", "r"), ("r",), damage=damage, sealed=True)
-    shows = (("report", "r", "--out", "p.html"), ("replay", "r"), ("calibrate", "r", "--out", "p.yaml"))
     for name, damage in NO_FILES.items():
-        for command in shows:
+        for command in _SHOWS:
             yield Case(f"{command[0]}-{name}", command, ("r",), damage=damage)
         yield Case(f"bundle-{name}", ("report", "--bundle", "r"), ("r",), damage=damage)
     for name, damage in SIGNED.items():
-        for command in shows:
+        for command in _SHOWS:
             yield Case(f"signed-{command[0]}-{name}", command, ("r",), damage=damage)
+
+
+def _unfinished() -> Iterator[Case]:
     scenario: dict[str, str | bytes] = {"s.yaml": text_of(GOOD) + TWICE}
     for name, damage in UNFINISHED.items():
-        for command in (("simulate", "s.yaml", "--out", "r"), *shows[:2]):
+        for command in (("simulate", "s.yaml", "--out", "r"), *_SHOWS[:2]):
             if command[0] == "simulate" or name.startswith(("index-gone", "parts")):
                 yield Case(f"unfinished-{command[0]}-{name}", command, ("r",), scenario, damage, "unfinished")
     for name, damage in MISSING_PARTS.items():
-        for command in shows[:2]:
+        for command in _SHOWS[:2]:
             yield Case(f"part-{command[0]}-{name}", command, ("r",), scenario, damage, "unfinished")
     for name in ("endless", "deep", "gone"):
         yield Case(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from itertools import repeat
+from itertools import product, repeat
 from pathlib import Path
 
 import pytest
@@ -152,15 +152,10 @@ def test_after_the_closings_every_send_has_its_receive(posted: list[tuple[str, i
         else:
             traffic[rank].post_any(tag)
     for tag in "xy":
-        sends: Counter[tuple[int, int]] = Counter()
-        receives: Counter[tuple[int, int]] = Counter()
-        anybody: Counter[int] = Counter()
-        for rank, own in enumerate(traffic):
-            for (peer, name), count in own.sent.items():
-                sends[rank, peer] += count if name == tag else 0
-            for (peer, name), count in own.received.items():
-                receives[peer, rank] += count if name == tag else 0
-            anybody[rank] = own.any_waiting[tag]
+        pairs = list(product(range(n), repeat=2))
+        sends = Counter({(rank, peer): traffic[rank].sent[peer, tag] for rank, peer in pairs})
+        receives = Counter({(peer, rank): traffic[rank].received[peer, tag] for rank, peer in pairs})
+        anybody = Counter({rank: own.any_waiting[tag] for rank, own in enumerate(traffic)})
         for closing in plan_drains(
             [PostedCounts.from_lists(json.loads(json.dumps(t.as_lists()))) for t in traffic]
         ):

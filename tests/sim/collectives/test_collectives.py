@@ -236,17 +236,13 @@ def check_flow(
     ``pieces[rank]``: for each message that it receives, and for each that it sends, in order: its pieces.
     """
     n = len(schedule.rounds)
-    for rank, rounds in enumerate(schedule.rounds):
-        for side, messages in (
-            (0, [m for r in rounds for m in r.receives]),
-            (1, [m for r in rounds for m in r.sends]),
-        ):
-            assert [b for _, b in messages] == [sum(lengths[p] for p in part) for part in pieces[rank][side]]
     of_pair: dict[tuple[int, int], tuple[list[list[int]], list[list[int]]]] = defaultdict(lambda: ([], []))
     for rank, rounds in enumerate(schedule.rounds):
-        for (peer, _), part in zip([m for r in rounds for m in r.sends], pieces[rank][1], strict=True):
+        for (peer, size), part in zip([m for r in rounds for m in r.sends], pieces[rank][1], strict=True):
+            assert size == sum(lengths[p] for p in part)
             of_pair[rank, peer][0].append(part)
-        for (peer, _), part in zip([m for r in rounds for m in r.receives], pieces[rank][0], strict=True):
+        for (peer, size), part in zip([m for r in rounds for m in r.receives], pieces[rank][0], strict=True):
+            assert size == sum(lengths[p] for p in part)
             of_pair[peer, rank][1].append(part)
     everyone = Counter(range(n))
     log: list[list[list[tuple[int, Counter[int]]]]] = [[[] for _ in lengths] for _ in range(n)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import fields, is_dataclass, replace
 from types import coroutine
 from typing import Any, cast
@@ -90,23 +91,29 @@ def tensors_of(roots: list[Any]) -> dict[int, Tensor]:
         seen.add(id(one))
         if isinstance(one, Tensor):
             tensors[one.untyped_storage().data_ptr()] = one
-        elif isinstance(one, types.CoroutineType):
-            stack += [one.cr_frame and one.cr_frame.f_locals, one.cr_await]
-        elif isinstance(one, types.AsyncGeneratorType):
-            stack += [one.ag_frame and one.ag_frame.f_locals, one.ag_await]
-        elif isinstance(one, dict):
-            stack += one.values()
-        elif isinstance(one, tuple | list | set | frozenset) or type(one).__name__ == "deque":
-            stack += one
-        elif is_dataclass(one):
-            stack += [getattr(one, field.name, None) for field in fields(one)]
-        elif isinstance(one, types.MethodType):
-            stack.append(one.__self__)
-        elif isinstance(one, types.FunctionType):
-            stack += [cell.cell_contents for cell in one.__closure__ or ()]
-        elif type(one).__module__.startswith("paceline.sim.schemes"):
-            stack.append(vars(one))
+        else:
+            stack += _held_by(one)
     return tensors
+
+
+def _held_by(one: Any) -> Iterable[Any]:
+    """What an object of ours, a coroutine, a function or a container refers to."""
+    for kind, held in _HELD.items():
+        if isinstance(one, kind):
+            return held(one)
+    if is_dataclass(one):
+        return [getattr(one, field.name, None) for field in fields(one)]
+    return [vars(one)] if type(one).__module__.startswith("paceline.sim.schemes") else []
+
+
+_HELD: dict[Any, Callable[[Any], Iterable[Any]]] = {
+    types.CoroutineType: lambda one: [one.cr_frame and one.cr_frame.f_locals, one.cr_await],
+    types.AsyncGeneratorType: lambda one: [one.ag_frame and one.ag_frame.f_locals, one.ag_await],
+    dict: lambda one: one.values(),
+    tuple | list | set | frozenset | deque: lambda one: one,
+    types.MethodType: lambda one: [one.__self__],
+    types.FunctionType: lambda one: [cell.cell_contents for cell in one.__closure__ or ()],
+}
 
 
 def models_in(values: dict[int, Tensor]) -> float:
