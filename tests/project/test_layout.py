@@ -1,4 +1,4 @@
-"""How large files and folders may be: one reason to exist each."""
+"""How large files, folders and rooms may be: one reason to exist each."""
 
 from __future__ import annotations
 
@@ -25,3 +25,45 @@ def test_a_folder_of_the_product_holds_few_files() -> None:
     loose = Counter(place_of(path.parent) for path in modules)
     assert len(loose) > 20
     assert {folder: files for folder, files in loose.items() if files > MAX_LOOSE_FILES} == {}
+
+
+ROOMS = {
+    "paceline": 750,
+    "paceline/commands": 1_550,
+    "realrun": 350,
+    "realrun/attach": 600,
+    "realrun/calibration": 2_100,
+    "realrun/driver": 2_250,
+    "realrun/group": 1_400,
+    "realrun/lab": 1_950,
+    "realrun/launch": 1_550,
+    "realrun/transport": 1_250,
+    "reports": 2_500,
+    "reports/figures": 1_000,
+    "sim": 450,
+    "sim/collectives": 2_350,
+    "sim/compute": 1_050,
+    "sim/config": 2_700,
+    "sim/drivers": 3_900,
+    "sim/experiments": 3_800,
+    "sim/network": 2_100,
+    "sim/program": 1_350,
+    "sim/records": 3_750,
+    "sim/scenario": 1_600,
+    "sim/schemes": 4_200,
+    "sim/topology": 3_450,
+    "sim/traffic": 3_000,
+    "sim/training": 1_900,
+    "sim/workloads": 3_400,
+}
+"""Lines of Python of each room, with the folders below it. Whoever needs more takes something out first."""
+
+
+def test_a_room_keeps_to_its_lines() -> None:
+    lines = Counter[str]()
+    for path in modules_below(*PRODUCT):
+        parts = place_of(path).split("/")
+        room = "/".join(parts[: min(2, len(parts) - 1)])
+        lines[room] += path.read_bytes().count(b"\n")
+    assert set(lines) == set(ROOMS)
+    assert {room: found for room, found in lines.items() if found > ROOMS[room]} == {}
