@@ -203,7 +203,7 @@ _WANTED: Final = {
     "string_type": "text",
     "tuple_type": "a list",
 }
-_SENTENCES: Final = {
+_TEMPLATES: Final = {
     "missing": "is missing",
     "quantity": "{message}",
     "string_too_long": "has {letters} letters; it takes at most {max_length}",
@@ -223,8 +223,8 @@ def _sentence(details: ErrorDetails) -> str:
         limit = context[key]
         shown = str(limit) if isinstance(limit, int) else f"{limit:g}"
         return f"must be {words} {shown}, not {written}"
-    if kind in _SENTENCES:
-        return _SENTENCES[kind].format(letters=len(str(value)), **context)
+    if kind in _TEMPLATES:
+        return _TEMPLATES[kind].format(letters=len(str(value)), **context)
     if kind == "literal_error":
         choices = re.findall(r"'([^']+)'", str(context["expected"]))
         if isinstance(value, str):

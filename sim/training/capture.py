@@ -254,11 +254,8 @@ def stretched(rows: int, one: tuple[int, Tape], other: tuple[int, Tape]) -> Tape
     def stretch(a: _Call, b: _Call) -> _Call:
         if replace(a, arguments=(), keywords={}) != replace(b, arguments=(), keywords={}):
             raise ValueError
-        return replace(
-            a,
-            arguments=_between(a.arguments, b.arguments, grown),
-            keywords=_between(a.keywords, b.keywords, grown),
-        )
+        arguments, keywords = _between((a.arguments, a.keywords), (b.arguments, b.keywords), grown)
+        return replace(a, arguments=arguments, keywords=keywords)
 
     try:
         if tape.outputs != like.outputs:
