@@ -19,39 +19,18 @@ from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import RunError
-from paceline.sim.schemes import SCHEMES
 from paceline.sim.training import gradients
 from paceline.sim.training.gradients import Method, TrainingProblem
 from paceline.sim.workloads.workload import Evaluated
 from tests.support.factory import make_job, make_problem
+from tests.support.scheme_forms import FORMS, Form, in_turn
 
 META = torch.device("meta")
 
 DECIDE = {"adaptive_local_sgd", "leader_sgd"}
 """Schemes whose next operation depends on a value: the host has to know it."""
-
-OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "all_reduce": [{}, {"bucket": "4 kB"}, {"part_reduce": True}, {"compression": {"qsgd": {"bits": 8}}}],
-    "local_sgd": [{"period": 2}, {"period": 2, "compression": {"bf16": True}}],
-    "post_local_sgd": [{"switch_at": 2, "period": 2}],
-    "gossip": [
-        {"topology": "ring"},
-        {"topology": "one_peer_exponential", "order": "combine_while_adapting"},
-        {"topology": "ring", "compression": {"qsgd": {"bits": 8}}},
-    ],
-    "ad_psgd": [{"topology": "ring"}],
-    "sgp": [{"topology": "static_exponential"}, {"topology": "static_exponential", "overlap": 1}],
-    "easgd": [{"period": 2}],
-    "eamsgd": [{"period": 2}],
-    "downpour": [{"period": 2}],
-    "diloco": [{"period": 2}, {"period": 2, "fragments": 2}, {"period": 2, "compression": {"qsgd": {}}}],
-    "slowmo": [{"period": 2}],
-    "gradient_tracking": [{"topology": "ring"}],
-    "choco_sgd": [{"topology": "ring", "compression": {"qsgd": {}}}],
-    "halos": [{"period": 2}],
-    "fedavg": [{"period": 2, "participation": 0.5}],
-}
-RUNS = [(name, options) for name, tried in OPTIONS.items() for options in tried]
+READY = [form for form in FORMS if form.scheme not in DECIDE and (form.scheme != "sgp" or form.synchronous)]
+"""The forms that do not; the services of an asynchronous push-sum ask whether there is mass to pass on."""
 
 
 class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -90,19 +69,14 @@ def run(job: Job) -> None:
     EventDriver(job, [job.program(r) for r in range(job.workers)], scorer).run()
 
 
-def test_every_scheme_is_tried() -> None:
-    assert set(OPTIONS) | DECIDE == set(SCHEMES)
-
-
-@pytest.mark.parametrize(("scheme", "options"), RUNS, ids=str)
-@pytest.mark.parametrize("method", ["batched", "looped"])
-def test_no_step_waits_for_the_device(scheme: str, options: dict[str, Any], method: Method) -> None:
-    momentum = 0.0 if scheme == "eamsgd" else 0.9
+@pytest.mark.parametrize(("form", "method"), in_turn(READY, ("batched", "looped")))
+def test_no_step_waits_for_the_device(form: Form, method: Method) -> None:
     job = on_meta(
         make_job(
-            scheme, options, task="digits-mlp", method=method, momentum=momentum, cv=0.1, max_iterations=3
+            form.scheme, form.in_few_steps(), task="digits-mlp", method=method, momentum=form.momentum,
+            cv=0.1, max_iterations=3,
         )
-    )
+    )  # fmt: skip
     with Copies() as copies:
         run(job)
     assert copies.all > 0  # the numbers of the examples in each batch
@@ -111,7 +85,10 @@ def test_no_step_waits_for_the_device(scheme: str, options: dict[str, Any], meth
 
 @pytest.mark.parametrize("scheme", ["all_reduce", "local_sgd", "gossip", "sgp"])
 def test_no_vectorised_step_waits_for_the_device(scheme: str) -> None:
-    job = on_meta(make_job(scheme, OPTIONS[scheme][0], task="digits-mlp", momentum=0.9, max_iterations=3))
+    form = next(form for form in READY if form.scheme == scheme)
+    job = on_meta(
+        make_job(scheme, form.in_few_steps(), task="digits-mlp", momentum=form.momentum, max_iterations=3)
+    )
     with Copies() as copies:
         run_lockstep(job)
     assert copies.all > 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
@@ -17,64 +17,44 @@ from paceline.sim.program.worker import Worker
 from paceline.sim.traffic.rendezvous import Transfer, forget, take_first
 from paceline.sim.training.scoring import digest
 from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
+from tests.support.scheme_forms import FORMS, SYNCHRONOUS, Form, in_turn, named
 
 X = torch.zeros(1)
 
-SYNCHRONOUS: list[tuple[str, dict[str, Any]]] = [
-    ("all_reduce", {}),
-    ("all_reduce", {"overlap": True}),
-    ("local_sgd", {"period": 3}),
-    ("local_sgd", {"period": 3, "warmup": 2, "momentum": "mixed"}),
-    ("adaptive_local_sgd", {"initial_period": 1, "calibration": 2}),
-    ("post_local_sgd", {"switch_at": 2, "period": 2}),
-    ("gossip", {"topology": "ring"}),
-    ("gossip", {"topology": "complete", "weights": "metropolis"}),
-    ("gossip", {"topology": "static_exponential"}),
-    ("gossip", {"topology": "one_peer_exponential"}),
-    ("gossip", {"topology": "ring", "order": "combine_while_adapting", "momentum": "mixed"}),
-    ("gossip", {"topology": "random_matching", "global_period": 3}),
-    ("sgp", {"topology": "star"}),
-    ("sgp", {"topology": "one_peer_exponential", "overlap": 2}),
-    ("leader_sgd", {"period": 2, "loss_window": 3}),
-    ("easgd", {"period": 2}),
-    ("eamsgd", {"period": 2, "spread": 0.1}),
-    ("diloco", {"period": 2}),
-    ("diloco", {"period": 6, "fragments": 3, "delay": 1, "alpha": 0.5}),
-    ("diloco", {"period": 2, "compression": {"top_k": {"share": 0.1}}}),
-    ("slowmo", {"period": 3, "momentum": "mixed"}),
-    ("gradient_tracking", {"topology": "one_peer_exponential"}),
-    ("choco_sgd", {"topology": "ring", "gamma": 0.1, "compression": {"top_k": {"share": 0.1}}}),
-    ("fedavg", {"period": 2}),
-]
+
+NOT_STACKED = {"send_order", "next_forward", "participation"}
+"""Options with which workers have services, or do not all do the same."""
+STACKED = [form for form in SYNCHRONOUS if not NOT_STACKED & set(form.options)]
 
 
-@pytest.mark.parametrize(("scheme", "options"), SYNCHRONOUS)
-@pytest.mark.parametrize("workers", [2, 5, 8])
-def test_stacked_is_event(scheme: str, options: dict[str, Any], workers: int) -> None:
+@pytest.mark.parametrize(
+    ("form", "workers"),
+    [each for each in in_turn(STACKED, (2, 5, 8)) if each.values[0].fits(each.values[1])],
+)
+def test_stacked_is_event(form: Form, workers: int) -> None:
     job = make_job(
-        scheme, options, task="digits-mlp", workers=workers, max_iterations=7, cv=0.3, momentum=0.9,
-        latency_s=0.01, bandwidth_bytes_per_s=1e6,
+        form.scheme, form.in_few_steps(), task="digits-mlp", workers=workers, max_iterations=7, cv=0.3,
+        momentum=form.momentum, latency_s=0.01, bandwidth_bytes_per_s=1e6,
     )  # fmt: skip
     assert digest(list(run_lockstep(job).unbind())) == digest(run_events(job).finals)
 
 
-@pytest.mark.parametrize(("scheme", "options"), [*SYNCHRONOUS, ("ad_psgd", {})])
-def test_batched_is_looped(scheme: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("form", named(FORMS))
+def test_batched_is_looped(form: Form) -> None:
+    job: dict[str, Any] = {"task": "digits-mlp", "workers": 6, "max_iterations": 5, "cv": 0.2}
     both = [
-        simulated(
-            make_job(scheme, options, task="digits-mlp", workers=6, max_iterations=5, cv=0.2, method=method)
-        )
+        simulated(make_job(form.scheme, form.in_few_steps(), method=method, **job))
         for method in ("batched", "looped")
     ]
     assert both[0] == both[1]
 
 
-@pytest.mark.parametrize(("scheme", "options"), SYNCHRONOUS)
-def test_order_of_simultaneous_events_changes_nothing(scheme: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("form", named(SYNCHRONOUS))
+def test_order_of_simultaneous_events_changes_nothing(form: Form) -> None:
     def run(permute_seed: int | None) -> tuple[Any, ...]:
         job = make_job(
-            scheme, options, task="quadratic", task_options={"dimension": 6}, workers=8, max_iterations=6,
-            latency_s=0.125, bandwidth_bytes_per_s=64.0,
+            form.scheme, form.in_few_steps(), task="quadratic", task_options={"dimension": 6}, workers=8,
+            max_iterations=6, latency_s=0.125, bandwidth_bytes_per_s=64.0,
         )  # fmt: skip
         found = simulated(job, permute_seed=permute_seed)
         return found.digest, found.wall_clock_s, found.evaluations, found.time_s, found.bytes_sent
@@ -109,15 +89,17 @@ def test_permutation_really_permutes() -> None:
     workers=st.integers(2, 9),
     latency_s=st.sampled_from([0.0, 0.003, 0.5]),
     cv=st.sampled_from([0.0, 0.4]),
-    which=st.sampled_from(SYNCHRONOUS),
+    form=st.sampled_from(SYNCHRONOUS),
     sharing=st.sampled_from(["max_min", "none"]),
 )
 def test_iterates_of_synchronous_schemes_do_not_depend_on_the_clock(
-    workers: int, latency_s: float, cv: float, which: tuple[str, dict[str, Any]], sharing: str
+    workers: int, latency_s: float, cv: float, form: Form, sharing: str
 ) -> None:
     options: dict[str, Any] = dict(
         task="quadratic", task_options={"dimension": 3, "examples": 64}, workers=workers, max_iterations=4
     )
+    assume(form.fits(workers))
+    which = form.scheme, form.in_few_steps()
     plain = simulated(make_job(*which, **options))
     other = simulated(
         make_job(*which, **options, cv=cv, latency_s=latency_s, bandwidth_bytes_per_s=50.0, sharing=sharing)

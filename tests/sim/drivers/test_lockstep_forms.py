@@ -23,23 +23,7 @@ from paceline.sim.training.learning_rate import Drops, LearningRate
 from paceline.sim.training.optimizer import Sgd
 from tests.support.both_drivers import NETWORKS, SITES, STRAGGLERS, Options, assert_the_same, job_of
 from tests.support.factory import NoOptions, make_scheme, network_of
-from tests.support.scheme_forms import A_TENTH, EIGHT_BITS, FORMS
-
-MORE_FORMS: list[tuple[str, Options]] = [
-    ("all_reduce", {"compression": {"bf16": True}}),
-    ("all_reduce", A_TENTH),
-    ("local_sgd", {"period": 2, **A_TENTH}),
-    ("gossip", {"topology": "ring", **A_TENTH}),
-    ("gossip", {"topology": "one_peer_exponential", "momentum": "mixed", **EIGHT_BITS}),
-    ("diloco", {"period": 2, "fragments": 2, "delay": 1, "alpha": 0.5, **EIGHT_BITS}),
-    ("diloco", {"period": 2, "inside": "sites"}),
-    ("slowmo", {"period": 3, **EIGHT_BITS}),
-    ("gradient_tracking", {"topology": "one_peer_exponential", **EIGHT_BITS}),
-    ("choco_sgd", {"topology": "one_peer_exponential", "gamma": 0.5, **EIGHT_BITS}),
-    ("easgd", {"period": 2, "spread": 0.2}),
-    ("leader_sgd", {"period": 2, "groups": 2, "global_period": 4, "spread": 0.1}),
-]
-ALL_FORMS = [(name, options) for name, several in FORMS.items() for options, _ in several] + MORE_FORMS
+from tests.support.scheme_forms import DISTINCT, EIGHT_BITS, FORMS, INSIDE, Form
 
 REFUSED = (
     "a gradient and what goes on beside it",
@@ -62,11 +46,6 @@ COMPUTES: dict[str, Any] = {
 }
 
 
-def steady(name: str, options: Options) -> Options:
-    """Options with which a scheme has something to do in a few steps."""
-    return {**options, "calibration": 3} if name == "adaptive_local_sgd" else options
-
-
 def computing(job: Job, compute: str) -> Job:
     return replace(
         job, compute=ComputeModel(Compute.model_validate(COMPUTES[compute]), job.compute.stragglers, job.seed)
@@ -75,7 +54,7 @@ def computing(job: Job, compute: str) -> Job:
 
 @settings(max_examples=120, deadline=None)
 @given(
-    which=st.sampled_from(ALL_FORMS),
+    form=st.sampled_from([*FORMS, *INSIDE]),
     topology=st.sampled_from(["", *sorted(TOPOLOGIES)]),
     workers=st.sampled_from([2, 4, 5, 6, 8, 9]),
     network=st.sampled_from([*NETWORKS, SITES]),
@@ -89,49 +68,51 @@ def computing(job: Job, compute: str) -> Job:
     trains=st.booleans(),
 )
 @example(  # over before anything is encoded
-    which=("local_sgd", {"period": 4, **EIGHT_BITS}), topology="", workers=2, network={"latency_s": 0.0},
-    transport=None, sharing="max_min", compute="a trace each", stragglers="none", momentum=0.0, drops=False,
-    limit_s=4.2, trains=False,
+    form=Form("local_sgd", {"period": 4, **EIGHT_BITS}, None), topology="", workers=2,
+    network={"latency_s": 0.0}, transport=None, sharing="max_min", compute="a trace each", stragglers="none",
+    momentum=0.0, drops=False, limit_s=4.2, trains=False,
 )  # fmt: skip
 def test_where_lockstep_is_taken_both_drivers_agree(
-    which: tuple[str, Options], topology: str, workers: int, network: Options, transport: str | None,
+    form: Form, topology: str, workers: int, network: Options, transport: str | None,
     sharing: str, compute: str, stragglers: str, momentum: float, drops: bool, limit_s: float | None,
     trains: bool,
 ) -> None:  # fmt: skip
     """What nobody could simulate, as a hypercube of five workers, is passed over."""
-    name, options = which
+    options = form.in_few_steps()
     if topology and "topology" in options:
-        options = {**options, "topology": topology}
+        options["topology"] = topology
     if network is SITES:
         workers, network = 5, {"network": network_of(5, **SITES)}
+        options |= {"inside": "sites"} if "inside" in options else {}
     job = job_of(
-        (name, steady(name, options)), workers=workers, transport=transport, sharing=sharing, trains=trains,
-        momentum=0.0 if name == "eamsgd" else momentum, stragglers=STRAGGLERS[stragglers], max_iterations=7,
+        (form.scheme, options), workers=workers, transport=transport, sharing=sharing, trains=trains,
+        momentum=min(momentum, form.momentum), stragglers=STRAGGLERS[stragglers], max_iterations=7,
         every=2, **network,
     )  # fmt: skip
     job = computing(job, compute)
     if trains and drops:
         schedule = LearningRate(drops=Drops.model_validate({"at": ("3 steps",)}))
-        job = replace(job, optimizer=Sgd(0.1, 0.0 if name == "eamsgd" else momentum, schedule=schedule))
+        job = replace(job, optimizer=Sgd(0.1, min(momentum, form.momentum), schedule=schedule))
     if limit_s is not None:
         job = replace(job, max_time_s=limit_s)
     try:
         engine = simulate_job(job).engine
     except InputError:
         reject()
-    event(f"{name}: {engine}")
+    event(f"{form.scheme}: {engine}")
     if engine == "lockstep":
         assert_the_same(job)
 
 
 @pytest.mark.parametrize("transport", [None, "ideal", "gloo", "nccl"])
-@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("name", SCHEMES)
 def test_every_synchronous_scheme_is_taken_on_every_transport(name: str, transport: str | None) -> None:
     """Where links are nobody else's; the forms that are refused there are refused for what they do."""
     taken = 0
-    for (options, _), compute in zip(FORMS[name], cycle(sorted(COMPUTES)), strict=False):
+    forms = [form for form in DISTINCT if form.scheme == name]
+    for form, compute in zip(forms, cycle(sorted(COMPUTES)), strict=False):
         job = job_of(
-            (name, steady(name, options)), workers=6, transport=transport, sharing="none", every=2,
+            (name, form.in_few_steps()), workers=6, transport=transport, sharing="none", every=2,
             max_iterations=5, latency_s=0.2, bandwidth_bytes_per_s=400.0,
         )  # fmt: skip
         job = computing(job, compute)

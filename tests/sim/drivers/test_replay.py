@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace as changed
-from typing import Any
 
 import pytest
 import torch
@@ -18,46 +17,18 @@ from paceline.sim.training.scoring import digest
 from tests.contract import cases
 from tests.contract.case import Case, Log, contract_job, says
 from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
-
-RUNS: list[tuple[str, dict[str, Any]]] = [
-    ("ad_psgd", {}),
-    ("gossip", {"topology": "ring"}),
-    ("gossip", {"topology": "one_peer_exponential"}),
-    ("gossip", {"topology": "random_matching", "order": "combine_while_adapting", "global_period": 3}),
-    ("sgp", {"topology": "star", "overlap": 1}),
-    ("sgp", {"topology": "star", "overlap": 1, "asynchronous": True}),
-    ("all_reduce", {"overlap": True}),
-    ("local_sgd", {"period": 3}),
-    ("adaptive_local_sgd", {"initial_period": 1, "calibration": 3}),
-    ("post_local_sgd", {"switch_at": 2, "period": 3}),
-    ("leader_sgd", {"period": 2, "groups": 2, "global_period": 4}),
-    ("leader_sgd", {"period": 2, "groups": 2, "asynchronous": True}),
-    ("easgd", {"period": 2, "asynchronous": True, "host": 3}),
-    ("downpour", {"period": 2}),
-    ("diloco", {"period": 4, "fragments": 2, "delay": 1, "compression": {"qsgd": {"bits": 4}}}),
-    ("diloco", {"period": 4, "delay": 1, "compression": {"top_k": {"share": 0.1}}}),
-    ("slowmo", {"period": 3}),
-    ("gradient_tracking", {"topology": "ring"}),
-    ("choco_sgd", {"topology": "ring", "gamma": 0.1, "compression": {"top_k": {"share": 0.1}}}),
-    ("fedavg", {"period": 2, "participation": 0.5}),
-    ("halos", {"period": 2, "exchange": 2}),
-    ("halos", {"period": 2, "exchange": 2, "compression": {"top_k": {"share": 0.1}}}),
-    ("all_reduce", {"quorum": 3}),
-    ("local_sgd", {"period": 2, "quorum": 3, "deadline": "3 s"}),
-    ("diloco", {"period": 2, "deadline": "2 s"}),
-    ("fedavg", {"period": 2, "participation": 0.5, "quorum": 1}),
-]
+from tests.support.scheme_forms import FORMS, Form, named
 
 
 def _programs(job: Job) -> list[Program]:
     return [job.program(rank) for rank in range(job.workers)]
 
 
-@pytest.mark.parametrize(("scheme", "options"), RUNS)
-def test_a_simulated_run_again(scheme: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("form", named(FORMS))
+def test_a_simulated_run_again(form: Form) -> None:
     job = make_job(
-        scheme, options, task="digits-mlp", workers=4, max_iterations=8, cv=0.5, latency_s=0.2,
-        bandwidth_bytes_per_s=1e5,
+        form.scheme, form.in_few_steps(), task="digits-mlp", workers=4, max_iterations=8, cv=0.5,
+        latency_s=0.2, bandwidth_bytes_per_s=1e5,
     )  # fmt: skip
     run = simulated(job)
     assert digest(replay(job, _programs(job), run.events)) == run.digest

@@ -19,7 +19,7 @@ from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import Scenario, resolve_scenario
-from tests.support.scheme_forms import FORMS, WORKERS
+from tests.support.scheme_forms import DISTINCT, FORMS, WORKERS, Form
 
 ONE_SLOW = {"workers": [3], "slowdown": 10}
 
@@ -155,7 +155,6 @@ SOMETIMES: list[Any] = [
     {"workers": [2], "probability": 0.2, "slowdown": 8},
 ]
 JITTERS: list[Any] = [None, {"lognormal": {"cv": 0.3}}, {"gamma": {"cv": 0.1}}, {"pareto": {"shape": 3}}]
-ALL_FORMS = [{name: options} for name, forms in FORMS.items() for options, _ in forms]
 BUCKETS = {"1 MB": "200 kB", "10 MB": "2 MB", "60 MB": "12 MB"}
 """Of each payload, five: of many more a step is so many messages that only one or two would be followed."""
 
@@ -175,12 +174,10 @@ def clusters(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def agree(form: Any, cluster: dict[str, Any]) -> None:
+def agree(form: Form, cluster: dict[str, Any]) -> None:
     """``check`` and ``throughput`` say what ``simulate`` does, over the same steps; some need values."""
-    ((name, options),) = form.items()
-    if options.get("overlap") is True:
-        form = {name: options | {"bucket": BUCKETS[cluster["payload"]]}}
-    wanted = scenario(form, **cluster)
+    bucket = {"bucket": BUCKETS[cluster["payload"]]} if form.options.get("overlap") is True else {}
+    wanted = scenario({form.scheme: form.options | bucket}, **cluster)
     entry, job = wanted.schemes[0], whole_job(wanted, wanted.schemes[0])
     with pytest.MonkeyPatch.context() as patch:
         # The last step of a run has nothing after it to overlap with: it has to be one of many.
@@ -205,14 +202,14 @@ quick = settings(max_examples=2, deadline=None, derandomize=True)
 
 
 @quick
-@given(st.sampled_from(ALL_FORMS), clusters())
-def test_all_commands_agree(form: Any, cluster: dict[str, Any]) -> None:
+@given(st.sampled_from(FORMS), clusters())
+def test_all_commands_agree(form: Form, cluster: dict[str, Any]) -> None:
     agree(form, cluster)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ALL_FORMS, ids=str)
+@pytest.mark.parametrize("form", DISTINCT, ids=str)
 @settings(quick, max_examples=2)
 @given(cluster=clusters())
-def test_all_commands_agree_for_every_form(form: Any, cluster: dict[str, Any]) -> None:
+def test_all_commands_agree_for_every_form(form: Form, cluster: dict[str, Any]) -> None:
     agree(form, cluster)
