@@ -31,10 +31,11 @@ from tests.support.factory import NoOptions, make_job, make_scheme, run_events, 
 from tests.support.scheme_forms import ASYNCHRONOUS, BF16, FP16, SYNCHRONOUS, Form, in_turn
 from tests.support.small_runs import PADDED, QSGD, WORKLOAD, measure
 
-WAYS = [(4, "own size"), (4, "padded"), (8, "own size"), (8, "padded")]
+WAYS = [(4, "own size"), (4, "padded"), (8, "own size")]
 """Numbers of processes, and whether messages are as long as the values or padded."""
 RECORDED = [form for form in ASYNCHRONOUS if form.scheme != "leader_sgd" or "groups" in form.options]
-"""Without groups a record may lack a send to the counter that another worker's service has received."""
+"""Not those of leaders without groups, of whose records two in four cannot be replayed: a message is received
+of which the record has no send."""
 LIMITS: list[dict[str, Any]] = [{"max_iterations": 15}, {"max_iterations": None, "max_time_s": 0.15}]
 
 
