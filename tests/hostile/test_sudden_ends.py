@@ -158,7 +158,10 @@ def be_ended_at_each_change(top: str) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_that_is_killed_at_its_end_is_made_whole_by_the_same_command(tmp_path: Path) -> None:
-    """Before each change of files, from the summaries on; nothing else is left beside the folders."""
+    """Before each change of files, from the summaries on; nothing else is left beside the folders.
+
+    But the lock of the one that was killed and not begun again: the next command on its folder takes it.
+    """
     process = warm.forks().Process(target=be_ended_at_each_change, args=(str(tmp_path),))
     process.start()
     process.join(500)
@@ -173,5 +176,6 @@ def test_a_sweep_that_is_killed_at_its_end_is_made_whole_by_the_same_command(tmp
         "s.yaml",
         "whole",
         "started",
+        ".started.lock",
         "ended",
     }
