@@ -2,7 +2,7 @@
 
 A gradient is padded to its duration in the compute model; the real computation is hidden inside, at a moment
 of its own for each worker. It runs in a helper thread, so that services answer meanwhile; or, without two
-thread switches, in the loop's own where it is short and nothing else could happen. Then the loop goes on from
+thread switches, in the loop's own where it is short and nothing else could happen. Then the loop resumes at
 within the backward pass, after each segment.
 """
 

@@ -113,7 +113,7 @@ class JobRanks(RankPool):
     """The ranks of a job, as seen by worker 0: a context manager.
 
     A job's ranks cannot be restarted: a failed run is the last one. Inside the block the signals that
-    announce the job's end raise ``RunError`` between runs; during one this rank goes on, to collect what
+    announce the job's end raise ``RunError`` between runs; during one this rank continues, to collect what
     there is.
 
     Args:

@@ -485,7 +485,7 @@ class _Sockets:
         return taken_s + self._costs.copy_s_per_byte * num_bytes
 
     def _unsent_bytes(self, numbers: Integers, handed_s: Floats, end_s: Floats) -> Floats:
-        """Bytes of each stream's blocks that have not ended when one is handed over, with its own."""
+        """Bytes of each stream's unfinished blocks when another joins it, with that one's."""
         self._ends_s[numbers] = end_s
         stream, before_s = self._stream[numbers], handed_s - _NEVER_BEFORE * np.abs(handed_s)
         while True:

@@ -54,7 +54,7 @@ def fit_batch_law(batch_sizes: Sequence[int], times_s: Sequence[float]) -> Batch
 
 
 def seconds_at(batch_size: int, batch_sizes: Sequence[int], times_s: Sequence[float]) -> float:
-    """Seconds of a gradient at ``batch_size``, by measured ones; beyond these the law goes on."""
+    """Seconds of a gradient at ``batch_size``, by measured ones, extrapolated beyond them."""
     law = fit_batch_law(batch_sizes, times_s)
     sizes = np.array([*batch_sizes, batch_size], dtype=np.float64)
     *known, here = law.seconds(sizes)

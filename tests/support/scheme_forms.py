@@ -69,7 +69,7 @@ class Form:
         return bool({"qsgd", "top_k"} & set(self.options.get("compression", ())))
 
     def fits(self, workers: int) -> bool:
-        """Whether so many workers can do it."""
+        """Whether n workers can do it."""
         scheme = SCHEMES[self.scheme]
         try:
             scheme.check(scheme.options(**self.options), workers)

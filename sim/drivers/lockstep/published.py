@@ -24,7 +24,7 @@ from ..job import Job
 from .accounts import Counts
 
 MOST_STEPS_HELD: Final = 16
-"""Steps held before they are handed over though no instant to score is complete,"""
+"""Steps held before they are emitted though no instant to score is complete,"""
 MOST_BYTES_HELD: Final = 64 * 2**20
 """unless the workers' models of these steps take this many bytes."""
 
@@ -100,7 +100,7 @@ class PublishedSteps:
         return self._may_wait(self._job.workers * (self._steps[-1].number + 1) - self._num_known)
 
     def _may_wait(self, publications: int) -> bool:
-        """Whether this many publications unknown to the scorer need not be handed over now."""
+        """Whether this many publications unknown to the scorer need not be emitted now."""
         scorer, steps = self._scorer, self._steps
         return (
             scorer.scores

@@ -238,7 +238,7 @@ class ClockedRunner(Runner[_P]):
             self.complete_handle(pending)
 
     def note(self, pending: _P, name: str, start_s: float) -> None:
-        """Record that an operation is complete, or (by another ``name``) that its coroutine goes on."""
+        """Record that an operation is complete, or (by another ``name``) that its coroutine resumes."""
         task = pending.task
         num_bytes = pending.bytes if name == pending.name else 0
         task.breakdown.bytes_sent += num_bytes
