@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 MBIT = 125_000.0
 PROGRAM = sys.executable
-GRACE_S = 10.0
+GRACE_S = 60.0
 
 
 def star(hosts: int, bandwidth: float, latency_s: float) -> Network:
@@ -99,7 +99,8 @@ def start_owner(then: str) -> tuple[subprocess.Popen[bytes], set[int]]:
 class TestNothingIsLeft:
     @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
     def test_after_a_signal_to_the_owner(self, end: signal.Signals) -> None:
-        owner, started = start_owner("time.sleep(1000)")
+        # In short sleeps: Python takes a signal that comes just before a sleep's system call after it.
+        owner, started = start_owner("while True: time.sleep(0.05)")
         owner.send_signal(end)
         owner.wait(GRACE_S)
         assert gone(started)
