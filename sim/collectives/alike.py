@@ -1,21 +1,20 @@
 """Max-min fair sharing among many flows of few kinds, as in an all-to-all exchange.
 
-Flows and links are *coloured*: first by their own numbers, then repeatedly by the colours of what they
-cross, until no colour splits. All flows of one colour have the same rate at every instant, so that one
-stands for all of them (colour refinement, which finds the coarsest equitable partition).
-
-Source:
-    Grohe, Kersting, Mladenov, Selman, Dimension reduction via colour refinement, ESA 2014.
+Flows that begin together and need no other are coloured as in ``classes``, without their ranks: all flows of
+one colour have the same rate at every instant, so that one stands for all of them.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from ..seeds import Floats, Integers
-from .symmetric import TIE
+from .classes import split
+
+TIE: Final = 1e-12
+"""Relative difference below which shares, rates and times count as equal."""
 
 Crossings: TypeAlias = tuple[Integers, Integers, Floats]
 """Flow and link of each crossing, [crossings] each, and the number of flows of that kind on the link."""
@@ -38,8 +37,8 @@ def time_alike(
     shade = np.unique(bandwidths[used], return_inverse=True)[1]
     while True:
         before = colour.max(initial=-1), shade.max(initial=-1)
-        shade = _refined(shade, link, colour[flow])
-        colour = _refined(colour, flow, shade[link])
+        shade = split(shade, (link, colour[flow]))
+        colour = split(colour, (flow, shade[link]))
         if (colour.max(initial=-1), shade.max(initial=-1)) == before:
             break
     one = np.unique(colour, return_index=True)[1]
@@ -49,17 +48,6 @@ def time_alike(
     of, on = np.divmod(met, len(capacity))
     crossings = of, on, number / np.bincount(shade)[on]
     return _followed(begin_s[one], num_bytes[one], peak[one], crossings, capacity)[colour]
-
-
-def _refined(colour: Integers, of: Integers, met: Integers) -> Integers:
-    """Split colours by the colours that they meet: ``of[i]`` meets colour ``met[i]``."""
-    draws = np.random.default_rng(0)
-    own, others = (
-        draws.integers(2**63, size=1 + each.max(initial=0), dtype=np.uint64) for each in (colour, met)
-    )
-    sums = own[colour]
-    np.add.at(sums, of, others[met])
-    return np.unique(sums, return_inverse=True)[1].reshape(-1)
 
 
 def _followed(

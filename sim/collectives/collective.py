@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..seeds import Floats, Integers
 from .schedule import Round, Schedule
@@ -70,6 +71,20 @@ class Lists:
         return [flat[begin:end] for begin, end in pairwise(start)]
 
 
+def sort_in_steps(needing: Integers, needed: Integers, rows: int) -> tuple[list[Integers], NDArray[np.bool_]]:
+    """Steps of a topological order, and rows in circles [rows], where ``needing[i]`` needs ``needed[i]``."""
+    missing = np.bincount(needing, minlength=rows)
+    then = Lists.grouped(needed, needing, rows)
+    steps, ready = [], np.flatnonzero(missing == 0)
+    while len(ready):
+        steps.append(ready)
+        freed, _ = then.of(ready)
+        np.subtract.at(missing, freed, 1)
+        freed = np.sort(freed[missing[freed] == 0])
+        ready = freed[np.diff(freed, prepend=-1) > 0]
+    return steps, missing > 0
+
+
 class CollectiveBlock(NamedTuple):
     """Bytes that one rank sends to another.
 
@@ -99,7 +114,8 @@ class Collective:
 
     Attributes:
         source, destination: [B] ranks.
-        num_bytes, pieces: [B] whole numbers.
+        num_bytes: [B] bytes; parts of a payload may be fractions.
+        pieces: [B] whole numbers.
         offered, posted: [B] the post of its source, and of its destination, after which it can leave.
         post_rank: [P] rank of the post.
         post_before: [P] the previous post of the same rank; -1 for a joining.
@@ -137,7 +153,7 @@ class Collective:
     def bytes_sent(self) -> tuple[int, ...]:
         """Bytes that each rank sends."""
         sent = np.bincount(self.source, weights=self.num_bytes, minlength=self.ranks)
-        return tuple(int(each) for each in sent)
+        return tuple(round(each) for each in sent.tolist())
 
     @cached_property
     def any_needs(self) -> bool:

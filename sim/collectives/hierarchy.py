@@ -6,6 +6,7 @@ J. Res. Dev. 63(6), 2019.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -116,7 +117,7 @@ def hierarchical_pieces(sites: Sites, length: int) -> tuple[tuple[PieceRound, ..
     if not sites or min(map(min, sizes)) < 1 or length < 0:
         raise ValueError(f"no collective has sites of {sites} ranks and {length} bytes")
     n, last = count_ranks(sites), 2 * len(sizes) + 1
-    most = [min(groups) if len(sizes) > 1 else min(*groups, MAX_COLUMNS) for groups in sizes]
+    most = _columns(sizes)
     refuse_many("a hierarchical all-reduce", n, 2 * n * (sum(most) + len(sites)))
     receives: list[list[list[PayloadPart]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
     sends: list[list[list[PayloadPart]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
@@ -132,6 +133,16 @@ def hierarchical_pieces(sites: Sites, length: int) -> tuple[tuple[PieceRound, ..
         )
         for rank in range(n)
     )
+
+
+def _columns(sizes: Sequence[Sequence[int]]) -> list[int]:
+    """The number of columns of each tier."""
+    return [min(groups) if len(sizes) > 1 else min(*groups, MAX_COLUMNS) for groups in sizes]
+
+
+def even_length(sites: Sites) -> int:
+    """Length of the shortest payload of which all parts are equal in ``hierarchical_pieces``."""
+    return math.prod(_columns(tiers(sites))) * len(sites)
 
 
 def _up_and_down(

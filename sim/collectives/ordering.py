@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from graphlib import TopologicalSorter
 
 import numpy as np
 
-from .collective import Collective, CollectiveBlock, Lists, fronts, of_blocks
+from ..seeds import Integers
+from .collective import Collective, Lists, fronts, of_rounds, posted_ahead, sort_in_steps
 from .hierarchy import Sites, place_ranks
 from .schedule import Schedule
 
@@ -35,52 +34,38 @@ def without_rendezvous(schedule: Schedule) -> Collective:
     As in the schedule, a rank sends a round's messages when its earlier rounds are complete; unlike there, it
     does not wait for its peer to reach the round.
     """
-    levels = _levels(schedule)
-    places = sorted(
-        ((rank, position) for rank, rounds in enumerate(schedule.rounds) for position in range(len(rounds))),
-        key=lambda place: (levels[place], place),
+    c = of_rounds(schedule)
+    rounds = np.unique(c.offered)  # posts with sends, rank by rank
+    order, _ = c.sends.of(rounds[np.argsort(_levels(c)[rounds], kind="stable")])
+    number = np.empty(c.messages, np.int64)
+    number[order] = np.arange(c.messages)
+    of_round = np.searchsorted(rounds, c.offered[order])
+
+    def next_round(posts: Integers, blocks: Integers) -> Lists:
+        """For each block in the new order the ``blocks`` whose rank's next round with sends is its own."""
+        then = np.searchsorted(rounds, posts, side="right")
+        known = then < len(rounds)
+        known[known] = c.post_rank[rounds[then[known]]] == c.post_rank[posts[known]]
+        flat, lengths = Lists.grouped(then[known], blocks[known], len(rounds)).of(of_round)
+        return Lists(np.concatenate(([0], np.cumsum(lengths))), flat)
+
+    return replace(
+        posted_ahead(c.ranks, c.source[order], c.destination[order], c.num_bytes[order]),
+        after=next_round(c.receives.owner, number[c.receives.flat]),
+        behind=next_round(c.offered[order], np.arange(c.messages)),
     )
-    counts: Counter[tuple[int, int]] = Counter()
-    numbers: dict[tuple[int, int, int], int] = {}  # (source, destination, index) -> block
-    received: list[list[int]] = [[] for _ in schedule.rounds]  # blocks, since the last round with sends
-    sent: list[tuple[int, ...]] = [() for _ in schedule.rounds]  # blocks of that round
-    taken: Counter[tuple[int, int]] = Counter()
-    blocks: list[CollectiveBlock] = []
-    for rank, position in places:
-        one = schedule.rounds[rank][position]
-        if position:
-            for source, _ in schedule.rounds[rank][position - 1].receives:
-                received[rank].append(numbers[source, rank, taken[source, rank]])
-                taken[source, rank] += 1
-        if not one.sends:
-            continue
-        after, behind = tuple(received[rank]), sent[rank]
-        received[rank], sent[rank] = [], tuple(range(len(blocks), len(blocks) + len(one.sends)))
-        for destination, num_bytes in one.sends:
-            numbers[rank, destination, counts[rank, destination]] = len(blocks)
-            counts[rank, destination] += 1
-            blocks.append(CollectiveBlock(rank, destination, num_bytes, after=after, behind=behind))
-    return of_blocks(len(schedule.rounds), blocks)
 
 
-def _levels(schedule: Schedule) -> dict[tuple[int, int], int]:
-    """Depth of each (rank, round): the number of rounds that precede it on its longest chain of needs."""
-    sent_in: dict[tuple[int, int], list[int]] = {}
-    for rank, rounds in enumerate(schedule.rounds):
-        for position, one in enumerate(rounds):
-            for destination, _ in one.sends:
-                sent_in.setdefault((rank, destination), []).append(position)
-    needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for rank, rounds in enumerate(schedule.rounds):
-        taken: Counter[int] = Counter()
-        for position, one in enumerate(rounds):
-            needs.setdefault((rank, position), []).extend([(rank, position - 1)] if position else [])
-            for source, _ in one.receives:
-                needs.setdefault((rank, position + 1), []).append(
-                    (source, sent_in[source, rank][taken[source]])
-                )
-                taken[source] += 1
-    levels: dict[tuple[int, int], int] = {}
-    for place in TopologicalSorter(needs).static_order():
-        levels[place] = 1 + max((levels[each] for each in needs.get(place, ())), default=-1)
-    return levels
+def _levels(c: Collective) -> Integers:
+    """Depth of each post: the number of posts that precede it on its longest chain of needs."""
+    later = np.flatnonzero(c.post_before >= 0)
+    following = np.full(len(c.post_rank), -1)
+    following[c.post_before[later]] = later
+    then = following[c.posted]
+    some = then >= 0
+    needing = np.concatenate((later, then[some]))
+    needed = np.concatenate((c.post_before[later], c.offered[some]))
+    depth = np.empty(len(c.post_rank), np.int64)
+    for number, step in enumerate(sort_in_steps(needing, needed, len(c.post_rank))[0]):
+        depth[step] = number
+    return depth

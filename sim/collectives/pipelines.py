@@ -28,7 +28,7 @@ from .algorithms import (
     recursive_doubling_all_reduce,
 )  # fmt: skip
 from .collective import Collective, CollectiveBlock, of_blocks, posted_ahead
-from .hierarchy import Sites, count_ranks, crosses, hierarchical_all_reduce, host_sizes
+from .hierarchy import Sites, count_ranks, crosses, even_length, hierarchical_all_reduce, host_sizes
 from .ordering import in_turn, without_rendezvous
 from .schedule import Schedule, refuse_many, split_evenly
 
@@ -176,8 +176,19 @@ def _depths(parents: list[int]) -> list[int]:
 
 @lru_cache(maxsize=64)
 def hierarchical(sites: Sites, num_bytes: int) -> Collective:
-    """Inside hosts and sites, then between sites, then back; a rank's sends of one phase share its links."""
-    return without_rendezvous(hierarchical_all_reduce(sites, num_bytes))
+    """Inside hosts and sites, then between sites, then back; a rank's sends of one phase share its links.
+
+    Parts of a payload are equal, in fractions of a byte where it does not divide.
+    """
+    if not num_bytes:
+        return of_blocks(count_ranks(sites), ())
+    even = _even_hierarchy(sites)
+    return replace(even, num_bytes=num_bytes / (even_length(sites) / even.num_bytes))
+
+
+@lru_cache(maxsize=8)
+def _even_hierarchy(sites: Sites) -> Collective:
+    return without_rendezvous(hierarchical_all_reduce(sites, even_length(sites)))
 
 
 @lru_cache(maxsize=64)

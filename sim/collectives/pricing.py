@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import Deadlock
 from ..seeds import Floats, Integers
-from .collective import Collective, Lists, of_rounds
+from .collective import Collective, Lists, of_rounds, sort_in_steps
 from .schedule import Schedule
 
 _NEVER_BEFORE: Final = 1e-12
@@ -183,18 +183,9 @@ def lay_out(collective: Collective, streams: bool = False) -> Layout:
     for lists in (c.after, c.room, behind):
         needing.append(num_posts + lists.owner)
         needed.append(num_posts + lists.flat)
-    waiting = np.concatenate(needing)
-    missing = np.bincount(waiting, minlength=num_posts + num_blocks)
-    then = Lists.grouped(np.concatenate(needed), waiting, num_posts + num_blocks)
-    order, ready = [], np.flatnonzero(missing == 0)
-    while len(ready):
-        order.append(ready)
-        freed, _ = then.of(ready)
-        np.subtract.at(missing, freed, 1)
-        freed = np.sort(freed[missing[freed] == 0])
-        ready = freed[np.diff(freed, prepend=-1) > 0]
-    if missing.any():
-        raise _deadlock(c, missing > 0)
+    order, never = sort_in_steps(np.concatenate(needing), np.concatenate(needed), num_posts + num_blocks)
+    if never.any():
+        raise _deadlock(c, never)
     return _in_steps(c, order, behind)
 
 

@@ -55,9 +55,9 @@ def posted(
 
 ALGORITHMS: Final = (
     # The first of equally fast algorithms is taken.
+    Algorithm("hierarchical", "all_reduce", pipelines.hierarchical, ("ideal",), ("nccl",)),
     Algorithm("halving_doubling", "all_reduce", pipelines.halving_doubling, ("ideal",)),
     Algorithm("double_tree", "all_reduce", pipelines.double_tree, ("ideal",)),
-    Algorithm("hierarchical", "all_reduce", pipelines.hierarchical, ("ideal",), ("nccl",)),
     Algorithm("ring", "all_reduce", pipelines.ring, ("ideal",)),
     Algorithm("recursive_doubling", "all_reduce", pipelines.recursive_doubling, (), ("ideal",)),
     Algorithm("nccl_ring", "all_reduce", pipelines.nccl_ring, ("nccl",)),

@@ -82,7 +82,7 @@ def _fastest(steady: Job, cycle: int) -> tuple[float, dict[str, str]]:
             if name == names[what] or math.isinf(least) or least * hop_s > best_s:
                 continue
             placed = place(build(sites, num_bytes), order, steady.transfer)
-            if placed.own_links or placed.messages <= MAX_FLOWS:
+            if placed.num_flows <= MAX_FLOWS:
                 took_s, _ = _timed_s(steady, {**names, what: name}, cycle)
                 if took_s < best_s * (1 - _EVEN):
                     best_s, names[what] = took_s, name

@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
-from ..collectives.symmetric import EqualLinks
 from ..jitter import Jitter
 from .forms.varying import Variation
 
@@ -170,41 +168,6 @@ class Network:
             for host, link in ways.items():
                 owners.setdefault(link, set()).add(host)
         return {link: frozenset(hosts) for link, hosts in owners.items()}
-
-    @cached_property
-    def equal_links(self) -> EqualLinks | None:
-        """One link of each kind, if workers share nodes and all links of a kind are alike; else None."""
-        if not self.node_of or self.routes or self.varies:
-            return None
-        kinds: list[list[tuple[Mapping[Any, int], int]]] = [
-            [(self.inner_up, self.num_hosts), (self.inner_down, self.num_hosts)],
-            [(self.up, self.num_hosts), (self.down, self.num_hosts)],
-            [(self.leave, len(self.sites)), (self.enter, len(self.sites))],
-            [(self.pipe, len(self.sites) * (len(self.sites) - 1))],
-        ]
-        capacities = []
-        for kind in kinds:
-            narrowest = math.inf
-            for ways, number in kind:
-                bandwidths = {self.links[link].bandwidth_bytes_per_s for link in ways.values()}
-                if len(bandwidths) > 1 or len(ways) not in (0, number):
-                    return None
-                narrowest = min(narrowest, *bandwidths, math.inf)
-            capacities.append(narrowest)
-        sites = range(len(self.sites))
-        pairs = [(a, b) for a in sites for b in sites if a != b]
-        inside = {(self.latency_s[a][a], self.per_flow_bytes_per_s[a][a]) for a in sites}
-        between = {(self.latency_s[a][b], self.per_flow_bytes_per_s[a][b]) for a, b in pairs} or {
-            (0.0, math.inf)
-        }
-        if len(inside) > 1 or len(between) > 1:
-            return None
-        ((local_s, local_cap),), ((between_s, between_cap),) = inside, between
-        return EqualLinks(
-            (capacities[0], capacities[1], capacities[2], capacities[3]),
-            (self.inner_latency_s, local_s, between_s),
-            (math.inf, local_cap, between_cap),
-        )
 
 
 def free_network(hosts: int) -> Network:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..collectives.symmetric import EqualLinks
 from .network import Network
 from .stock_tcp import TcpSettings
 
@@ -76,14 +75,6 @@ class TransferModel:
     seed: int = 0
     queue: str = "fair"
     tcp: TcpSettings | None = None
-
-    @property
-    def equal_links(self) -> EqualLinks | None:
-        """Links as payloads see them, if one of each kind stands for all of it; else None."""
-        if self.sharing != "max_min" or self.queue != "fair" or self.tcp is not None or self.uneven:
-            return None
-        links = self.network.equal_links
-        return None if links is None else links.corrected(self.efficiency, self.added_latency_s)
 
     @property
     def block_overhead_s(self) -> float:

@@ -14,7 +14,6 @@ from ..collectives.collective import Collective
 from ..collectives.hierarchy import Sites
 from ..collectives.pipelines import least_latencies, nccl_choice
 from ..collectives.registry import Algorithm, Builder, algorithms, posted
-from ..collectives.symmetric import alone_s, symmetric_rounds
 from ..collectives.users import users_all_reduce
 from ..config.user_code.call import is_import_path
 from ..network.transfer import TransferModel
@@ -194,23 +193,17 @@ def fastest(
     )  # fmt: skip
     if key not in _prices:
         plain = replace(model, network=network.steady, queue="fair", tcp=None)
-        links = plain.equal_links if len(members) == network.num_hosts else None
-        rounds = None if links is None else symmetric_rounds(sites, num_bytes, links)
-        if rounds is not None and _HIERARCHICAL in candidates:  # first, before those slow to price
-            candidates = {_HIERARCHICAL: candidates[_HIERARCHICAL], **candidates}
         hops = [network.route(a, b).latency_s for a, b in pairwise([*members, members[0]]) if a != b]
         best, best_s = "", math.inf
         names = list(candidates)
         for name in sorted(names, key=lambda each: least_latencies(each, sites)):
-            if least_latencies(name, sites) * min(hops, default=0.0) > best_s:
+            least = least_latencies(name, sites)
+            if math.isinf(least) or least * min(hops, default=0.0) > best_s:
                 continue
-            if name == _HIERARCHICAL and links is not None and rounds is not None:
-                took_s = alone_s(rounds, links, plain.block_overhead_s)
-            else:
-                placed = place(candidates[name](sites, num_bytes), members, plain)
-                if best and not placed.own_links and placed.messages > MAX_FLOWS:
-                    continue
-                took_s = price_s(placed)
+            placed = place(candidates[name](sites, num_bytes), members, plain)
+            if best and placed.num_flows > MAX_FLOWS:
+                continue
+            took_s = price_s(placed)
             if took_s < best_s or (took_s == best_s and names.index(name) < names.index(best)):
                 best, best_s = name, took_s
         _prices[key] = best

@@ -221,7 +221,7 @@ class Flows:
     def _carry(self, block: int, num_bytes: float, last: bool, start_s: float) -> None:
         wiring, members = self._wiring, self._members
         ends = members[wiring.source[block]], members[wiring.destination[block]]
-        self._transfers.carry(*ends, num_bytes, _Piece(self, block, last), start_s)
+        self._transfers.carry(*ends, num_bytes, Piece(self, block, last), start_s)
 
     def first_left(self, block: int, time_s: float) -> None:
         """The first of several pieces has left at ``time_s``, now or later."""
@@ -321,7 +321,7 @@ class _End:
         self.flows.end(self.block, self.side, self.rank, time_s)
 
 
-class _Piece:
+class Piece:
     """The first piece of a block, or all of the rest."""
 
     __slots__ = ("block", "flows", "last", "left_s")
@@ -333,11 +333,13 @@ class _Piece:
         self.left_s = 0.0
 
     def sent(self, time_s: float, peer_s: float) -> None:
+        """See ``TransferSide``."""
         self.left_s = time_s
         if not self.last:
             self.flows.first_left(self.block, time_s)
 
     def received(self, slot: int, value: object, source: int, time_s: float, peer_s: float) -> None:
+        """See ``TransferSide``."""
         if self.last:
             self.flows.last_left(self.block, self.left_s, time_s)
         else:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
-from typing_extensions import override
 
 from ..collectives.alike import time_alike
 from ..collectives.collective import Collective
@@ -17,6 +15,7 @@ from ..collectives.pricing import BlockCosts, Layout, StreamCosts, completion_s,
 from ..network.routes import PairRoutes, route_pairs
 from ..network.transfer import TransferModel
 from ..seeds import Integers
+from .alike import Alike, AlikeTransfers, find_alike
 from .clock import Clock
 from .flows import Flows
 from .rendezvous import Tag
@@ -25,28 +24,36 @@ from .transfers import Transfers
 Completion = tuple[list[float], list[float]]
 """By rank: time of completion, and time from which its links are free of the collective."""
 
+MAX_KEPT_CLASSES: Final = 4
+"""Cached classes of a collective, by which of its members join together."""
+
 MAX_KEPT_PRICES: Final = 64
 """Cached prices of a collective, by the times at which its members join."""
 
 
 @dataclass(frozen=True, eq=False)
-class Placed(ABC):
+class Placed:
     """A collective on hosts of a network, priced as a whole on the network's steady part; prices are cached.
 
     Attributes:
         members: hosts, by rank.
         model: how its messages travel.
         access_only: it uses no links but the access links of its members' hosts.
-        messages: number of messages.
-        bytes_sent: by rank.
+        collective: its rank i is ``members[i]``.
+        costs: of its blocks, on the steady network.
+        own_links: no two of its blocks are on a link at once, so that a recursion holds.
+        one_by_one: it cannot be priced as a whole, but only message by message.
     """
 
     members: tuple[int, ...]
     model: TransferModel
     access_only: bool
-    messages: int
-    bytes_sent: tuple[int, ...]
+    collective: Collective
+    costs: BlockCosts
+    own_links: bool
+    one_by_one: bool
     _kept: dict[tuple[float, ...], Completion] = field(default_factory=dict, init=False, repr=False)
+    _alike: dict[tuple[int, ...], Alike | None] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def position(self) -> dict[int, int]:
@@ -71,28 +78,6 @@ class Placed(ABC):
             self._kept.clear()
         self._kept[ready_s] = completion
 
-    @abstractmethod
-    def _price(self, ready_s: tuple[float, ...]) -> Completion:
-        """Compute a ``completion``."""
-
-
-@dataclass(frozen=True, eq=False)
-class PlacedBlocks(Placed):
-    """A collective of blocks on hosts.
-
-    Attributes:
-        collective: its rank i is ``members[i]``.
-        costs: of its blocks, on the steady network.
-        own_links: no two of its blocks are on a link at once, so that a recursion holds.
-        one_by_one: it cannot be priced as a whole, but only message by message.
-    """
-
-    collective: Collective
-    costs: BlockCosts
-    own_links: bool
-    one_by_one: bool
-
-    @override
     def _price(self, ready_s: tuple[float, ...]) -> Completion:
         if self.own_links:
             joined_s = np.array([each + self.model.launch_s for each in ready_s])
@@ -130,10 +115,27 @@ class PlacedBlocks(Placed):
         done_s: list[float] = joined_s.tolist()
         return done_s
 
+    def alike(self, ready_s: tuple[float, ...]) -> Alike | None:
+        """Its classes of like blocks while its members join at these times; None: few blocks are alike."""
+        ready = tuple(np.unique(ready_s, return_inverse=True)[1].tolist())
+        if ready not in self._alike:
+            if len(self._alike) >= MAX_KEPT_CLASSES:
+                self._alike.clear()
+            self._alike[ready] = find_alike(self.collective, ready, self.members, self.model, self.costs)
+        return self._alike[ready]
 
-def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...]]]) -> None:
+    @property
+    def num_flows(self) -> int:
+        """Number of flows of its price if all members join at once; 0: a recursion holds."""
+        if self.own_links:
+            return 0
+        alike = self.alike((0.0,) * len(self.members))
+        return self.collective.messages if alike is None else len(alike.classes.one)
+
+
+def complete_together(collectives: Sequence[tuple[Placed, tuple[float, ...]]]) -> None:
     """Compute ``completion`` for several clusters, those of the same collective at once."""
-    alike: dict[int, list[tuple[PlacedBlocks, tuple[float, ...]]]] = {}
+    alike: dict[int, list[tuple[Placed, tuple[float, ...]]]] = {}
     for placed, ready_s in collectives:
         if placed.own_links and placed.costs.stream is None and not placed.is_known(ready_s):
             alike.setdefault(id(placed.collective), []).append((placed, ready_s))
@@ -160,7 +162,7 @@ def _costs_together(costs: tuple[BlockCosts, ...]) -> BlockCosts:
     )
 
 
-def place(collective: Collective, members: tuple[int, ...], model: TransferModel) -> PlacedBlocks:
+def place(collective: Collective, members: tuple[int, ...], model: TransferModel) -> Placed:
     """Place a collective on hosts: rank i on ``members[i]``."""
     c, network, shared = collective, model.network, model.sharing != "none"
     keys, pair = np.unique(c.source * c.ranks + c.destination, return_inverse=True)
@@ -180,12 +182,10 @@ def place(collective: Collective, members: tuple[int, ...], model: TransferModel
         if streams
         else None,
     )
-    return PlacedBlocks(
+    return Placed(
         members,
         model,
         routes.access_only,
-        c.messages,
-        c.bytes_sent,
         c,
         costs,
         own_links=not network.varies
@@ -220,10 +220,13 @@ def _in_turn(c: Collective, links: Integers) -> bool:
     received_for[c.ends.flat[received]] = c.ends.owner[received]
     turns = (c.source[before] == c.source[after]) & (sent_for[before] <= c.offered[after])
     turns |= (c.destination[before] == c.destination[after]) & (received_for[before] <= c.posted[after])
-    if len(c.behind.flat):
-        keys = c.behind.owner * c.messages + c.behind.flat
-        turns |= np.isin(after * c.messages + before, keys)
-    return bool(turns.all())
+    left = np.flatnonzero(~turns)
+    for some in (left[:64], left[64:]):  # mostly the first tell
+        flat, lengths = c.behind.of(after[some])
+        pair = np.repeat(np.arange(len(some)), lengths)
+        if not np.isin(np.arange(len(some)), pair[flat == before[some][pair]]).all():
+            return False
+    return True
 
 
 def price_s(placed: Placed) -> float:
@@ -231,21 +234,26 @@ def price_s(placed: Placed) -> float:
     return max(placed.completion((0.0,) * len(placed.members))[0])
 
 
-def _solve_s(placed: PlacedBlocks, ready_s: tuple[float, ...]) -> list[float]:
+def _solve_s(placed: Placed, ready_s: tuple[float, ...]) -> list[float]:
     """Each rank's completion by simulating the blocks, which share links, on a clock of their own."""
     clock, first_s = Clock(), min(ready_s)
-    transfers = Transfers(clock, replace(placed.model, network=placed.model.network.steady))
+    model = replace(placed.model, network=placed.model.network.steady)
     ended_s: dict[int, float] = {}
 
     def end(rank: Any) -> None:
         ended_s[rank] = first_s + clock.now
 
-    flows = placed.flows(clock, transfers, _ALONE, end)
-    for rank, joined_s in enumerate(ready_s):
-        clock.at(joined_s - first_s, _join, (flows, rank))
-    while len(ended_s) < len(placed.members):
+    alike = placed.alike(ready_s)
+    if alike is None:
+        flows, of = placed.flows(clock, Transfers(clock, model), _ALONE, end), list(range(len(ready_s)))
+    else:
+        flows, of = alike.flows(clock, AlikeTransfers(clock, model, alike), end), alike.classes.rank.tolist()
+    joined_s = dict(zip(of, ready_s, strict=True))
+    for rank, at_s in joined_s.items():
+        clock.at(at_s - first_s, _join, (flows, rank))
+    while len(ended_s) < len(joined_s):
         clock.step()
-    return [ended_s[rank] for rank in range(len(placed.members))]
+    return [ended_s[rank] for rank in of]
 
 
 def _join(joining: tuple[Flows, int]) -> None:

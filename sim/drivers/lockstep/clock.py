@@ -14,7 +14,7 @@ from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...records.run import INSTANT, UNTIMED_ENCODING
 from ...seeds import Floats, Integers
-from ...traffic.placing import PlacedBlocks
+from ...traffic.placing import Placed
 from ...training.scoring import Scorer
 from ..job import Job
 from ..outcome import Outcome
@@ -86,12 +86,11 @@ class LockstepClock:
             end_s = self._exchange(operation, handle=-1).end_s
         self._now_s = end_s
 
-    def collectives(self, operation: ops.Operation[Any]) -> Iterator[tuple[PlacedBlocks, tuple[float, ...]]]:
-        """The collectives of blocks that all workers are about to join, and each one's joining times."""
+    def collectives(self, operation: ops.Operation[Any]) -> Iterator[tuple[Placed, tuple[float, ...]]]:
+        """The collectives that all workers are about to join, and each one's joining times."""
         with suppress(NotInLockstep):  # which is raised when they join
             for each in self._collectives.joined(operation, self._now_s):
-                if isinstance(each.placed, PlacedBlocks):
-                    yield each.placed, each.ready_s
+                yield each.placed, each.ready_s
 
     def check_one_begun(self) -> None:
         """Raise ``NotInLockstep`` if a started exchange has not been waited for."""

@@ -14,8 +14,8 @@ from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
-from ...traffic.placing import Placed, PlacedBlocks, place
-from ..collectives import PRICED_WORK, place_rounds
+from ...traffic.placing import Placed, place
+from ..collectives import PRICED_WORK
 from ..job import Job
 
 
@@ -96,9 +96,9 @@ class CollectiveTimes:
                 last_of_all_s[members] = each.last_of_group_s
             meets_all = self._shared and not placed.access_only
             self._idle_s[members] = last_s + (max(done_s) if meets_all else np.array(idle_s))
-            sent[members] = placed.bytes_sent
-            messages += placed.messages
-            work += min(placed.messages, PRICED_WORK * len(members))
+            sent[members] = placed.collective.bytes_sent
+            messages += placed.collective.messages
+            work += min(placed.collective.messages, PRICED_WORK * len(members))
         self._joined = None  # it holds all workers' values
         return Collected(end_s, last_of_all_s, sent, messages, work)
 
@@ -135,7 +135,7 @@ class CollectiveTimes:
         key = tuple(id(each.placed) for each in apart)  # ids of objects kept in _placed
         placed = self._placed.get(key)
         if placed is None:
-            all_placed = [each.placed for each in apart if isinstance(each.placed, PlacedBlocks)]
+            all_placed = [each.placed for each in apart]
             collectives = [each.collective for each in all_placed]
             if isinstance(operation, ops.Broadcast) or any(c.rendezvous or c.tail for c in collectives):
                 name = ops.name_of(type(operation))
@@ -147,10 +147,6 @@ class CollectiveTimes:
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> Placed:
         job, name = self._job, ops.name_of(type(operation))
-        if isinstance(operation, ops.AllReduce) and len(members) == job.workers:
-            rounds = place_rounds(job, operation, members)
-            if rounds is not None:
-                return rounds
         placed = place(*job.choice.collective_of(operation, members, members[0]), job.transfer)
         if placed.one_by_one:
             raise NotInLockstep(f"{name}: its messages have to be followed one by one (network.transport)")

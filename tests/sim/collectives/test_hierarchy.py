@@ -1,8 +1,6 @@
-"""Hierarchical all-reduces over hosts and sites: who sends what, and the closed form of equal clusters."""
+"""Hierarchical all-reduces over hosts and sites: the parts of the payload in each message."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
@@ -17,16 +15,8 @@ from paceline.sim.collectives.hierarchy import (
     hierarchical_pieces,
     tiers,
 )
-from paceline.sim.collectives.symmetric import (
-    EqualLinks,
-    SymmetricSharing,
-    alone_s,
-    bytes_of_rounds,
-    symmetric_rounds,
-)
 
 laws = settings(deadline=None, derandomize=True, max_examples=40)
-FREE = math.inf
 hosts = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 clusters = st.lists(hosts, min_size=1, max_size=3).map(tuple)
 
@@ -77,58 +67,6 @@ def test_single_hosts_have_no_tier_inside() -> None:
         True,
         True,
     )
-
-
-def test_no_rounds_stand_for_clusters_that_are_uneven() -> None:
-    links = EqualLinks((1.0, 1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (FREE, FREE, FREE))
-    assert symmetric_rounds(((2, 2), (2,)), 100, links) is None
-    assert symmetric_rounds(((2, 1), (2, 1)), 100, links) is None
-    assert symmetric_rounds((2, 2), 100, links) is None
-
-
-@laws
-@given(sites=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(2, 4)), parts=st.integers(1, 50))
-def test_rounds_are_those_of_the_messages(sites: tuple[int, int, int], parts: int) -> None:
-    number, in_site, gpus = sites
-    cluster: Sites = ((gpus,) * in_site,) * number
-    num_bytes = parts * count_ranks(cluster)
-    links = EqualLinks((1.0, 1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (FREE, FREE, FREE))
-    rounds = symmetric_rounds(cluster, num_bytes, links)
-    assert rounds is not None
-    for rank_rounds in hierarchical_all_reduce(cluster, num_bytes).rounds:
-        sent = [one.sends for one in rank_rounds if one.sends]
-        assert [(len(each), {size for _, size in each}) for each in sent] == [
-            (one.messages, {one.num_bytes}) for one in rounds
-        ]
-        assert sum(size for each in sent for _, size in each) == bytes_of_rounds(rounds)
-
-
-def test_two_collectives_share_a_card_fairly() -> None:
-    """Cards of 4 B/s with two messages each: alone 1 B/s... of two rounds at once each message gets 1 B/s."""
-    links = EqualLinks((FREE, 4.0, FREE, FREE), (0.0, 0.0, 0.0), (FREE, FREE, FREE))
-    rounds = symmetric_rounds(((2, 2),), 16, links)
-    assert rounds is not None
-    one = rounds[1]
-    assert (one.num_bytes, one.loads) == (4, (0, 2, 0, 0))
-    sharing = SymmetricSharing(links)
-    first = sharing.start(one, 0.0)
-    assert sharing.next_end() == (2.0, first)  # 2 B/s each
-    second = sharing.start(one, 1.0)  # 2 B are left of the first, at 1 B/s from now on
-    assert sharing.next_end() == (3.0, first)
-    sharing.end(first, 3.0)
-    assert sharing.next_end() == (4.0, second)  # 2 B are left of it
-    assert alone_s((one,), links) == 2.0
-
-
-def test_unlimited_links_take_no_time() -> None:
-    links = EqualLinks((FREE, FREE, FREE, FREE), (0.5, 1.0, 2.0), (FREE, FREE, FREE))
-    rounds = symmetric_rounds(((2, 2), (2, 2)), 800, links)
-    assert rounds is not None
-    assert alone_s(rounds, links) == 7.0
-    sharing = SymmetricSharing(links)
-    assert sharing.next_end() == (FREE, 0)
-    number = sharing.start(rounds[0], 3.0)
-    assert sharing.next_end() == (3.0, number)
 
 
 @pytest.mark.parametrize("sites", [(), ((2, 0),), (0, 2)])

@@ -230,7 +230,7 @@ def test_two_hosts_send_a_payload_over_their_cards_once_each_way_by_a_tree(
     placed = place(PIPELINES[name](((8, 8),), 2**30), tuple(range(16)), model)
     assert low_s < price_s(placed) < high_s
     assert placed.own_links  # priced by a recursion, however many segments there are
-    assert placed.messages < 10_000
+    assert placed.collective.messages < 10_000
 
 
 @laws

@@ -19,7 +19,7 @@ from paceline.sim.collectives.algorithms import (
     ring_all_reduce,
 )
 from paceline.sim.collectives.collective import Collective, of_rounds
-from paceline.sim.collectives.hierarchy import Sites, hierarchical_all_reduce
+from paceline.sim.collectives.hierarchy import Sites, even_length, hierarchical_all_reduce
 from paceline.sim.collectives.ordering import without_rendezvous
 from paceline.sim.collectives.pipelines import (
     barrier,
@@ -180,9 +180,10 @@ def test_many_lifted_tables_take_what_the_tables_take(data: st.DataObject) -> No
 def test_our_own_forms_take_what_their_tables_take(data: st.DataObject) -> None:
     sites, network = data.draw(networks())
     n, num_bytes, model = network.num_hosts, data.draw(sizes), TransferModel(network)
+    even = num_bytes * even_length(sites)
     for blocks, table in (
         (exchange(sites, num_bytes), direct_reduce_scatter(n, num_bytes)),
-        (hierarchical(sites, num_bytes), hierarchical_all_reduce(sites, num_bytes)),
+        (hierarchical(sites, even), hierarchical_all_reduce(sites, even)),
         (halving_doubling(sites, num_bytes), halving_doubling_all_reduce(n, num_bytes)),
         (recursive_doubling(sites, num_bytes), recursive_doubling_all_reduce(n, num_bytes)),
         (barrier(n), dissemination_barrier(n)),

@@ -105,7 +105,8 @@ def test_lockstep_finds_the_same_time() -> None:
     assert LockstepDriver(job, scorer).run().wall_s == pytest.approx(run_events(job).wall_s, rel=1e-9)
 
 
-def test_a_payload_that_does_not_divide_is_a_byte_off_at_most() -> None:
+def test_a_payload_that_does_not_divide_goes_in_equal_parts() -> None:
     job = job_of(payload="8000003 B")
-    priced, single = run_events(job, priced=True).wall_s, run_events(job).wall_s
-    assert 0 <= priced - single <= 2 * (1 / 8e6 + 2 / 4e6 + 4 / 2e6)
+    priced, single = run_events(job, priced=True), run_events(job)
+    assert priced.wall_s == pytest.approx(single.wall_s, rel=1e-12)
+    assert priced.wall_s == pytest.approx(1.0 + 2 * (8_000_003 * (1 / 16e6 + 1 / 8e6 + 1 / 4e6) + 1.75))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from paceline.sim.errors import InputError
@@ -11,7 +9,7 @@ from paceline.sim.experiments.costs.check import route_kinds
 from paceline.sim.network.network import Network
 from paceline.sim.scenario.schema import parse
 from tests.support.factory import network_of
-from tests.support.gpu_hosts import BETWEEN, HOST, WITHIN, hosts_scenario, two_sites
+from tests.support.gpu_hosts import HOST, hosts_scenario, two_sites
 
 
 def _names(network: Network, source: int, destination: int) -> list[str]:
@@ -35,22 +33,11 @@ def test_hosts_of_a_graph_have_gpus_too() -> None:
     assert _names(network, 0, 1) == ["gpu0 out", "gpu1 in"]
     assert _names(network, 1, 2) == ["x->y"]
     assert _names(network, 3, 0) == ["y->x"]
-    assert network.equal_links is None
 
 
 def test_one_gpu_is_a_host_as_ever() -> None:
     plain = {"latency": "1 ms", "bandwidth": "8 Mbit/s"}
     assert network_of(3, **plain, host={"memory": "80 GB"}) == network_of(3, **plain)
-
-
-def test_equal_links_need_equal_links() -> None:
-    equal = two_sites().equal_links
-    assert equal is not None
-    assert equal.capacities == (8e6, 4e6, math.inf, 2e6)
-    assert equal.latencies_s == (0.25, 0.5, 1.0)
-    uneven = {"latency": "1 s", "bandwidth": {"a-b": "16 Mbit/s", "b-a": "8 Mbit/s"}}
-    assert network_of(8, sites={"a": 4, "b": 4}, within=WITHIN, between=uneven, host=HOST).equal_links is None
-    assert network_of(8, sites={"a": 4, "b": 4}, within=WITHIN, between=BETWEEN).equal_links is None
 
 
 def test_check_groups_routes_inside_and_between_hosts() -> None:
