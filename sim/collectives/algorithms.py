@@ -44,7 +44,7 @@ def ring_all_reduce(n: int, num_bytes: int) -> Schedule:
 
     No rank begins a round before its previous round is complete (stop and wait). A rank receives from the
     next rank and sends to the previous one, as gloo does. On n equal hosts with a size divisible by n it
-    takes 2 (n - 1) (latency + num_bytes / (n bandwidth)), see ``critical_path_s``.
+    takes 2 (n - 1) (latency + num_bytes / (n bandwidth)).
     """
     return _ring(n, num_bytes, slice(0, 2))
 

@@ -35,7 +35,7 @@ class Round:
 class Schedule:
     """The messages of one collective.
 
-    Two workers swap 100 bytes, on links that carry 100 bytes a second:
+    Two workers swap 100 bytes:
 
     >>> swap = Schedule(
     ...     rounds=(
@@ -44,9 +44,8 @@ class Schedule:
     ...     ),
     ...     window=1,
     ... )
-    >>> from paceline.sim.collectives.pricing import critical_path_s
-    >>> critical_path_s(swap, latency_s=0.5, bandwidth_bytes_per_s=100.0)
-    1.5
+    >>> [sum(size for one in rounds for _, size in one.sends) for rounds in swap.rounds]
+    [100, 100]
 
     Attributes:
         rounds: ``rounds[rank]`` in order; ranks may have different numbers of them.

@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from benchmarks.outside import ROWS, Row, fit_overhead_s, gloo_reduce, predict_ms, predict_stock_ms, read_rows
-from paceline.sim.collectives.pricing import critical_path_s
+from tests.support.critical_path import critical_path_s
 
 
 def errors_pct(rows: list[Row], overhead_s: float | None = None) -> list[float]:

@@ -24,9 +24,9 @@ from paceline.sim.collectives.algorithms import (
     ring_gather_chunks,
     ring_reduce_scatter,
 )
-from paceline.sim.collectives.pricing import critical_path_s
 from paceline.sim.collectives.schedule import Round, Schedule
 from paceline.sim.errors import Deadlock
+from tests.support.critical_path import critical_path_s
 
 MIB = 1024 * 1024
 
