@@ -318,11 +318,7 @@ def plot(fit: Fit, path: Path) -> None:
 
 
 def load_all(path: Path, nominal: Scenario | None, say: Callable[[str], None]) -> Sequence[CalibrationData]:
-    """The measurements in a file (see ``load``), or in the folder of a real run, which knows its network.
-
-    ``say`` is called with a line for each part of a folder that is left out. Raises ``InputError`` with the
-    kind of an unusable file or folder.
-    """
+    """Load the measurements of a file (see ``load``) or of a real run's folder (see ``load_runs``)."""
     return load_runs(path, say) if path.is_dir() else [load(path, nominal)]
 
 

@@ -163,9 +163,8 @@ class TrainingRun:
         ]
 
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """Seconds of each exchange in a simulation with ``model``, and the range of its messages.
-
-        Raises ``InputError`` if the simulated run differs from the measured one in its exchanges.
+        """Simulate with ``model``: seconds of each exchange, and the range of its messages. ``InputError`` if
+        the exchanges differ from the measured ones.
         """
         events, measured = self._simulated(model)
         lasted = exchanges_s(events)

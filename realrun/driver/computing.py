@@ -35,10 +35,8 @@ _BRIEF_S: Final = 0.05
 
 
 def compute_offset_s(rank: int, workers: int, duration_s: float, took_s: float) -> float:
-    """Delay from the start of a padded gradient to its real computation, of ``took_s`` within ``duration_s``.
-
-    Workers that share a machine and begin together would otherwise want its cores at the same moment, and
-    send their messages together, which is not what the scenario is about.
+    """Stagger the real computation (``took_s``) within a padded gradient, so that ranks do not fight for
+    cores.
     """
     return rank / workers * max(0.0, duration_s - _ROOM * took_s)
 

@@ -109,11 +109,11 @@ class Watchdog:
         self._thread.join()
 
     def beat(self, own: Heartbeat) -> None:
-        """Set this rank's heartbeat, which the thread passes on; call it every ``period_s``.
+        """Set this rank's heartbeat; call it every ``period_s``.
 
         Raises:
             Stopped: another rank has failed.
-            Deadlock: nobody can go on, or somebody has fallen silent.
+            Deadlock: no rank can continue, or one has fallen silent.
             RunError: the control store is lost.
         """
         wake = own.ended and not self._own.ended
