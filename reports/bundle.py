@@ -67,10 +67,9 @@ class Bundle(Settings):
 
 
 def write_bundle(folder: Path, out: Path) -> None:
-    """Write the bundle of a folder of ``paceline validate``; replace an older bundle, nothing else.
+    """Write the bundle of a ``paceline validate`` folder; replace only a bundle.
 
-    Raises:
-        InputError: it is another folder, or ``out`` is something else or cannot be written.
+    Raises ``InputError`` if the folder is of another kind, or ``out`` is no bundle or cannot be written.
     """
     if out.exists() and not _is_bundle(out):
         raise InputError(f"{out} is there already, and it is no bundle: choose another name")
@@ -183,10 +182,8 @@ def _is_bundle(path: Path) -> bool:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle; its parts are not checked yet (``unpack``).
-
-    Raises:
-        InputError: it is none, damaged, too large, or of another version.
+    """Read a bundle, without checks of its parts (``unpack``). ``InputError``: damaged, too large, other
+    version.
     """
     yaml_file.read_bytes(path, MAX_BUNDLE_BYTES, (".json",))
     return as_model(Bundle, read_json(path, _MADE_BY), path, BUNDLE_VERSION)

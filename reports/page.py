@@ -92,11 +92,7 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list
 
 
 def render(folders: Sequence[Path]) -> str:
-    """Make the page's text; equal folders give equal texts.
-
-    Raises:
-        InputError: there is no folder, or one cannot be read.
-    """
+    """Render the page, the same bytes for the same folders; ``InputError`` if one cannot be read."""
     studies = read_sources(folders)
     return _render(studies, [_view(study) for study in studies])
 
