@@ -49,9 +49,8 @@ def base(workers: int, options: MaxPeers, seed: int) -> Graphs:
 
 
 def simple_base(workers: int, options: MaxPeers, seed: int) -> Graphs:
-    """The Simple Base-(k+1) graph: exact for any n, from n written in base k + 1.
-
-    Source: Takezawa et al., NeurIPS 2023 (arXiv 2305.11420).
+    """The Simple Base-(k+1) graph: exact for any n, from n written in base k + 1. Source: Takezawa et al.,
+    NeurIPS 2023 (arXiv 2305.11420).
     """
     return _sequence(workers, _simple(np.arange(workers), options.peers))
 
