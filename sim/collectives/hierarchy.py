@@ -31,20 +31,12 @@ _Part = tuple[int, int]
 
 
 def count_ranks(sites: Sites) -> int:
-    """How many ranks all sites have.
-
-    >>> count_ranks(((8, 8), (8, 8), 3))
-    35
-    """
+    """Number of ranks of all sites: ((8, 8), (8, 8), 3) has 35."""
     return sum(site if isinstance(site, int) else sum(site) for site in sites)
 
 
 def host_sizes(sites: Sites) -> tuple[int, ...]:
-    """How many ranks each host has, in the order of the ranks.
-
-    >>> host_sizes(((8, 8), 3))
-    (8, 8, 1, 1, 1)
-    """
+    """Ranks per host, in the order of the ranks: (8, 8, 1, 1, 1) of ((8, 8), 3)."""
     return tuple(gpus for site in sites for gpus in ((1,) * site if isinstance(site, int) else site))
 
 
@@ -55,7 +47,7 @@ def place_ranks(sites: Sites) -> tuple[Integers, Integers]:
 
 
 def tiers(sites: Sites) -> tuple[tuple[int, ...], ...]:
-    """The sizes of all groups from the inside out; who stands for a group is one of the members further out.
+    """Sizes of all groups from the inside out; a group is represented by one of its members further out.
 
     >>> tiers(((8, 8), (8, 8, 8)))
     ((8, 8, 8, 8, 8), (2, 3))
