@@ -87,9 +87,8 @@ class Study:
     def save(self, folder: str | Path, force: bool = False) -> None:
         """Write a result folder, for ``paceline report``.
 
-        Raises:
-            InputError: something is there already (and ``force`` is not given), another command writes to it,
-                or it cannot be written.
+        Raises ``InputError`` if ``folder`` exists (without ``force``), is in use by another command or cannot
+        be written.
         """
         text = dump(self.scenario)
         name = self.scenario.name
@@ -117,13 +116,9 @@ class Study:
         return written
 
     def plot(self) -> Figure:
-        """Draw the training loss against the clock: a curve for each scheme, the median over its repeats.
+        """Draw the report's first figure: per scheme, the median training loss against the clock.
 
-        It is the first figure of the report; ``.savefig(path)`` writes it. A notebook shows it after
-        ``%matplotlib inline``.
-
-        Raises:
-            InputError: no loss is known: nothing was trained.
+        A notebook shows it after ``%matplotlib inline``. Raises ``InputError`` if no loss is known.
         """
         from paceline.reports.plot import plot_loss
 

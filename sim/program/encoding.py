@@ -164,19 +164,13 @@ def encode(
 
 
 def append_numbers(value: Tensor, numbers: Tensor) -> Encoded:
-    """``value`` [..., m] with ``numbers`` [..., k] behind it, [..., m + k], which cost their own bytes.
-
-    A model may stand for a larger one, such numbers never do.
-    """
+    """``value`` [..., m] with ``numbers`` [..., k] behind it, at their own bytes even in a scaled model."""
     length = value.shape[-1] + numbers.shape[-1]
     return Encoded(None, (value, numbers), length, value.dtype, length)
 
 
 def as_shard(value: Tensor, whole: int, shards: int) -> Encoded:
-    """``value`` [..., m] as one of ``shards`` of a value [..., whole], each with an equal part of its bytes.
-
-    A few zeros at the end, the padding of a small model's shards, stand for nothing.
-    """
+    """``value`` [..., m] as one of ``shards`` equal byte shares of a value [..., whole]; padding is free."""
     return Encoded(None, (value,), value.shape[-1], value.dtype, whole, shards)
 
 
@@ -222,20 +216,13 @@ def message_bytes(value: Payload, element_bytes: float) -> int:
 
 
 def share_on_the_wire(codec: Codec) -> float:
-    """Bytes of an encoded value over those of the same value in single precision, as its length grows.
-
-    >>> share_on_the_wire("bf16")
-    0.5
-    """
+    """Bytes of a long encoded value over those in single precision: 0.5 of ``bf16``."""
     elements = 2**24
     return _encoded_bytes(codec, elements) / (4 * elements)
 
 
 def shard_bytes(shard: Payload, length: int, members: int, element_bytes: float) -> int:
-    """Bytes of a ``shard`` of a value [length] on the wire, one of ``members``; see ``message_bytes``.
-
-    All shards have the same bytes; the last one may have zeros at its end.
-    """
+    """Bytes of one of ``members`` equal shards of a value [length] on the wire; see ``message_bytes``."""
     if isinstance(shard, Encoded):
         return message_bytes(shard, element_bytes)
     return shard_length(_elements(length, shard.dtype, element_bytes), members) * shard.itemsize
