@@ -301,10 +301,8 @@ _EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive", UNTIMED_ENCODING}
 
 
 def exact_exchanges(exchanges: Collection[str] | None) -> bool:
-    """Whether ``Run.exchanges`` are recorded and imply models equal to the bit.
-
-    >>> exact_exchanges(("mix", "send")), exact_exchanges(("all_reduce", "mix")), exact_exchanges(None)
-    (True, False, False)
+    """Whether ``Run.exchanges`` are recorded and imply models equal to the bit (``mix``, ``send``; not
+    ``all_reduce``).
     """
     return exchanges is not None and _EXACT_EXCHANGES.issuperset(exchanges)
 

@@ -86,10 +86,10 @@ def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:
 
 
 def chance_to_win(wins: float, races: int) -> float:
-    """Estimate a scheme's chance to be first on one more seed: Jeffreys' (wins + 1/2) / (races + 1).
+    """Chance to be first on one more seed, by Jeffreys' estimate: (wins + 1/2) / (races + 1), never 0 or 1.
 
-    It is never 0 or 1: few races give no certainty. A tie counts as a part of a win. Each scheme is set
-    against all others together, so that the chances of two add up to 1, and those of more to more than 1.
+    A tie is a part of a win. Chances of more than two schemes add up to more than 1: each is against all
+    others.
 
     Source:
         Brown, Cai and DasGupta, Interval estimation for a binomial proportion, Statistical Science 16 (2001).

@@ -340,24 +340,14 @@ def over_transport(scenario: Scenario, name: TransportName) -> Scenario:
 
 
 def load(path: str | Path, changes: Sequence[overrides.Change] = ()) -> Scenario:
-    """Read a scenario file.
-
-    Args:
-        path: a YAML file in UTF-8, or the name of a ready scenario.
-        changes: ``dotted.key=value`` each, as in ``--set``; see ``paceline.sim.scenario.overrides``.
-
-    Raises:
-        InputError: what is wrong, where and the nearest valid choice; a line for each of the first mistakes.
+    """Load a scenario: a YAML file in UTF-8 or a ready one's name, with ``dotted.key=value`` changes.
+    ``InputError``: place and nearest valid choice of each of the first mistakes.
     """
     return next(load_each(path, [changes]))
 
 
 def load_each(path: str | Path, settings: Iterable[Sequence[overrides.Change]]) -> Iterator[Scenario]:
-    """Read a scenario file once, and yield the scenario with each list of changes in ``settings``.
-
-    Raises:
-        InputError: as ``load``, at the first setting for which it does.
-    """
+    """Read a scenario file once; yield it with each list of changes. Raises as ``load``."""
     file = find_scenario(Path(path))
     document = yaml_file.parse(yaml_file.read_text(file), str(file))
     for changes in settings:
@@ -367,14 +357,8 @@ def load_each(path: str | Path, settings: Iterable[Sequence[overrides.Change]]) 
 def parse(
     text: str, source: str = "scenario", changes: Sequence[overrides.Change] = (), *, code: Path | None = None
 ) -> Scenario:
-    """Parse a scenario from YAML text, otherwise like ``load``.
-
-    Args:
-        text: YAML.
-        source: its name in errors.
-        changes: ``dotted.key=value`` each.
-        code: folder to search before the working folder for modules that it names; None: only the working
-            folder and modules that this process has loaded already.
+    """Parse YAML text as ``load`` does; ``source`` names it in errors. ``code``: folder searched for its
+    modules first; None: only the working folder and loaded modules.
     """
     return _validate(yaml_file.parse(text, source), source, changes, code)
 
@@ -418,15 +402,10 @@ def resolve_scenario(
     task: Callable[..., Any] | None = None,
     changes: Sequence[overrides.Change] = (),
 ) -> Scenario:
-    """Resolve any form of a scenario to a ``Scenario``.
+    """Resolve a scenario given as object, mapping, path or name, with ``changes`` and, if given, another
+    ``task``.
 
-    Args:
-        scenario: one, the path of its file, the name of a ready one, or the content of a file.
-        task: replaces its task, if given.
-        changes: ``dotted.key=value`` each.
-
-    Raises:
-        InputError: what is wrong.
+    Raises ``InputError``.
     """
     return next(resolve_each(scenario, task, [changes]))
 
