@@ -16,11 +16,8 @@ _RANDOM: Final = threading.RLock()
 
 @contextmanager
 def torch_random(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
-    """torch's random numbers for this thread alone, though all threads share them; afterwards as before.
-
-    Args:
-        seed: where they begin; None: where they are.
-        device: a GPU whose numbers count, too.
+    """Give this thread torch's random state alone (from ``seed``, else unchanged), with a GPU's; restore it
+    after.
     """
     with _RANDOM, torch.random.fork_rng(devices=[device] if device and device.type == "cuda" else []):
         if seed is not None:
@@ -47,11 +44,7 @@ def one_thread() -> Iterator[None]:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """``tensor``, which is the host's, on ``device``.
-
-    A copy from memory that can be paged out makes the host wait until the device has come that far; from
-    pinned memory it takes its turn behind the work that is queued.
-    """
+    """Copy a host tensor to ``device``, through pinned memory: the host need not wait for queued work."""
     pinned = tensor.pin_memory() if device.type == "cuda" else tensor
     return pinned.to(device, non_blocking=True)
 

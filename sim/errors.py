@@ -105,11 +105,7 @@ def shorten(value: object) -> str:
 
 
 def quote(value: object) -> str:
-    """Return what a user wrote as it stands in a message: in quotes, and shortened.
-
-    >>> quote("gosip")
-    "'gosip'"
-    """
+    """Quote and shorten a user's value for a message: ``'gosip'``."""
     return f"'{shorten(value)}'"
 
 

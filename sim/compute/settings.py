@@ -25,10 +25,8 @@ from .traces import read_durations
 
 
 def user_duration_s(path: str, seed: int, worker: int, index: int) -> float:
-    """Seconds of gradient ``index`` of ``worker`` by the function of a user at ``package.module:name``.
-
-    Its arguments are (worker, index, random), where ``random`` is a ``numpy.random.Generator`` that is the
-    same each time for the same gradient. Raises ``InputError`` where that fails, or returns no duration.
+    """Seconds of gradient ``index`` of ``worker`` by the user's function ``path(worker, index, random)``;
+    ``InputError`` if that fails or returns no duration.
     """
     random = seeds.generator(seed, worker, "own compute", index)
     arguments = {"worker": worker, "index": index, "random": random}

@@ -44,11 +44,7 @@ _MAX_SEARCHED_BYTES: Final = 64 * 2**20
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` to a temporary name beside ``path``, then rename.
-
-    Raises:
-        InputError: that is not possible.
-    """
+    """Write ``text`` to a temporary name beside ``path``, then rename; ``InputError`` if impossible."""
     save_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
 
@@ -97,12 +93,8 @@ def _host() -> str:
 
 
 def remove_leftovers(folder: Path, start: str, end: str) -> None:
-    """Remove temporary files of this host's dead processes from ``folder``, as far as possible.
-
-    Args:
-        folder: it need not exist.
-        start: text before the owner's tag in the names.
-        end: regular expression for the text behind it.
+    """Remove temporary files START<owner>END (END: a regular expression) of this host's dead processes, if
+    possible.
     """
     pattern = re.compile(f"{re.escape(start)}(.*)-([0-9]+){end}")
     with suppress(OSError):
@@ -260,11 +252,7 @@ def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int
 
 
 def parse_json(text: str) -> Any:
-    """Read JSON with finite numbers and bounded nesting.
-
-    Raises:
-        ValueError: it holds something else; says what, and at which line and column.
-    """
+    """Parse JSON with finite numbers and bounded nesting; ``ValueError`` names line and column."""
     value = from_json(text, allow_inf_nan=False)
     json.dumps(value, allow_nan=False)  # "1e999" parses as infinite
     return value
@@ -272,13 +260,9 @@ def parse_json(text: str) -> Any:
 
 @contextmanager
 def claim_folder(folder: Path) -> Iterator[None]:
-    """Lock a result folder against other commands in this block.
+    """Lock a result folder against other commands, and finish or undo a dead command's interrupted write.
 
-    Leftovers beside the folder of a command that died while writing are removed; if it died between taking
-    the old folder away and putting the new one in its place, the old one is restored.
-
-    Raises:
-        InputError: another command writes to it, or nothing can be written there.
+    Raises ``InputError`` if another command writes to it, or nothing can be written there.
     """
     folder = follow_links(folder)
     with claim(folder):

@@ -265,11 +265,8 @@ def _beyond(options: Settings, at: KeyPath = ()) -> list[Mistake]:
 
 
 def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], _T], *at: str) -> _T:
-    """Read a file that a scenario names relative to its own folder, which is in ``info.context``.
-
-    Args:
-        read: called with the file's path; may raise ``InputError``.
-        at: key for errors, below the validated value.
+    """Read a file named relative to the scenario's folder (``info.context``); errors are placed at key
+    ``at``.
     """
     with place_errors(*at):
         return read(Path((info.context or {}).get("folder", ".")) / name)

@@ -52,10 +52,8 @@ class Table:
         return self.names.index(name)
 
     def values(self, name: str | None, parse: Callable[[object], float]) -> list[float]:
-        """Values of a column of quantities, each parsed with ``parse`` (of ``paceline.sim.config.units``).
-
-        Raises:
-            InputError: as for ``find``, or a cell is no such quantity; the message has file, line and column.
+        """Values of a column of quantities, by a ``parse`` of ``paceline.sim.config.units``. ``InputError``,
+        with line and column: no such column, or a cell of another kind.
         """
         column = self.find(name)
         unit = self.units[column]

@@ -165,11 +165,7 @@ def _parse(value: object, kind: str) -> float:
 
 
 def parse_seconds(value: object) -> float:
-    """Parse a time such as ``50 ms`` to seconds.
-
-    Raises:
-        InputError: the value has no unit, a unit of another kind, or is negative or not finite.
-    """
+    """Parse ``50 ms`` to seconds. ``InputError``: no unit, another kind of unit, negative or not finite."""
     return _parse(value, TIME)
 
 
@@ -203,11 +199,7 @@ def parse_bandwidth(value: object) -> float:
 
 
 def parse_speed(value: object) -> float:
-    """Parse a speed such as ``10 Tflop/s`` to floating-point operations per second, at least 1.
-
-    Raises:
-        InputError: as for ``parse_seconds``, or it is too small or too large.
-    """
+    """Parse ``10 Tflop/s`` to flop/s. ``InputError``: as ``parse_seconds``, too small or too large."""
     speed = _parse(value, SPEED)
     if not MIN_FLOPS_PER_S <= speed <= MAX_FLOPS_PER_S:
         raise InputError(f"{quote(value)} must be from 1 flop/s to {MAX_FLOPS_PER_S:g} flop/s")

@@ -68,10 +68,7 @@ def _rate_of(variation: Variation) -> float:
 
 
 def bandwidth_changes(links: Sequence[Link], seed: int) -> LinkChanges:
-    """Bandwidths of all varying links, in bytes per second.
-
-    Each link has its own random numbers of the run's ``seed``, so its periods depend on nothing else.
-    """
+    """Bandwidths of varying links [bytes/s], each with its own random numbers of the run's ``seed``."""
     varying = ((index, link) for index, link in enumerate(links) if link.variation is not None)
     return LinkChanges({index: _steps(link, index, seed) for index, link in varying})
 

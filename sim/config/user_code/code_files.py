@@ -147,11 +147,8 @@ def script_folder() -> Path | None:
 
 
 def load_module(name: str) -> ModuleType:
-    """Locate a module and import it from there.
-
-    Raises:
-        InputError: there is no such file, or it is in a place that supplies no code.
-        Exception, SystemExit: whatever importing it raises.
+    """Locate a module and import it; raises what the import raises, ``InputError`` if no trusted place has
+    it.
     """
     with _LOADING:
         return _load(name)

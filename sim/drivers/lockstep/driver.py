@@ -64,11 +64,8 @@ class LockstepDriver(StackedRunner):
         return sum(clock.messages for clock in self.clocks)
 
     def run(self) -> Outcome:
-        """Run to the end; the outcome of ``job``.
-
-        Raises:
-            NotInLockstep: the event driver is needed for this job.
-            RunError: the scheme raised or broke a rule.
+        """Run ``job`` to its outcome. ``NotInLockstep``: it needs the event driver; ``RunError``: the scheme
+        failed.
         """
         outcome = self.run_all()[0]
         if outcome is None:

@@ -38,11 +38,7 @@ _DIGITS: Final = 4
 
 
 def folder_names(number: int) -> list[str]:
-    """Folders of ``number`` settings.
-
-    >>> folder_names(2)
-    ['0001', '0002']
-    """
+    """Folders of ``number`` settings: 0001, 0002, ..."""
     return [f"{place:0{_DIGITS}d}" for place in range(1, number + 1)]
 
 

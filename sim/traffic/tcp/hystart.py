@@ -97,15 +97,11 @@ class HyStart:
             self._round_from, self._round_end = self._round_end, sent
 
     def window_at_train(self, leaving: Leaving, rate: float, ack_waits_s: float = 0.0) -> float:
-        """The window at which acknowledgements of ``leaving`` will have come for half a round trip.
+        """Window at which acknowledgements of ``leaving`` will have come for half a round trip; ``inf``
+        without a train.
 
-        Args:
-            leaving: departing bytes.
-            rate: at which they leave, bytes/s.
-            ack_waits_s: wait behind other traffic, which comes in bursts: a pause-long burst hides the train.
-
-        Returns:
-            ``inf`` where they are no train.
+        ``rate``: of departures, bytes/s. ``ack_waits_s``: wait behind bursts of other traffic; a pause hides
+        the train.
         """
         train = rate * (self._rtt_s / 2 + _TRAIN_S)
         if leaving.packet_bytes > rate * _TRAIN_GAP_S or ack_waits_s > _PAUSE_S:
