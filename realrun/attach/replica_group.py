@@ -79,16 +79,9 @@ class ReplicaGroup:
 
 
 def find_replica_group(control: Control, inside: dist.ProcessGroup | None, timeout_s: float) -> ReplicaGroup:
-    """Find the ranks of this worker; workers are numbered by their lowest ranks.
+    """Find the ranks of this worker (``inside``, None: one rank); workers are numbered by their lowest ranks.
 
-    Args:
-        control: of all ranks.
-        inside: process group of this worker; None: one rank.
-        timeout_s: time limit of the wait for other ranks.
-
-    Raises:
-        InputError: a rank is in two workers.
-        RunError: a rank did not come.
+    Raises ``InputError`` if a rank is in two workers, ``RunError`` if one did not come.
     """
     members = [control.rank]
     if inside is not None:

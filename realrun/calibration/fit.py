@@ -92,15 +92,11 @@ class Fit:
 def calibrate(several: Sequence[CalibrationData]) -> Fit:
     """Fit the factors to one or more sets of measurements of the same kind of hosts.
 
-    Several sets are fitted together. The spread of the sets' own factors is how much the machine changes
-    between one occasion and the next: it is added to the covariance, because a prediction is about another
-    occasion.
+    The spread of the sets' own factors is the machine's change between occasions: it is added to the
+    covariance, since a prediction is about another occasion. Factors left open, as by runs of training alone,
+    stay near neutral with a wide interval: a normal prior, no narrower than what is usual.
 
-    Runs of training alone do not tell the factors apart. Factors that they leave open stay near neutral, with
-    a wide interval: a normal prior, no narrower than what is usual.
-
-    Raises:
-        InputError: they are about different kinds of hosts, or too few.
+    Raises ``InputError`` for different kinds of hosts, or too few measurements.
     """
     origins = [m.origin for m in several]
     first = origins[0]
@@ -323,14 +319,9 @@ def load_all(path: Path, nominal: Scenario | None, say: Callable[[str], None]) -
 
 
 def load(path: Path, nominal: Scenario | None) -> CalibrationData:
-    """Read a file of ``paceline probe`` or ``paceline.attach``.
+    """Load a file of ``paceline probe`` or ``paceline.attach``; ``nominal``: network of an attached run.
 
-    Args:
-        path: of the file.
-        nominal: the network of an attached run; probes know theirs.
-
-    Raises:
-        InputError: the file is not usable, or the network of its run is unknown.
+    Raises ``InputError`` if the file is not usable, or the network of its run is unknown.
     """
     if other := name_other_file(path):
         raise InputError(f"{path}: is {other}")

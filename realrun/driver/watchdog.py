@@ -178,8 +178,7 @@ class Watchdog:
 
         Raises:
             Stopped: another rank has failed.
-            Deadlock: this rank has been blocked for too long and nobody can go on; or it has ended, and
-                somebody has fallen silent.
+            Deadlock: no rank can continue, or this one has ended and another fell silent.
         """
         self.check()
         self.dead = self._control.dead()

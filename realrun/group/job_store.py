@@ -166,8 +166,7 @@ def open_job_store(
     On one machine gloo gets the loopback, unless the environment names another interface.
 
     Args:
-        environment: of this process.
-        rank, size: of this process.
+        environment, rank, size: of this process.
         timeout_s: time limit for the ranks to find each other.
         torch_store: for rank 0's address; None: it listens at MASTER_ADDR and MASTER_PORT.
         name: of this use of the processes, alike on all ranks.

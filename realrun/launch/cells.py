@@ -115,11 +115,7 @@ RESULT: Final = TypeAdapter(Result)
 
 
 def run_requests(scenario: Scenario) -> list[RunRequest]:
-    """One request per scheme and seed, of the length fixed in the scenario.
-
-    Raises:
-        InputError: the scenario does not fix a scheme's length.
-    """
+    """One request per scheme and seed; ``InputError`` if the scenario does not fix a scheme's length."""
     check_fixed(scenario)
     stop = scenario.stop
     for entry in scenario.schemes:

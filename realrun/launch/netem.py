@@ -121,11 +121,7 @@ def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Scr
 
 
 def validate_addresses(text: str, workers: int) -> list[str]:
-    """Split the user's comma-separated addresses.
-
-    Raises:
-        InputError: not one IPv4 address for each worker.
-    """
+    """Split comma-separated addresses; ``InputError`` unless there is one IPv4 address for each worker."""
     addresses = [each.strip() for each in text.split(",")]
     for each in addresses:
         try:

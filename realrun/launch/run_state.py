@@ -77,10 +77,8 @@ class RunState:
             self.failed_s = time.monotonic()
 
     def failure(self, fates: str) -> Result:
-        """The record of a failed run, with one message for all that went wrong.
-
-        Raises:
-            InputError, RunError: there is no record.
+        """Record of a failed run, with one message for all that went wrong; raises that if there is no
+        record.
         """
         added = f" ({fates})" if fates else ""
         if self.result is not None:
