@@ -78,11 +78,7 @@ def write_bundle(folder: Path, out: Path) -> None:
 
 
 def make_bundle(folder: Path) -> Bundle:
-    """Make the bundle of a folder of ``paceline validate``.
-
-    Raises:
-        InputError: it is another folder, or damaged.
-    """
+    """Bundle of a ``paceline validate`` folder; ``InputError`` for another or damaged one."""
     results = read_results(folder)
     if not (folder / VALIDATION_FILE).is_file():
         raise InputError(f"{folder} is no folder of 'paceline validate': it has no {VALIDATION_FILE}")
@@ -190,13 +186,9 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def unpack(path: Path, scratch: Path) -> tuple[Path, Bundle]:
-    """Write a bundle out as a result folder below ``scratch``.
+    """Write a bundle out below ``scratch``; return its result folder, read once as a check, and the bundle.
 
-    Returns:
-        The folder, which has been read once as a check, and the bundle.
-
-    Raises:
-        InputError: it is no bundle, or holds no results.
+    Raises ``InputError`` for other files, and bundles without results.
     """
     bundle = read_bundle(path)
     folder = scratch / (path.stem.strip(".") or "bundle")  # never a parent folder
