@@ -95,14 +95,10 @@ def hierarchical_pieces(sites: Sites, length: int) -> tuple[tuple[PieceRound, ..
     the group. (2) The owners of a column in different groups are members of the groups further out, where the
     same is done with the column; the owners in different sites cut it into one part per site, send each part
     to the site's owner, who sends the sum back. (3) Owners send their column to everybody in their group.
-    Where every host is one GPU, a site has ``MAX_COLUMNS`` columns at most.
+    Where every host is one GPU, a site has ``MAX_COLUMNS`` columns at most. ``length`` is in bytes or
+    elements.
 
-    Args:
-        sites: how many of the ranks are in each site, or in each of its hosts; the ranks follow them.
-        length: of the payload, in bytes or elements.
-
-    Raises:
-        ValueError: a group is empty or length is negative.
+    Raises ``ValueError`` for an empty group or a negative length.
     """
     sizes = tiers(sites)
     if not sites or min(map(min, sizes)) < 1 or length < 0:
@@ -160,16 +156,9 @@ def _cut(part: _Part, number: int) -> list[_Part]:
 
 @lru_cache(maxsize=64)
 def hierarchical_all_reduce(sites: Sites, num_bytes: int) -> Schedule:
-    """The messages of ``hierarchical_pieces``, all of a round at once.
+    """The messages of ``hierarchical_pieces``, all of a round at once: two latencies of each tier.
 
-    It takes two latencies of each tier: inside a host, inside a site, between sites.
-
-    Args:
-        sites: as there.
-        num_bytes: of the payload.
-
-    Raises:
-        ValueError: as there.
+    Raises ``ValueError`` as that does.
     """
 
     def messages(pieces: Sequence[PayloadPart]) -> tuple[tuple[int, int], ...]:

@@ -89,7 +89,7 @@ ALGORITHMS: Final = (
 
 @cache
 def algorithms(operation: str, transport: str, named: bool = False) -> Mapping[str, Algorithm]:
-    """The algorithms that a transport uses for an operation by default, or also if they are named.
+    """The algorithms that a transport uses for an operation by default or, if ``named``, can use.
 
     >>> list(algorithms("all_gather", "ideal")), list(algorithms("all_reduce", "nccl", True))
     (['ring_share', 'exchange'], ['hierarchical', 'nccl_ring', 'nccl_tree'])

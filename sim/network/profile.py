@@ -201,11 +201,7 @@ class MessageRange:
 
 
 def load(path: Path) -> Profile:
-    """Read a profile.
-
-    Raises:
-        InputError: it cannot be read, is damaged, or is of another version.
-    """
+    """Read a profile; ``InputError`` if unreadable, damaged or of another version."""
     document = yaml_file.parse(yaml_file.read_text(path), str(path))
     data = document.value
     if not isinstance(data, dict) or "version" not in data:
