@@ -114,7 +114,7 @@ _MAX_CHOICES: Final = 1000
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return a hint that names the choice nearest to ``word``, or all of them.
+    """A hint that names the choice nearest to ``word``, or all of them.
 
     >>> did_you_mean("gosip", ["gossip", "local_sgd"])
     "did you mean 'gossip'?"

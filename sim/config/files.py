@@ -49,12 +49,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
-    """Have ``save`` write a temporary file beside ``path``, of the same suffix, then rename.
+    """Have ``save`` write a temporary file of the same suffix, then rename it to ``path``, or to a link's
+    target.
 
-    A link stays one: its target is written.
-
-    Raises:
-        InputError: that is not possible.
+    Raises ``InputError`` if that is not possible.
     """
     target = follow_links(path)
     start, end = f".{target.stem}.", f".new{target.suffix}"
@@ -136,9 +134,7 @@ def _is_dead(process: int) -> bool:
 def follow_links(path: Path) -> Path:
     """Resolve ``path`` to the file or folder that a write would change.
 
-    Raises:
-        InputError: its links form a circle, its name is too long, or it leads back (``..``) out of a missing
-            folder: whoever asks whether such a path exists is told that it does not.
+    Raises ``InputError`` for circular links, too long names, and ``..`` out of a missing folder.
     """
     try:
         for number, part in enumerate(path.parts):
@@ -155,13 +151,10 @@ def follow_links(path: Path) -> Path:
 
 @contextmanager
 def claim(path: Path) -> Iterator[None]:
-    """Lock ``path`` against other processes in this block, by a locked file beside it.
+    """Lock ``path`` against other processes, by a locked file beside it that the block's end removes.
 
-    The lock ends with this process, however it ends; the file is removed at the end of the block. On a file
-    system without locks nobody is refused.
-
-    Raises:
-        InputError: another process has claimed it, or nothing can be written there.
+    The lock ends with this process; file systems without locks refuse nobody. ``InputError``: claimed, or
+    read-only.
     """
     path = follow_links(path)
     if not path.name:
@@ -226,8 +219,7 @@ def write_json(settings: Settings, path: Path) -> None:
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """Contents of a file that ``made_by`` has written.
 
-    Raises:
-        InputError: it cannot be read, is damaged, holds non-finite numbers, or is something else.
+    Raises ``InputError`` if unreadable, damaged, with non-finite numbers, or of another kind.
     """
     try:
         data = parse_json(read_text(path, MAX_JSON_BYTES, (".json",)))
@@ -239,11 +231,7 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
 
 
 def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int) -> _Model:
-    """Validate ``data`` as ``model``.
-
-    Raises:
-        InputError: it is of another version than ``version``, or does not fit the model.
-    """
+    """Validate ``data`` as ``model`` of ``version``; ``InputError`` otherwise."""
     if data["version"] != version:
         raise InputError(
             f"{path}: has version {data['version']!r}, this program reads version {version}; measure again"
@@ -286,10 +274,8 @@ def remove_unfinished_writes(folder: Path) -> None:
 
 @contextmanager
 def write_folder_atomically(folder: Path) -> Iterator[Path]:
-    """Yield a new folder that takes the place of ``folder`` if the block succeeds, else vanishes.
-
-    Raises:
-        InputError: it cannot be written; the previous contents are restored.
+    """Yield a new folder that replaces ``folder`` if the block succeeds; ``InputError``: it cannot be
+    written.
     """
     folder = follow_links(folder)
     if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):  # it would stay under another name

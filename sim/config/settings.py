@@ -226,9 +226,8 @@ def read_open(
 
     Args:
         model, read: the model, which has a field ``options``, and its own validation.
-        options: model of the other keys.
         data: the mapping as written.
-        fixed: fields of ``model`` that are not written in ``data``.
+        fixed: fields of ``model`` not written in ``data``.
         info: of the validation; its context has the scenario's folder.
     """
     own = options.model_fields.keys()

@@ -37,10 +37,8 @@ class Table:
     rows: tuple[tuple[int, tuple[str, ...]], ...]
 
     def find(self, name: str | None) -> int:
-        """Index of a column; without a name, of the only one.
-
-        Raises:
-            InputError: there is none of that name, or more than one to choose from.
+        """Index of a column; without a name, of the only one. ``InputError``: none, or several to choose
+        from.
         """
         if name is None:
             if len(self.names) == 1:
@@ -71,11 +69,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a CSV file.
-
-    Raises:
-        InputError: it cannot be read, has no rows, or a row is longer or shorter than the header.
-    """
+    """Read a CSV file; ``InputError`` if unreadable, without rows, or with rows unlike the header."""
     lines = csv.reader(read_text(path, MAX_TABLE_BYTES).splitlines(), skipinitialspace=True, strict=True)
     filled = []
     try:

@@ -163,11 +163,7 @@ class Cluster(Settings):
             return self.with_profile(self.profile, "cluster.profile")
 
     def with_profile(self, profile: Profile, source: str) -> Self:
-        """Cluster with a profile and the transport that the profile was measured on.
-
-        Raises:
-            InputError: the cluster names another transport. ``source`` is the profile's name in the error.
-        """
+        """Cluster with a profile and its transport; ``InputError``, with ``source``: another transport."""
         named, measured = self.network.transport, profile.hosts.transport
         if "transport" in self.network.model_fields_set and named != measured:
             raise InputError(

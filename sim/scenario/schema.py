@@ -402,8 +402,7 @@ def resolve_scenario(
     task: Callable[..., Any] | None = None,
     changes: Sequence[overrides.Change] = (),
 ) -> Scenario:
-    """Resolve a scenario given as object, mapping, path or name, with ``changes`` and, if given, another
-    ``task``.
+    """Resolve an object, mapping, path or name to a scenario, with ``changes`` and another ``task`` if given.
 
     Raises ``InputError``.
     """
@@ -415,11 +414,7 @@ def resolve_each(
     task: Callable[..., Any] | None,
     settings: Iterable[Sequence[overrides.Change]],
 ) -> Iterator[Scenario]:
-    """Resolve a scenario once, and yield it with each list of changes in ``settings``.
-
-    Raises:
-        InputError: what is wrong, at the first setting for which something is.
-    """
+    """Resolve a scenario once, and yield it with each list of changes. Raises as ``load_each``."""
     own = [] if task is None else [f"workload.task={user_code.import_path_of(task)}"]
     all_changes = ([*own, *changes] for changes in settings)
     try:

@@ -86,12 +86,9 @@ class Tune(Settings):
 
 
 def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[str, Value]) -> SchemeEntry:
-    """Change values of a scheme; its optimiser is its own or ``default``.
+    """Change values of a scheme; ``optimizer.lr`` is that of its own optimiser or of ``default``.
 
-    ``optimizer.lr`` is the learning rate of whichever optimiser it has.
-
-    Raises:
-        InputError: it has no such key, or the value is not valid.
+    Raises ``InputError`` if it has no such key, or the value is not valid.
     """
     data = entry.model_dump(mode="json")[entry.name]
     data.setdefault("optimizer", default.model_dump(mode="json"))

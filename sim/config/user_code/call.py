@@ -61,14 +61,11 @@ def is_import_path(name: str) -> bool:
 
 
 def load_object(path: str) -> Any:
-    """Return the object at ``package.module:name``.
+    """Load the object at ``package.module:name``.
 
-    A scenario may come from a stranger: it may name only objects written by the user, or by the authors of an
-    installed package that declares them (``paceline.sim.config.user_code.code_files``). An object that a
-    module has only imported counts by the file that defines it.
-
-    Raises:
-        InputError: there is no such module or name, importing the module fails, or it is not the user's.
+    A scenario may come from a stranger: only objects of the user, or of an installed package that declares
+    them (``paceline.sim.config.user_code.code_files``), count, by the file that defines them. ``InputError``
+    otherwise.
     """
     for given in (_given_here.get(), _GIVEN):
         if path in given:
@@ -122,16 +119,11 @@ def report_errors(where: str, error: type[PacelineError] = InputError, hint: str
 
 
 def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], _T], expected: str) -> _T:
-    """Call the user's function at ``path``, and check its result.
+    """Call the user's function at ``path`` (``package.module:name``) with ``arguments``, and check its
+    result.
 
-    Args:
-        path: ``package.module:name``.
-        arguments: in order; their names are for errors.
-        read: converts the result; raises if it is not as expected.
-        expected: the expected result, in words.
-
-    Raises:
-        InputError: as for ``load_object``; or it is no function, it raises, or it returns something else.
+    ``read`` converts the result, and raises if it is not as ``expected``, in words. Raises ``InputError`` as
+    ``load_object``, or if the object is no function, raises, or returns something else.
     """
     where, form = format_call(path, arguments), f"({', '.join(arguments)}) and return {expected}"
     function = load_object(path)
@@ -246,17 +238,10 @@ _ANYTHING = bool | int | float | str | tuple[Any, ...] | None
 
 
 def options_of(function: Callable[..., Any], skip: int = 0, without: tuple[str, ...] = ()) -> type[Settings]:
-    """A settings model with one key per parameter.
+    """A settings model with one key per parameter, from the ``skip``-th on, ``without`` some by name.
 
-    Types come from annotations, else from defaults. A parameter without a default is a required key.
-
-    Args:
-        function: the user's.
-        skip: leading parameters that are not options.
-        without: parameters that are not options, by name.
-
-    Raises:
-        InputError: the signature cannot be read, or cannot be given by name.
+    Types come from annotations, else from defaults. A parameter without a default is a required key. Raises
+    ``InputError`` if the signature cannot be read, or cannot be given by name.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())

@@ -182,10 +182,9 @@ def _load(name: str) -> ModuleType:
 
 
 def check_file(what: str, file: Path) -> None:
-    """Refuse a file that supplies no code to scenarios, wherever links lead; ``what`` names it in errors.
+    """Refuse a file that is Python's, Paceline's, another package's or part of results, wherever links lead.
 
-    Raises:
-        InputError: it is Python's, Paceline's, another package's or part of results.
+    Raises ``InputError``, which calls it ``what``.
     """
     real = file.resolve()
     for each in (file.absolute(), real):
