@@ -91,11 +91,7 @@ class Parts:
         return run if run is not None and (run.label, run.seed) == (label, seed) else None
 
     def keep(self, kind: PartKind, number: int, run: Run) -> None:
-        """Keep a complete run; one that failed is made again.
-
-        Raises:
-            InputError: it cannot be written, or something else has taken the place of the folder.
-        """
+        """Keep a complete run, in place of a failed one; ``InputError`` as for ``check_not_replaced``."""
         if self.folder is not None and self.index is not None and run.status != "partial":
             if not self.stands:
                 self.check_not_replaced()
@@ -122,12 +118,8 @@ class Parts:
             return False
 
     def check_not_replaced(self) -> None:
-        """Refuse to write where something else has taken the place of the folder.
-
-        Call it before results take its place, too.
-
-        Raises:
-            InputError: something else is there, which they would replace.
+        """Raise ``InputError`` if the folder is gone for something else; call it before results take its
+        place.
         """
         if self.folder is None or self.stands:
             return

@@ -31,8 +31,7 @@ def write_checksums(folder: Path) -> None:
 def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] = ()) -> None:
     """Compare the files of a folder with their checksums; ``added`` files need one only if they are there.
 
-    Raises:
-        InputError: there are none; or a file is not as it was written, is missing, or has been added.
+    Raises ``InputError`` without checksums, or for a file that was changed, removed or added.
     """
     path = folder / CHECKSUMS_FILE
     if not os.path.lexists(path):
