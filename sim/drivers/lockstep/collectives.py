@@ -73,8 +73,7 @@ class CollectiveTimes:
     def times(self, operation: Any, joined_s: Floats) -> Collected:
         """Completion of a collective that each worker joins at ``joined_s`` [n].
 
-        Raises:
-            NotInLockstep: its messages have to be followed one by one.
+        Raises ``NotInLockstep`` if its messages have to be followed one by one.
         """
         self.check_idle(joined_s)
         n = self._job.workers
@@ -101,11 +100,7 @@ class CollectiveTimes:
         return Collected(end_s, last_of_all_s, sent, messages, work)
 
     def joined(self, operation: Any, joined_s: Floats) -> list[JoinedCollective]:
-        """The collectives of all groups, whose workers join at ``joined_s`` [n].
-
-        Raises:
-            NotInLockstep: as ``times``.
-        """
+        """The collectives of all groups, whose workers join at ``joined_s`` [n]. Raises as ``times``."""
         known = self._joined
         if known is not None and known[0] is operation and known[1] is joined_s:
             return known[2]

@@ -73,11 +73,7 @@ class LockstepDriver(StackedRunner):
         return outcome
 
     def run_all(self) -> list[Outcome | None]:
-        """Run to the end of all jobs; the outcome of each, None where it must be run by itself.
-
-        Raises:
-            NotInLockstep, RunError: as ``run``; nothing is known of any job.
-        """
+        """Run all jobs; outcomes, None where a job must be run by itself. Raises as ``run``, for all jobs."""
         try:
             if self._running:
                 self.begin(0)
