@@ -97,16 +97,10 @@ class Study:
             result_folder.write_results(out, text, name, self.runs, force, self.tuning, facts=self.facts)
 
     def report(self, out: str | Path = "report.html") -> Path:
-        """Write a report page of these runs, as ``paceline report`` does.
+        """Write a report page of these runs to the file ``out``, replacing an older report only; return its
+        path.
 
-        Args:
-            out: the page, a single file; an older report is replaced, nothing else.
-
-        Returns:
-            Its path.
-
-        Raises:
-            InputError: ``out`` is there already and is no report, or cannot be written.
+        Raises ``InputError`` if ``out`` is no report, or cannot be written.
         """
         from paceline.reports import page
 
