@@ -39,8 +39,8 @@ class Qsgd(Settings):
     is min(m / s^2, sqrt(m) / s) r^2 at most (their lemma 3.1).
     """
 
-    bits: int = Field(default=8, ge=2, le=8, description="of an element on the wire, its sign among them")
-    bucket: int = Field(default=512, ge=1, description="elements that share a norm, of 32 bits")
+    bits: int = Field(default=8, ge=2, le=8, description="bits per element on the wire, with the sign")
+    bucket: int = Field(default=512, ge=1, description="elements per norm of 32 bits")
 
     @property
     def levels(self) -> int:
@@ -63,7 +63,7 @@ class TopK(Settings):
     gather the messages of all, so that bytes grow with the number of workers.
     """
 
-    share: float = Field(gt=0, le=1, description="of the elements that is sent, rounded up to whole elements")
+    share: float = Field(gt=0, le=1, description="share of elements to send, rounded up")
 
     def count(self, elements: int) -> int:
         """Number of elements sent out of ``elements``."""
@@ -84,7 +84,7 @@ class Compression(OneOf):
     fp16: bool = Field(default=False, description="rounding to half precision, 65,504 at most")
     top_k: TopK | None = Field(
         default=None,
-        description="the largest elements alone; what is left goes with the next value (error feedback)",
+        description="largest elements alone; the rest is added to the next value (error feedback)",
     )
 
     @property

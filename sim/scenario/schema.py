@@ -80,33 +80,35 @@ def _check_events(value: str) -> str:
 class Scenario(Settings):
     """One question: which of these schemes is the fastest here?"""
 
-    name: Annotated[str, AfterValidator(_check_name)] = Field(description="what results are filed under")
-    seed: int = Field(default=0, ge=0, le=MAX_SEED, description="of the first repeat; all schemes share it")
-    workload: WorkloadEntry = Field(description="what is trained")
-    cluster: Cluster = Field(description="on which machines")
-    evaluate: Evaluate = Field(default=Evaluate(), description="how models are scored")
-    schemes: tuple[SchemeEntry, ...] = Field(
-        min_length=1, max_length=MAX_SCHEMES, description="which averaging schemes to compare"
+    name: Annotated[str, AfterValidator(_check_name)] = Field(description="name of the results")
+    seed: int = Field(
+        default=0, ge=0, le=MAX_SEED, description="seed of the first repeat, shared by all schemes"
     )
-    stop: Stop = Field(description="what ends a run")
+    workload: WorkloadEntry = Field(description="training task")
+    cluster: Cluster = Field(description="machines and network")
+    evaluate: Evaluate = Field(default=Evaluate(), description="scoring of models")
+    schemes: tuple[SchemeEntry, ...] = Field(
+        min_length=1, max_length=MAX_SCHEMES, description="averaging schemes to compare"
+    )
+    stop: Stop = Field(description="end of a run: the first of these")
     repeats: Annotated[Repeats, BeforeValidator(read_auto)] = Field(
         default=1,
-        description="runs of each scheme, each with its own seed: a number, or 'auto' with these defaults",
+        description="runs of each scheme, one per seed: a number, or 'auto' with these defaults",
     )
     tune: Tune | None = Field(
-        default=None, description="values that each scheme chooses for itself before, on other seeds"
+        default=None, description="values tuned for each scheme before its runs, on other seeds"
     )
     collectives: CollectiveSettings = Field(
         default=CollectiveSettings(), description="algorithms of collective operations"
     )
-    lab: LabSettings = Field(default=LabSettings(), description="the emulated network of real runs")
+    lab: LabSettings = Field(default=LabSettings(), description="emulated network of real runs")
     events: Annotated[str, AfterValidator(_check_events)] = Field(
         default="auto",
         description="operations to record: all, none, 'first N steps', or auto (all below a million rows)",
     )
     gradients: Literal["auto", "batched", "looped"] = Field(
         default="auto",
-        description="how the workers' gradients are evaluated; auto: by a rule of the model and the workers",
+        description="evaluation of the workers' gradients; auto: by model and number of workers",
     )
 
     @property

@@ -34,12 +34,12 @@ class Tune(Settings):
     """A grid of values, and one budget for every scheme: ``{optimizer.lr: [0.03, 0.1, 0.3], trials: 6}``."""
 
     grid: dict[str, tuple[Value, ...]] = Field(
-        description="values to choose from, by key of a scheme: optimizer.lr, or an option that all have"
+        description="candidate values, by key of a scheme: optimizer.lr, or an option of all schemes"
     )
     trials: int = Field(
         ge=1,
         le=MAX_REPEATS,
-        description="runs that each scheme gets for it, spread evenly over the grid; absent: one each",
+        description="trials per scheme, spread evenly over the grid (default: one per point)",
     )
 
     @model_validator(mode="wrap")

@@ -292,7 +292,7 @@ def add_lost_part(mixed: Tensor, value: Tensor, payload: Payload) -> Tensor:
 
 Momentum = Annotated[
     Literal["local", "mixed"],
-    Field(description="what is averaged: the model alone, or the optimiser's buffers with it"),
+    Field(description="averaged values: model alone, or with the optimiser's buffers"),
 ]
 
 

@@ -29,7 +29,7 @@ _MAX_DIGITS: Final = 64
 class MaxPeers(Settings):
     """Options of the sequences with a given number of peers."""
 
-    peers: int = Field(default=1, ge=1, description="at most so many neighbours in a step: k")
+    peers: int = Field(default=1, ge=1, description="most neighbours k in a step")
 
 
 def base(workers: int, options: MaxPeers, seed: int) -> Graphs:

@@ -112,7 +112,7 @@ class Probability(Settings):
         default=None,
         gt=0,
         le=1,
-        description="of every edge; absent: 2 ln(n) / n, nearly always connected",
+        description="probability of every edge (default: 2 ln(n) / n, nearly always connected)",
     )
 
 
@@ -157,7 +157,7 @@ class Radius(Settings):
     """Options of ``random_geometric``."""
 
     radius: float | None = Field(
-        default=None, gt=0, le=1.5, description="neighbours are nearer; absent: sqrt(2 ln(n) / n)"
+        default=None, gt=0, le=1.5, description="neighbours are nearer than this (default: sqrt(2 ln(n) / n))"
     )
 
 

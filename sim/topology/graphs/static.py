@@ -46,7 +46,7 @@ class Rows(Settings):
     """Options of ``grid`` and ``torus``."""
 
     rows: int | None = Field(
-        default=None, ge=1, description="workers in a column; absent: the most nearly square"
+        default=None, ge=1, description="workers in a column (default: the most nearly square)"
     )
 
 
@@ -207,7 +207,7 @@ class Hierarchy(Settings):
     """Options of ``hierarchical``."""
 
     sites: tuple[int, ...] | None = Field(
-        default=None, description="workers of each site, in rank order; absent: the most nearly square"
+        default=None, description="workers of each site, in rank order (default: the most nearly square)"
     )
 
 
