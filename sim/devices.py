@@ -27,7 +27,7 @@ def torch_random(seed: int | None = None, device: torch.device | None = None) ->
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """torch with so many threads."""
+    """Set torch's number of threads in this block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -7,7 +7,7 @@
     │   └── KeyedError    one key of a scenario that has been read is wrong
     └── RunError          the run failed (exit status 1)
         ├── PeerLost      a worker that others need is gone
-        ├── Deadlock      workers wait for each other and none can go on
+        ├── Deadlock      workers wait for each other and none can continue
         └── SchemeError   a scheme used an operation in a way that no driver allows
             └── NotInLockstep  the event driver allows it, the lockstep driver does not
 
@@ -52,7 +52,7 @@ class RunError(PacelineError):
 
 
 class PeerLost(RunError):
-    """A peer died while somebody needed it.
+    """A peer died while another worker needed it.
 
     Args:
         rank: the worker that is gone.
@@ -69,7 +69,7 @@ class PeerLost(RunError):
 
 
 class Deadlock(RunError):
-    """Workers wait for each other in a cycle, or for somebody who has ended.
+    """Workers wait for each other in a cycle, or for an ended one.
 
     Args:
         waiting: one line per blocked coroutine: who, and in which operation.

@@ -159,7 +159,7 @@ def throughput(
 def replay(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="a result folder with all events")],
 ) -> None:
-    """Run recorded runs again in one process, and compare what comes out."""
+    """Replay recorded runs in one process, and compare the models."""
     from paceline.sim.config.user_code.code_files import code_files
     from paceline.sim.devices import one_thread
     from paceline.sim.experiments.replay import verify_replay

@@ -2,7 +2,7 @@
 
 A probe is an ordinary scheme. It runs unchanged on the event driver and on the cluster, so that calibration
 compares like with like: both durations contain the driver's work around an operation. Every trial begins in
-its slot, a time known to all workers beforehand, with nothing else under way.
+its slot, a time known to all workers beforehand, with nothing else in flight.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def describe_clocks(runs: Sequence[Run]) -> str:
 def _readings(
     gloo: dist.ProcessGroupGloo, control: Control, machines: Sequence[str], when: str
 ) -> dict[str, Reading]:
-    """Readings by machine, of those that do not share worker 0's clock."""
+    """Readings by machine, without that of worker 0's clock."""
     askers = {machine: machines.index(machine) for machine in machines if machine != machines[0]}
     own = None
     try:

@@ -149,7 +149,7 @@ class Computing:
     def _alone(self) -> bool:
         """Whether nothing can happen here before a gradient that begins now is computed.
 
-        A GPU's backward pass has a thread of its own, which would go on with the loop there.
+        A GPU's backward pass has a thread of its own, which would continue the loop there.
         """
         return (
             self._may_stay

@@ -60,7 +60,7 @@ class Heartbeat:
     Attributes:
         time_s: its time on the run's clock.
         since_s: time at which the main coroutine last went on.
-        able: it will go on by itself (it computes or sleeps).
+        able: it will resume by itself (it computes or sleeps).
         waiting: what it waits in, in words.
         ended: the main coroutine has ended.
     """

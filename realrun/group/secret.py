@@ -1,4 +1,4 @@
-"""The secret of a job: whoever knows it may take part, and steer it."""
+"""The secret of a job, which lets its holders take part and steer."""
 
 from __future__ import annotations
 

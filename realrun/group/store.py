@@ -119,7 +119,7 @@ class Control:
         store: shared by all ranks.
         rank, size: of this process.
         name: of the run; facts of different runs do not meet. Deaths are known to all runs.
-        life: signs of life of the ranks; absent: nobody counts as silent.
+        life: signs of life of the ranks; None: no rank counts as silent.
     """
 
     def __init__(

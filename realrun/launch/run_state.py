@@ -12,13 +12,13 @@ from paceline.sim.errors import InputError, RunError
 from .cells import RESULT, Result
 
 AFTER_A_FAILURE_S: Final = 15.0
-"""Time for other processes to go on after a failure, beyond the time-out of a wait."""
+"""Time for other processes to continue after a failure, beyond the time-out of a wait."""
 AFTER_A_RECORD_S: Final = 1.0
 """Time for a process to end after the record of its failed run."""
 
 
 class RunState:
-    """The state of one run; the ``planned`` ranks end on their own, and the others go on.
+    """The state of one run; the ``planned`` ranks end on their own, and the others continue.
 
     Attributes:
         waited: ranks that are not done yet.

@@ -79,7 +79,7 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
 
 
 def error_answer(error: PacelineError) -> Mapping[str, Any]:
-    """The answer of a rank that cannot go on."""
+    """The answer of a rank that cannot continue."""
     return {"error": ["InputError" if isinstance(error, InputError) else "RunError", format_message(error)]}
 
 

@@ -40,7 +40,7 @@ class Backend(Protocol):
     """
 
     survives: bool
-    """Whether the remaining ranks can go on after the death of a member."""
+    """Whether the remaining ranks can continue after the death of a member."""
     carries_messages: bool
     """Whether it supports tags and any-source receives, which messages need."""
 

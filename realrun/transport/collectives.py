@@ -235,4 +235,4 @@ def _addable(value: Payload) -> Payload:
 
 
 def _do_nothing() -> None:
-    """Wait for nobody, and reply with None."""
+    """Reply None at once."""

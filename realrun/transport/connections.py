@@ -24,7 +24,7 @@ FOREVER: Final = timedelta(days=1)
 """Time-out of torch's groups. One that expired would close every connection; the driver watches instead."""
 
 PROBE_TAG: Final = 1 << 20
-"""Tag of receives that nobody answers: they show whether a connection is open."""
+"""Tag of receives without senders, which show whether a connection is open."""
 REPORT_TAG: Final = 1 << 21
 """Tag of a rank's report after a run."""
 CLOCK_TAG: Final = 1 << 22

@@ -72,7 +72,7 @@ def ring_reduce_scatter(n: int, num_bytes: int) -> Schedule:
 
 @lru_cache(maxsize=64)
 def direct_reduce_scatter(n: int, num_bytes: int) -> Schedule:
-    """Direct exchange: all chunks r go to rank r at once, for chunks that cannot be added on their way."""
+    """Direct exchange: all chunks r go to rank r at once, for chunks that cannot be summed in transit."""
     _check(n, num_bytes)
     refuse_many("an exchange of all with all", n, n * (n - 1))
     chunks = split_evenly(num_bytes, n)

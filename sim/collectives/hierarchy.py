@@ -18,7 +18,7 @@ from ..seeds import Integers
 from .schedule import Round, Schedule, refuse_many, split_evenly
 
 MAX_COLUMNS: Final = 16
-"""Owners in a site of single hosts: messages grow with them, and so many fill any pipe between sites."""
+"""Most owners in a site of single hosts: messages grow with them, and this many fill any pipe."""
 
 Site = int | tuple[int, ...]
 """The ranks of a site: how many there are, or how many in each of its hosts."""
@@ -78,7 +78,7 @@ class PieceRound:
 
     Attributes:
         receives, sends: of parts of the payload.
-        adds: whether what comes is added to what is there; else it takes its place.
+        adds: whether received parts are added to the present ones; else they replace them.
     """
 
     receives: tuple[PayloadPart, ...]

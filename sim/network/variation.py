@@ -2,7 +2,7 @@
 
 A latency is that of the route, times a random factor where there is jitter, plus the links' tables
 at that moment. A bandwidth is piecewise constant, from a table, from random slow periods or from outages, in
-which it is 0: messages on the link then stay there and go on when it is back, as if nothing had been lost.
+which it is 0: messages on the link then stay there and continue afterwards, without loss.
 """
 
 from __future__ import annotations

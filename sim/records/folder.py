@@ -43,7 +43,7 @@ PROBES_FILE: Final = "probes.json"
 REPORT_FILE: Final = "report.html"
 """The page of a validation, in its folder."""
 PARTS_FOLDER: Final = "parts"
-"""Holds a result folder for each run of a command that is under way or was interrupted."""
+"""Holds a result folder for each run of a running or interrupted command."""
 INDEX_FILE: Final = "index.json"
 """In the folder of parts: their identity."""
 RUN_PART: Final = "run"
@@ -174,7 +174,7 @@ def _is_figures(path: Path) -> bool:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether ``folder`` keeps complete runs of a command that is under way or was interrupted."""
+    """Whether ``folder`` keeps complete runs of a running or interrupted command."""
     return (folder / PARTS_FOLDER / INDEX_FILE).is_file()
 
 

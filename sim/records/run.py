@@ -23,7 +23,7 @@ that the scheme itself publishes.
 """
 
 ANY_SOURCE: Final = "receive_any"
-"""In ``Run.exchanges`` beside ``receive``: a worker received from the first sender, whoever that was."""
+"""In ``Run.exchanges`` beside ``receive``: a worker received from the first sender to arrive."""
 
 HALF_SUM: Final = "sum_in_16_bits"
 """In ``Run.exchanges`` beside ``all_reduce``: values were added up in 16 bits."""

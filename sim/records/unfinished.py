@@ -1,4 +1,4 @@
-"""Complete runs of a command under way, kept one by one so that it can resume after any death.
+"""Complete runs of a running command, kept one by one so that it can resume after any death.
 
 The result folder of an unfinished command holds ``parts/``: ``index.json``, which identifies the command, and
 a result folder for each complete run, written whole or not at all, with its checksums. When all runs are

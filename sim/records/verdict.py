@@ -64,7 +64,7 @@ _RUN_SPREAD: Final = math.log(BEYOND_CHANCE) / _LEVEL_Z / math.sqrt(2)
 
 
 def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:
-    """Label of the first scheme, None where nobody arrives.
+    """Label of the first scheme, None where none arrives.
 
     Args:
         times: label -> seed -> time to target, infinite where it was not reached. Two schemes that share no
@@ -128,8 +128,8 @@ class Verdict(TypedDict):
     Attributes:
         text: one sentence without a full stop, shown everywhere.
         settled: the interval supports the order.
-        first: the label with the best paired ratio; None if nobody arrives.
-        second: the label to compare with: the next in the ranking, or the next of those that cannot be told
+        first: the label with the best paired ratio; None if none arrives.
+        second: the label to compare with: the next in the ranking, or the next one that cannot be told
             from the first; None where it is alone.
         factor: the median paired ratio of the second to the first; None where most ratios are infinite.
         interval: lower and upper end of the factor's 95 % interval, None for an end that is infinite; None

@@ -132,7 +132,7 @@ class Published(Generic[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepOfAll(Generic[V]):
-    """The publications of all workers for one step, as in ``Published``; None: nobody has one."""
+    """The publications of all workers for one step, as in ``Published``; None: no worker has one."""
 
     values: Sequence[V | None]
     leaders: Sequence[V] | None = None

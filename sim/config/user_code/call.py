@@ -39,13 +39,13 @@ MAX_RAISED: Final = 300
 """Most characters of an exception's text in a message."""
 
 _GIVEN: dict[str, object] = {}
-"""Objects handed over from Python, by the paths under which scenarios of this process name them."""
+"""Objects passed from Python, by the paths under which scenarios of this process name them."""
 _given_here: ContextVar[Mapping[str, object]] = ContextVar("_given_here", default=_GIVEN)
 """Objects given to this thread: another may be given something else under the same path."""
 _CHECKED: dict[str, object] = {}
 """Objects that scenarios may name, by their paths."""
 _OF_PYTHON: Final = ("given", "__main__")
-"""Modules in the paths of objects that only the process has to which they were handed over."""
+"""Modules in the paths of objects passed from Python, which only this process has."""
 _OWN_CODE: Final = frozenset({"paceline.realrun.calibration.probes:PROBE"})
 """Names in Paceline's own scenarios."""
 
@@ -103,7 +103,7 @@ def _import(module_name: str) -> Any:
 
 
 def names_given(text: str) -> bool:
-    """Whether a scenario's text names an object that was handed over from Python, in this process alone."""
+    """Whether a scenario's text names an object passed from Python, in this process alone."""
     return any(path in text for path in _GIVEN)
 
 

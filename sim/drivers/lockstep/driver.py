@@ -87,7 +87,7 @@ class LockstepDriver(StackedRunner):
         ]
 
     def _move(self, move: Callable[[LockstepClock], None]) -> None:
-        """Move all running clocks; drop those that cannot be moved exactly, and raise where none is left."""
+        """Move all running clocks; drop inexact ones, and raise without any."""
         self._goes_on_after_end |= self._is_ending
         for clock in tuple(self._running):
             try:

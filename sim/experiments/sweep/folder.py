@@ -1,7 +1,7 @@
 """Folder of a sweep: a result folder for each setting, the changes of each, and a map.
 
 Until all settings are complete each of them keeps its runs as a command of its own does
-(``records.unfinished``), so that the same sweep goes on after any death.
+(``records.unfinished``), so that the same sweep resumes after any death.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _check_outages(outages: tuple[Outage, ...]) -> tuple[Outage, ...]:
 
 
 class Variation(OneOf):
-    """How some links change as time goes on; give a trace, markov or outages."""
+    """Variation of links in time: a trace, markov or outages."""
 
     alternatives: ClassVar[tuple[str, ...]] = ("trace", "markov", "outages")
 

@@ -53,7 +53,7 @@ def count_units(inside: str | None, network: Network) -> int:
 
 
 def possible_units(network: Network) -> tuple[str, ...]:
-    """The kinds of places that can act as one: those that ``check_inside`` accepts."""
+    """Kinds of places that can act as one, as ``check_inside`` accepts them."""
     fitting = []
     for inside in ("hosts", "sites"):
         with suppress(InputError):

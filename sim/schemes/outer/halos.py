@@ -9,7 +9,7 @@ Nesterov momentum; of N arrivals (``every``), with learning rate h and momentum 
 
 After ``exchange`` arrivals a site's server brings their change to the global server, in the same way, and
 takes (1 - alpha) of its own model and alpha of the global one on its arrival. Meanwhile it keeps serving;
-one such visit is under way at a time. The site's server is on the host of the site's first worker, which
+one such visit is in flight at a time. The site's server is on the host of the site's first worker, which
 begins and ends these visits between its own steps; the global one is on the host of worker 0. With
 ``compression`` changes to another host are sent encoded, returned models are not; with ``top_k`` the unsent
 part joins the sender's next change (error feedback). The metric of ``on: leader`` is the global model. The
@@ -149,7 +149,7 @@ class Servers:
                 self._merge(await self.top.visit(change))
 
     async def end_visit(self) -> None:
-        """Wait for the global model, if a visit is under way, and merge it."""
+        """Wait for the global model of a visit in flight, and merge it."""
         if self._away is not None:
             answer, sent = self._away
             self._away = None

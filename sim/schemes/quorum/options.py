@@ -27,7 +27,7 @@ Deadline = Annotated[
 
 
 def leaves_out(options: Any) -> bool:
-    """Whether averages go on without stragglers, so that results depend on timing."""
+    """Whether averages leave out stragglers, so that results depend on timing."""
     return options.quorum is not None or options.deadline is not None
 
 

@@ -127,7 +127,7 @@ def _nobody() -> WeightedPairs:
 
 
 def _beside(sequences: Sequence[list[WeightedPairs]]) -> list[WeightedPairs]:
-    """Run sequences on disjoint workers at the same time; those whose sequence has ended idle."""
+    """Run sequences on disjoint workers at the same time; idle where theirs has ended."""
     together = []
     for step in range(max(len(steps) for steps in sequences)):
         u, v, share = zip(*(steps[step] for steps in sequences if step < len(steps)), strict=True)
