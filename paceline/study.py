@@ -97,10 +97,10 @@ class Study:
             result_folder.write_results(out, text, name, self.runs, force, self.tuning, facts=self.facts)
 
     def report(self, out: str | Path = "report.html") -> Path:
-        """Write a report page of these runs to the file ``out``, replacing an older report only; return its
-        path.
+        """Write a report page of these runs to the file ``out``; return its path.
 
-        Raises ``InputError`` if ``out`` is no report, or cannot be written.
+        An older report is replaced, nothing else. Raises ``InputError`` if ``out`` is no report, or cannot be
+        written.
         """
         from paceline.reports import page
 

@@ -178,9 +178,7 @@ def _is_bundle(path: Path) -> bool:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle, without checks of its parts (``unpack``). ``InputError``: damaged, too large, other
-    version.
-    """
+    """Read a bundle without checks of its parts. ``InputError``: damaged, too large, other version."""
     yaml_file.read_bytes(path, MAX_BUNDLE_BYTES, (".json",))
     return as_model(Bundle, read_json(path, _MADE_BY), path, BUNDLE_VERSION)
 

@@ -16,9 +16,7 @@ _RANDOM: Final = threading.RLock()
 
 @contextmanager
 def torch_random(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
-    """Give this thread torch's random state alone (from ``seed``, else unchanged), with a GPU's; restore it
-    after.
-    """
+    """Give this thread alone torch's random state, seeded if ``seed`` is given; restore it, a GPU's too."""
     with _RANDOM, torch.random.fork_rng(devices=[device] if device and device.type == "cuda" else []):
         if seed is not None:
             torch.manual_seed(seed)

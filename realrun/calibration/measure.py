@@ -226,11 +226,10 @@ def standard_plan(repeats: int) -> ProbePlan:
 def measure(
     ranks: RankPool, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
 ) -> Measurements:
-    """Probe the network of ``scenario`` (None: the standard setting), and measure some steps of training in
-    it.
+    """Probe a network (None: the standard setting), and measure some steps of training in it.
 
-    Every operation is measured ``repeats`` times after a first one that does not count. ``RunError``: a run
-    failed.
+    Every operation is measured ``repeats`` times, after a first one that does not count. ``RunError``: a
+    failed run.
     """
     scenario = scenario or parse(STANDARD)
     network = build_network(scenario.cluster.network, scenario.cluster.workers)
@@ -339,9 +338,7 @@ def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[K
 
 
 def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
-    """Measurements in the JSON ``data`` of ``path``; ``InputError`` if damaged, invalid or of another
-    version.
-    """
+    """Measurements in a file's JSON ``data``; ``InputError`` if damaged, invalid or of another version."""
     measurements = files.as_model(Measurements, data, path, MEASUREMENTS_VERSION)
     for number, duration in enumerate(measurements.durations):
         if duration.median_s == 0:  # no basis for a relative error

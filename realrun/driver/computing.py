@@ -35,9 +35,7 @@ _BRIEF_S: Final = 0.05
 
 
 def compute_offset_s(rank: int, workers: int, duration_s: float, took_s: float) -> float:
-    """Stagger the real computation (``took_s``) within a padded gradient, so that ranks do not fight for
-    cores.
-    """
+    """Stagger the real computation (``took_s``) in a padded gradient: ranks share the machine's cores."""
     return rank / workers * max(0.0, duration_s - _ROOM * took_s)
 
 

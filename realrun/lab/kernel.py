@@ -119,8 +119,8 @@ def mtu(device: str) -> int:
 def add_route(
     device: str, network: str, prefix: int, metrics: Mapping[str, int], congestion: str | None = None
 ) -> None:
-    """Route ``network/prefix`` to ``device``; ``metrics`` as in ``ROUTE_METRICS``, all locked for
-    ``rto_min_ms``.
+    """Route ``network/prefix`` to ``device``, with locked ``metrics`` of ``ROUTE_METRICS`` (for
+    ``rto_min_ms``).
 
     ``congestion``: control of this route's connections, also one not allowed as the namespace's default.
     """

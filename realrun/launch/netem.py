@@ -1,6 +1,6 @@
 """``tc`` commands that make hosts of one site emulate a scenario's network, and commands to undo them.
 
-Hosts shape their own traffic: one HTB class per link of the scenario that its messages cross, nested as the
+Each host shapes its traffic: one HTB class per link of the scenario that its messages cross, nested as the
 routes from it branch out, and below them one leaf per destination that delays packets by the route's latency
 (netem). A link whose messages all go to one host is shaped there, on arrival, behind an IFB device. That is
 exact for every link with a single sender or a single receiver. Hosts do not coordinate: a link with several

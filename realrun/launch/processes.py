@@ -82,7 +82,7 @@ _STORE_BYTES: Final = 2**20
 
 
 def check_room(folder: Path) -> None:
-    """Raise ``InputError`` unless the store file fits into ``folder``: torch waits endlessly on a truncated
+    """Raise ``InputError`` unless the store file fits into ``folder``: torch waits forever on a truncated
     one.
     """
     probe = folder / "room"

@@ -77,9 +77,7 @@ class RunState:
             self.failed_s = time.monotonic()
 
     def failure(self, fates: str) -> Result:
-        """Record of a failed run, with one message for all that went wrong; raises that if there is no
-        record.
-        """
+        """Record of a failed run, with one message for all failures; raises that if there is no record."""
         added = f" ({fates})" if fates else ""
         if self.result is not None:
             run = self.result.run

@@ -61,9 +61,7 @@ class Collectives:
         return TransferInFlight(wait, result)
 
     def begin(self, operation: ops.Operation[Any], members: tuple[int, ...], number: int) -> TransferInFlight:
-        """Begin the ``number``-th collective of its kind among ``members``; ``PeerGone``: a closed
-        connection.
-        """
+        """Begin the ``number``-th collective of its kind among ``members``; ``PeerGone``: no connection."""
         match operation:
             case ops.AllReduce(value=value):
                 return self._all_reduce(_addable(value), members)

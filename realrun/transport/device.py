@@ -64,9 +64,7 @@ class SideStream:
         self._stream = _stream(device) if device.type == "cuda" else None
 
     def run(self, call: Callable[[], _Result]) -> tuple[_Result, float]:
-        """Call after all work queued by the driver; return the result and seconds (on a GPU between two
-        events).
-        """
+        """Call after all work queued by the driver; return the result and seconds (GPU: between events)."""
         if self._stream is None:
             begin_s = time.monotonic()
             result = call()

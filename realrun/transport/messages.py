@@ -42,9 +42,7 @@ class Messages:
         )
 
     def receive(self, like: Payload, source: int, tag: str) -> TransferInFlight:
-        """Post a receive from ``source`` or ``ANY``: (sender, decoded value). ``PeerGone``: a closed
-        connection.
-        """
+        """Post a receive from ``source`` or ``ANY``: (sender, decoded value). ``PeerGone``: no connection."""
         message = self.buffers.make_room(like)
         work = connections.receive(self._gloo, message, source, message_tag(tag))
 

@@ -120,9 +120,7 @@ class OrderedBackend(Backend):
 
 
 def _set_up_nccl() -> None:
-    """Use gloo's interface, and leave hangs to the driver's watchdog: torch's handler ends the process
-    unexplained.
-    """
+    """Use gloo's interface; leave hangs to the driver's watchdog, as torch would end the process."""
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     if "GLOO_SOCKET_IFNAME" in os.environ:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", os.environ["GLOO_SOCKET_IFNAME"])

@@ -49,8 +49,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
-    """Have ``save`` write a temporary file of the same suffix, then rename it to ``path``, or to a link's
-    target.
+    """Have ``save`` write a temporary file of the same suffix, then rename it to ``path`` or a link's target.
 
     Raises ``InputError`` if that is not possible.
     """
@@ -91,9 +90,7 @@ def _host() -> str:
 
 
 def remove_leftovers(folder: Path, start: str, end: str) -> None:
-    """Remove temporary files START<owner>END (END: a regular expression) of this host's dead processes, if
-    possible.
-    """
+    """Remove temporary files START<owner>END (a regular expression) of this host's dead processes."""
     pattern = re.compile(f"{re.escape(start)}(.*)-([0-9]+){end}")
     with suppress(OSError):
         for entry in list(folder.iterdir()):
@@ -274,9 +271,7 @@ def remove_unfinished_writes(folder: Path) -> None:
 
 @contextmanager
 def write_folder_atomically(folder: Path) -> Iterator[Path]:
-    """Yield a new folder that replaces ``folder`` if the block succeeds; ``InputError``: it cannot be
-    written.
-    """
+    """Yield a new folder that replaces ``folder`` if the block succeeds; ``InputError``: not writable."""
     folder = follow_links(folder)
     if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):  # it would stay under another name
         raise InputError(f"cannot write {folder}: it is there, and may not be removed (permission denied)")

@@ -264,8 +264,6 @@ def _beyond(options: Settings, at: KeyPath = ()) -> list[Mistake]:
 
 
 def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], _T], *at: str) -> _T:
-    """Read a file named relative to the scenario's folder (``info.context``); errors are placed at key
-    ``at``.
-    """
+    """Read a file relative to the scenario's folder (``info.context``); place errors at key ``at``."""
     with place_errors(*at):
         return read(Path((info.context or {}).get("folder", ".")) / name)

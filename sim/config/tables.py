@@ -37,9 +37,7 @@ class Table:
     rows: tuple[tuple[int, tuple[str, ...]], ...]
 
     def find(self, name: str | None) -> int:
-        """Index of a column; without a name, of the only one. ``InputError``: none, or several to choose
-        from.
-        """
+        """Index of a column; without a name, of the only one. ``InputError``: none, or several candidates."""
         if name is None:
             if len(self.names) == 1:
                 return 0

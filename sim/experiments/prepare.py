@@ -62,11 +62,11 @@ def device_named(name: str) -> torch.device:
 
 
 def resolve(scenario: Scenario, device: torch.device) -> Scenario:
-    """Resolve open choices: ``gradients: auto`` by a rule, ``compute: measured`` by measuring (one CPU
-    thread).
+    """Resolve open choices: ``gradients: auto`` by a rule, ``compute: measured`` by measuring.
 
     The results, ``evaluate.keep`` and the all-reduce of ``auto`` are recorded, so that nothing else depends
-    on the machine. Raises ``InputError`` if gradients cannot be batched as asked.
+    on the machine. A CPU is measured with one thread. Raises ``InputError`` if gradients cannot be batched as
+    asked.
     """
     check_memory(scenario)
     _check_changes(scenario)

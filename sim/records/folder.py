@@ -147,8 +147,7 @@ def check_free(folder: Path, force: bool = False) -> None:
 
 
 def check_replaceable(folder: Path, force: bool, is_ours: Callable[[str], bool], foreign: str) -> None:
-    """Raise ``InputError`` for a folder that is taken: not empty, unless ``force`` and all its names are
-    ours.
+    """Raise ``InputError`` for a taken folder: not empty, unless ``force`` and all its names are ours.
 
     ``foreign``: how to call anything else.
     """

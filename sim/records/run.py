@@ -301,7 +301,7 @@ _EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive", UNTIMED_ENCODING}
 
 
 def exact_exchanges(exchanges: Collection[str] | None) -> bool:
-    """Whether ``Run.exchanges`` are recorded and imply models equal to the bit (``mix``, ``send``; not
+    """Whether recorded ``Run.exchanges`` imply equal models to the bit (``mix``, ``send``; no
     ``all_reduce``).
     """
     return exchanges is not None and _EXACT_EXCHANGES.issuperset(exchanges)

@@ -118,9 +118,7 @@ class Parts:
             return False
 
     def check_not_replaced(self) -> None:
-        """Raise ``InputError`` if the folder is gone for something else; call it before results take its
-        place.
-        """
+        """Raise ``InputError`` if something else took the folder's place; call it before results do."""
         if self.folder is None or self.stands:
             return
         out = self.folder.parent

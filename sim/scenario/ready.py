@@ -58,8 +58,7 @@ def describe_scenario(path: Path) -> str:
 
 
 def copy_scenario(name: str, target: Path) -> list[Path]:
-    """Copy a ready scenario to a new file, and the files that it names beside it; return them, the scenario
-    first.
+    """Copy a ready scenario and its files; return the new files, the scenario first.
 
     Raises ``InputError`` for an unknown name, or a file that exists already or cannot be written.
     """

@@ -157,9 +157,7 @@ class KnownScores:
 def key_of_steps(
     steps: Sequence[int], ons: Sequence[On], leader: Tensor | None, averaged: Tensor | None
 ) -> str:
-    """Key of the inputs that decide a score of one trajectory: '3 4; mean; -; -' (steps, ons, leader,
-    average).
-    """
+    """Key of one trajectory's score, from steps, ons, leader and average: '3 4; mean; -; -'."""
     models = ["-" if model is None else digest([model]) for model in (leader, averaged)]
     return "; ".join([" ".join(map(str, steps)), " ".join(ons), *models])
 

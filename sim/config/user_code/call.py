@@ -119,8 +119,7 @@ def report_errors(where: str, error: type[PacelineError] = InputError, hint: str
 
 
 def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], _T], expected: str) -> _T:
-    """Call the user's function at ``path`` (``package.module:name``) with ``arguments``, and check its
-    result.
+    """Call the user's function at ``package.module:name``, and check its result.
 
     ``read`` converts the result, and raises if it is not as ``expected``, in words. Raises ``InputError`` as
     ``load_object``, or if the object is no function, raises, or returns something else.

@@ -147,9 +147,7 @@ def script_folder() -> Path | None:
 
 
 def load_module(name: str) -> ModuleType:
-    """Locate a module and import it; raises what the import raises, ``InputError`` if no trusted place has
-    it.
-    """
+    """Locate a module and import it; ``InputError`` if no trusted place has it, or the import's error."""
     with _LOADING:
         return _load(name)
 

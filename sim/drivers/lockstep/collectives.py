@@ -64,9 +64,7 @@ class CollectiveTimes:
         self._idle_s: Floats | None = None  # when collectives free a host's links; None: none yet
 
     def check_idle(self, begin_s: Floats) -> None:
-        """Raise ``NotInLockstep`` if a collective still uses links of workers that begin an exchange at
-        ``begin_s`` [n].
-        """
+        """Raise ``NotInLockstep`` if a collective uses links of exchanges that begin at ``begin_s`` [n]."""
         if self._idle_s is not None and (begin_s < self._idle_s).any():
             raise NotInLockstep("bytes of a collective are on their way when the next exchange begins")
 

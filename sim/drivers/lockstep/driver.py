@@ -64,9 +64,7 @@ class LockstepDriver(StackedRunner):
         return sum(clock.messages for clock in self.clocks)
 
     def run(self) -> Outcome:
-        """Run ``job`` to its outcome. ``NotInLockstep``: it needs the event driver; ``RunError``: the scheme
-        failed.
-        """
+        """Run ``job`` to its outcome. Raises ``NotInLockstep``, or ``RunError`` if the scheme failed."""
         outcome = self.run_all()[0]
         if outcome is None:
             raise NotInLockstep(self.clocks[0].refusal)

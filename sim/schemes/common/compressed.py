@@ -332,8 +332,7 @@ def first_average(average: CompressedAllReduce, x: Tensor, state: State, momentu
 async def average_of_changes(
     average: CompressedAllReduce, index: int, x: Tensor, state: State, momentum: Momentum, last: Tensor | None
 ) -> tuple[Tensor, State, Tensor | None]:
-    """Average the model, and mixed buffers, over all workers; if encoded, only the changes since ``last`` are
-    sent.
+    """Average the model, and mixed buffers, over all workers; if encoded, only changes since ``last``.
 
     Changes are small where a model is not, and so is their rounding error (FedPAQ: Reisizadeh et al., AISTATS
     2020). ``index``: as for ``CompressedAllReduce.all_reduce``; ``last``: equal on all workers, at first
