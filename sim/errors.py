@@ -27,7 +27,7 @@ class PacelineError(Exception):
 
 
 class InputError(PacelineError):
-    """Something that the user wrote is wrong; the message says what, where, and the nearest valid choice."""
+    """A mistake in the user's input; the message says what, where, and the nearest valid choice."""
 
 
 class KeyedError(InputError):
@@ -88,7 +88,7 @@ class SchemeError(RunError):
 
 
 class NotInLockstep(SchemeError):
-    """What the lockstep driver cannot do, or could not do exactly; the message says what and why."""
+    """A job that the lockstep driver cannot run exactly; the message says why."""
 
 
 MAX_QUOTED: Final = 80

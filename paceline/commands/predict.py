@@ -111,7 +111,7 @@ def simulate(
 def check(
     scenario: ScenarioFile, changes: SetOption = None, device: Device = "auto", as_json: AsJson = False
 ) -> None:
-    """Say what a scenario means: cluster, routes, what a step costs, time to simulate."""
+    """Preview a scenario: cluster, routes, cost of a step, time to simulate."""
     from paceline.reports import tables
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.costs import check as checking

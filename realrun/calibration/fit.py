@@ -50,7 +50,7 @@ _FITTED: Final = {
 """The jointly fitted factors, with the size at which each is searched."""
 
 _START: Final = (1.0, 2.0, 1.0, 0.99, 0.5)
-"""Where the search begins, in the sizes above, as are all values below."""
+"""Start of the search, in the sizes above, as are all values below."""
 _LEAST: Final = (0.0, 0.0, 0.0, 0.5, 0.0)
 _MOST: Final = (100.0, 200.0, 100.0, 1.0, 100.0)
 _NEUTRAL: Final = (0.0, 0.0, 0.0, 1.0, 0.0)

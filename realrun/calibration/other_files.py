@@ -1,4 +1,4 @@
-"""Recognise files of other kinds, so that the error can say what was passed by mistake."""
+"""Recognise files of other kinds, so that the error can name the mistake."""
 
 from __future__ import annotations
 

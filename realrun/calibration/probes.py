@@ -203,7 +203,7 @@ _ROLES: Final[Mapping[Kind, tuple[_Role | None, ...]]] = {
     "barrier": (lambda worker, value: worker.barrier(),),
     "gradient": (lambda worker, value: worker.gradient(worker.start),),
 }
-"""What ranks 0, 1, ... do in a trial; the last role is that of all further ranks, too."""
+"""Roles of ranks 0, 1, ... in a trial; all further ranks have the last one."""
 
 PROBE: Final = Scheme("probe", _probe, ProbePlan, False, lambda options, workers: None)
 

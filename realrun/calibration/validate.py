@@ -175,7 +175,7 @@ class _Done:
     warnings: list[str] = field(default_factory=list)
 
     def measure(self, ranks: RankPool, say: Say) -> None:
-        """Predict and measure everything; raises ``RunError`` if a run fails, and keeps what there is."""
+        """Predict and measure everything; raises ``RunError`` if a run fails, and keeps the runs so far."""
         text = dump(self.scenario)
         first: list[tuple[RunRequest, Run]] = []
         for seed in seeds_of(self.scenario):

@@ -21,13 +21,13 @@ MAX_COLUMNS: Final = 16
 """Most owners in a site of single hosts: messages grow with them, and this many fill any pipe."""
 
 Site = int | tuple[int, ...]
-"""The ranks of a site: how many there are, or how many in each of its hosts."""
+"""The ranks of a site: their number, or the number in each of its hosts."""
 
 Sites = tuple[Site, ...]
-"""Those of each site, in the order of the ranks."""
+"""Ranks of each site, or of its hosts, in order."""
 
 _Part = tuple[int, int]
-"""Where a part of the payload begins and ends."""
+"""Begin and end of a part of the payload."""
 
 
 def count_ranks(sites: Sites) -> int:
@@ -74,7 +74,7 @@ class PayloadPart(NamedTuple):
 
 @dataclass(frozen=True)
 class PieceRound:
-    """What one rank does at once: all its receives are posted, then all its sends.
+    """One round of a rank: all its receives are posted, then all its sends.
 
     Attributes:
         receives, sends: of parts of the payload.

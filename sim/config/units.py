@@ -72,7 +72,7 @@ _SIZES: Final = {
     **{f"{short}bit": (Fraction(factor, 8), DATA) for short, (_, factor) in _ALL_PREFIXES.items()},
     **{f"{short}flop": (Fraction(factor), _OPERATIONS) for short, (_, factor) in _FLOPS.items()},
 }
-"""Unit symbols: size in SI, and what they measure."""
+"""Unit symbols: size in SI, and quantity."""
 _NAMES: Final = {
     **{long: short for short, (long, _) in _TIMES.items()},
     **{f"{long}byte": f"{short}B" for short, (long, _) in _ALL_PREFIXES.items()},
@@ -123,7 +123,7 @@ def _unknown(unit: str, kind: str) -> str:
 
 
 def _take_apart(text: str, kind: str, hint: str) -> tuple[str, Fraction]:
-    """The number of a quantity, and what its unit is in SI."""
+    """The number of a quantity, and its unit in SI."""
     if _NOT_FINITE.fullmatch(text):
         raise InputError(f"{quote(text)} is not a finite number; {hint}")
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_LETTERS else None

@@ -115,7 +115,7 @@ def _workers_of(run: Run, expected: int) -> int:
 
 
 def _why_short(run: Run, validated: bool) -> str:
-    """Why a record ends before the workers do, and what can be replayed; "" if unknown."""
+    """Reason for a record's early end, and the replayable part; "" if unknown."""
     if not run.reached_target:
         return ""
     if validated:

@@ -86,7 +86,7 @@ class MeasuredRange(Settings):
 
 
 class Profile(Settings):
-    """The factors, and what they are good for."""
+    """Fitted factors, and their range of validity."""
 
     version: int
     made: str = Field(description="when the last of the measurements was made")

@@ -33,7 +33,7 @@ _SITE_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
 class GpuHost(Settings):
-    """What every host is: GPUs, each of which is a worker, that share its network card."""
+    """Hosts of several GPUs, each a worker, that share the host's network card."""
 
     gpus: Count = Field(default=1, description="GPUs per host; consecutive workers")
     latency: BoundedSeconds = Field(default=0.0, description="one-way latency between two GPUs of a host")

@@ -34,7 +34,7 @@ from ..workloads.sampler import SamplerSettings
 
 
 class WorkloadEntry(Settings):
-    """What is trained. A task's own options stand beside these keys."""
+    """The training task; its own options stand beside these keys."""
 
     task: str = Field(description="name of the task, or package.module:build")
     options: Settings = Field(description="the task's own options")

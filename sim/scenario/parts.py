@@ -93,7 +93,7 @@ def _gpus(network: Mapping[str, Any]) -> int:
 
 
 class Island(Settings):
-    """What a worker is where it is several GPUs, among which model and batch are sharded evenly (FSDP)."""
+    """A worker of several GPUs, among which model and batch are sharded evenly (FSDP)."""
 
     gpus: int = Field(ge=1, le=MAX_WORKERS, description="GPUs per worker")
     utilisation: float = Field(
@@ -270,7 +270,7 @@ class TargetSettings(Settings):
 
 
 class Stop(Settings):
-    """What ends a run: the first of these that is reached. At least one is needed."""
+    """End of a run: the first of these limits; at least one is needed."""
 
     target: TargetSettings | None = Field(default=None, description="a score to reach")
     max_time: Annotated[BoundedSeconds, Field(gt=0)] | None = Field(

@@ -308,7 +308,7 @@ class Scenario(Settings):
 
 
 def _wrong_value(target: TargetSettings, lowest: float, highest: float) -> str:
-    """Why no score from ``lowest`` to ``highest`` reaches the target, and what to write; "" if one can."""
+    """Reason why no score from ``lowest`` to ``highest`` reaches the target, and a remedy; "" if one does."""
     metric, value = target.metric, target.value
     if lowest <= value <= highest:
         return ""

@@ -65,8 +65,8 @@ def least_norm(graph: Matrix) -> Matrix:
 
 
 def uniform(graph: Matrix) -> Matrix:
-    """Equal weights for oneself and everybody one hears: 1 / (in-degree + 1). Row-stochastic on any graph,
-    doubly stochastic where all degrees are equal.
+    """Equal weights for a worker and its senders: 1 / (in-degree + 1). Row-stochastic on any graph, doubly
+    stochastic where all degrees are equal.
     """
     share = 1.0 / (in_degrees(graph) + 1)
     return with_diagonal(_scaled(graph, np.repeat(share, in_degrees(graph))), share)
@@ -95,8 +95,8 @@ def metropolis_local_degree(graph: Matrix) -> Matrix:
 
 
 def column_stochastic(graph: Matrix) -> Matrix:
-    """Equal shares of one's value for oneself and every hearer: 1 / (out-degree + 1). Column-stochastic;
-    push-sum divides the bias out. Source: Assran et al., ICML 2019 (stochastic gradient push).
+    """Equal shares of a value for its worker and all receivers: 1 / (out-degree + 1). Column-stochastic on
+    any graph; push-sum divides the bias out. Source: Assran et al., ICML 2019 (stochastic gradient push).
     """
     share = 1.0 / (out_degrees(graph) + 1)
     return with_diagonal(_scaled(graph, share[graph.indices]), share)

@@ -40,7 +40,7 @@ class Notice:
 
 
 Announced = float | Notice
-"""When the sender learns of a receive."""
+"""Time at which the sender learns of a receive."""
 
 
 @dataclass(slots=True, init=False, eq=False)

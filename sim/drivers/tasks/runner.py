@@ -98,7 +98,7 @@ class CoroutineTask(Generic[_P]):
 
 
 SUSPENDED: Final = object()
-"""What a handler returns where the coroutine has to wait."""
+"""Reply of a handler if the coroutine has to wait."""
 
 
 def _raise_with_line(error: SchemeError, coroutine: Coroutine[Any, Any, None]) -> NoReturn:

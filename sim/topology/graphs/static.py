@@ -92,12 +92,12 @@ def path(workers: int, options: NoOptions, seed: int) -> Graphs:
 
 
 def star(workers: int, options: NoOptions, seed: int) -> Graphs:
-    """Worker 0 and everybody else. Source: Ying et al., NeurIPS 2021."""
+    """Worker 0 in the centre, joined to all others. Source: Ying et al., NeurIPS 2021."""
     return static(undirected(workers, ((0, i) for i in range(1, workers))))
 
 
 def complete(workers: int, options: NoOptions, seed: int) -> Graphs:
-    """Everybody hears everybody: one step averages exactly. Source: Ying et al., NeurIPS 2021."""
+    """The complete graph: one step averages exactly. Source: Ying et al., NeurIPS 2021."""
     refuse_too_many(workers * (workers - 1))
     return static(circulant(workers, range(1, workers)))
 
@@ -212,7 +212,7 @@ class Hierarchy(Settings):
 
 
 def hierarchical(workers: int, options: Hierarchy, seed: int) -> Graphs:
-    """Sites: everybody hears everybody inside, and the first workers of the sites form a ring.
+    """Sites: complete graphs, whose first workers form a ring.
 
     Source: after the hierarchical averaging of BlueFog (Ying et al., arXiv 2111.04287).
 
