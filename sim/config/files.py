@@ -150,8 +150,8 @@ def follow_links(path: Path) -> Path:
 def claim(path: Path) -> Iterator[None]:
     """Lock ``path`` against other processes, by a locked file beside it that the block's end removes.
 
-    The lock ends with this process; file systems without locks refuse nobody. ``InputError``: claimed, or
-    read-only.
+    The lock ends with this process; file systems without locks refuse nobody. Raises ``InputError`` if
+    another process has claimed it, or nothing can be written there.
     """
     path = follow_links(path)
     if not path.name:
