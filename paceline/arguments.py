@@ -50,11 +50,7 @@ def check_changes(changes: object) -> None:
 
 
 def read_grid(grid: object) -> dict[str, Sequence[Any]]:
-    """A grid with lists as values, also from arrays.
-
-    Raises:
-        InputError: it is no mapping, or a key is no text.
-    """
+    """A grid with lists as values, also from arrays; ``InputError`` unless a mapping with keys of text."""
     if not isinstance(grid, Mapping):
         raise InputError(f"grid: must be a mapping of dotted keys to lists, not {format_value(grid)}")
     for key in grid:

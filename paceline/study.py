@@ -87,9 +87,8 @@ class Study:
     def save(self, folder: str | Path, force: bool = False) -> None:
         """Write a result folder, for ``paceline report``.
 
-        Raises:
-            InputError: something is there already (and ``force`` is not given), another command writes to it,
-                or it cannot be written.
+        Raises ``InputError`` if ``folder`` exists (without ``force``), is in use by another command or cannot
+        be written.
         """
         text = dump(self.scenario)
         name = self.scenario.name
@@ -98,16 +97,10 @@ class Study:
             result_folder.write_results(out, text, name, self.runs, force, self.tuning, facts=self.facts)
 
     def report(self, out: str | Path = "report.html") -> Path:
-        """Write a report page of these runs, as ``paceline report`` does.
+        """Write a report page of these runs to the file ``out``; return its path.
 
-        Args:
-            out: the page, a single file; an older report is replaced, nothing else.
-
-        Returns:
-            Its path.
-
-        Raises:
-            InputError: ``out`` is there already and is no report, or cannot be written.
+        An older report is replaced, nothing else. Raises ``InputError`` if ``out`` is no report, or cannot be
+        written.
         """
         from paceline.reports import page
 
@@ -117,13 +110,9 @@ class Study:
         return written
 
     def plot(self) -> Figure:
-        """Draw the training loss against the clock: a curve for each scheme, the median over its repeats.
+        """Draw the report's first figure: per scheme, the median training loss against the clock.
 
-        It is the first figure of the report; ``.savefig(path)`` writes it. A notebook shows it after
-        ``%matplotlib inline``.
-
-        Raises:
-            InputError: no loss is known: nothing was trained.
+        A notebook shows it after ``%matplotlib inline``. Raises ``InputError`` if no loss is known.
         """
         from paceline.reports.plot import plot_loss
 

@@ -63,7 +63,7 @@ def anonymise(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _clean_key(key: str, names: Mapping[str, str]) -> str:
-    """Replace a key that names a host or somebody's code; others are ours, or the scenario's."""
+    """Replace a key that names a host or a user's code; others are ours, or the scenario's."""
     if key in names:
         return names[key]
     return _without_module(key)

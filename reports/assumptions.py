@@ -129,7 +129,7 @@ def _at(document: Any, *keys: str) -> Any:
 
 
 def transport(summary: Summary) -> list[str]:
-    """Sentences about the transport: its law, the schemes that pay extra, and what is not validated."""
+    """Sentences about the transport: its law, schemes that pay extra, unvalidated parts."""
     known = summary.get("transport")
     if known is None:
         return []
@@ -149,7 +149,7 @@ def transport(summary: Summary) -> list[str]:
 
 
 def carried(known: TransportRecord, all_reduces: bool) -> list[str]:
-    """Sentences about the transport and all-reduce, and what of them is not validated."""
+    """Sentences about the transport and all-reduce, and their unvalidated parts."""
     all_reduce = known["all_reduce"].replace("_", " ")
     by = f"; its all-reduce is {all_reduce}" if all_reduces else ""
     sentences = [f"{_LAWS.get(known['name'], 'The transport is unknown')}{by}."]

@@ -67,10 +67,9 @@ class Bundle(Settings):
 
 
 def write_bundle(folder: Path, out: Path) -> None:
-    """Write the bundle of a folder of ``paceline validate``; replace an older bundle, nothing else.
+    """Write the bundle of a ``paceline validate`` folder; replace only a bundle.
 
-    Raises:
-        InputError: it is another folder, or ``out`` is something else or cannot be written.
+    Raises ``InputError`` if the folder is of another kind, or ``out`` is no bundle or cannot be written.
     """
     if out.exists() and not _is_bundle(out):
         raise InputError(f"{out} is there already, and it is no bundle: choose another name")
@@ -79,11 +78,7 @@ def write_bundle(folder: Path, out: Path) -> None:
 
 
 def make_bundle(folder: Path) -> Bundle:
-    """Make the bundle of a folder of ``paceline validate``.
-
-    Raises:
-        InputError: it is another folder, or damaged.
-    """
+    """Bundle of a ``paceline validate`` folder; ``InputError`` for another or damaged one."""
     results = read_results(folder)
     if not (folder / VALIDATION_FILE).is_file():
         raise InputError(f"{folder} is no folder of 'paceline validate': it has no {VALIDATION_FILE}")
@@ -183,23 +178,15 @@ def _is_bundle(path: Path) -> bool:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle; its parts are not checked yet (``unpack``).
-
-    Raises:
-        InputError: it is none, damaged, too large, or of another version.
-    """
+    """Read a bundle without checks of its parts. ``InputError``: damaged, too large, other version."""
     yaml_file.read_bytes(path, MAX_BUNDLE_BYTES, (".json",))
     return as_model(Bundle, read_json(path, _MADE_BY), path, BUNDLE_VERSION)
 
 
 def unpack(path: Path, scratch: Path) -> tuple[Path, Bundle]:
-    """Write a bundle out as a result folder below ``scratch``.
+    """Write a bundle out below ``scratch``; return its result folder, read once as a check, and the bundle.
 
-    Returns:
-        The folder, which has been read once as a check, and the bundle.
-
-    Raises:
-        InputError: it is no bundle, or holds no results.
+    Raises ``InputError`` for other files, and bundles without results.
     """
     bundle = read_bundle(path)
     folder = scratch / (path.stem.strip(".") or "bundle")  # never a parent folder

@@ -36,11 +36,7 @@ such cells (OWASP, "CSV Injection").
 
 
 def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequence[Picture]) -> None:
-    """Write everything into ``folder``; an older one of ours is replaced as a whole.
-
-    Raises:
-        InputError: something else is there, or it cannot be written.
-    """
+    """Write everything into ``folder``, or replace an older one of ours; ``InputError``: impossible."""
     if folder.exists():
         _check_ours(folder)
     with write_folder_atomically(folder) as new:

@@ -98,10 +98,8 @@ class ReportSources:
 def read_sources(folders: Sequence[Path]) -> list[ReportSources]:
     """Read folders, and pair predictions and measurements of the same scenario.
 
-    A scheme has one colour on the whole page: the first scheme in the folders has the first one, and so on.
-
-    Raises:
-        InputError: there is no folder, or one cannot be read.
+    Schemes have one colour on the whole page, in order of appearance. ``InputError``: an unreadable folder,
+    or none.
     """
     if not folders:
         raise InputError("name at least one result folder")

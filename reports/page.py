@@ -55,19 +55,11 @@ _SOURCES: Final = {"simulated": "predicted", "measured": "measured"}
 def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list[str]:
     """Write the report of some result folders as one page; replace an older report, nothing else.
 
-    A folder of simulated runs and one of measured runs of the same scenario stand side by side.
+    Simulated and measured runs of the same scenario stand side by side. ``files``: folder for tables and
+    figures; None: the page alone. Returns the page's sentence about missing runs for each scenario that has
+    some.
 
-    Args:
-        folders: as ``paceline.sim.records.folder`` writes them.
-        out: the page.
-        files: the folder for tables and figures, see ``paceline.reports.files``; absent: the page alone.
-
-    Returns:
-        For each scenario with missing runs, the page's sentence about them.
-
-    Raises:
-        InputError: a folder cannot be read, or ``out`` is something else, cannot be written, or is being
-            written by another command.
+    Raises ``InputError`` if a folder cannot be read, or ``out`` is something else, in use or not writable.
     """
     _check_free(out)
     with claim(out):
@@ -92,11 +84,7 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list
 
 
 def render(folders: Sequence[Path]) -> str:
-    """Make the page's text; equal folders give equal texts.
-
-    Raises:
-        InputError: there is no folder, or one cannot be read.
-    """
+    """Render the page, the same bytes for the same folders; ``InputError`` if one cannot be read."""
     studies = read_sources(folders)
     return _render(studies, [_view(study) for study in studies])
 

@@ -200,8 +200,7 @@ def draw_decay(record: Record, axes: Axes) -> None:
 def write_topology(record: Record, folder: Path, force: bool) -> None:
     """Write the figures that the record allows, and then ``topology.json``, into a folder; each file whole.
 
-    Raises:
-        InputError: the folder holds something and ``force`` is not given, or cannot be written.
+    Raises ``InputError`` if the folder holds something (without ``force``), or cannot be written.
     """
     import seaborn as sns
     from matplotlib.figure import Figure

@@ -33,17 +33,9 @@ def varied_keys(answer: Mapping[str, Any]) -> list[str]:
 def write_winner_map(answer: Mapping[str, Any], path: Path) -> bool:
     """Draw a square for each setting: the colour is the winner's, the number the second's factor behind it.
 
-    Pale squares are not settled. The last key goes to the right, the one before it downwards.
-
-    Args:
-        answer: the output of ``paceline sweep --json``.
-        path: the picture; its ending gives the format.
-
-    Returns:
-        Whether there is a picture: of one or two keys with several values.
-
-    Raises:
-        InputError: it cannot be written.
+    Pale squares are not settled. The last key goes to the right, the one before it downwards. ``answer``:
+    output of ``paceline sweep --json``; the ending of ``path`` gives the format. Returns whether there is a
+    picture: of one or two keys with several values. Raises ``InputError`` if it cannot be written.
     """
     keys = varied_keys(answer)
     if not 1 <= len(keys) <= 2:

@@ -16,12 +16,7 @@ _RANDOM: Final = threading.RLock()
 
 @contextmanager
 def torch_random(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
-    """torch's random numbers for this thread alone, though all threads share them; afterwards as before.
-
-    Args:
-        seed: where they begin; None: where they are.
-        device: a GPU whose numbers count, too.
-    """
+    """Give this thread alone torch's random state, seeded if ``seed`` is given; restore it, a GPU's too."""
     with _RANDOM, torch.random.fork_rng(devices=[device] if device and device.type == "cuda" else []):
         if seed is not None:
             torch.manual_seed(seed)
@@ -30,7 +25,7 @@ def torch_random(seed: int | None = None, device: torch.device | None = None) ->
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """torch with so many threads."""
+    """Set torch's number of threads in this block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -47,11 +42,7 @@ def one_thread() -> Iterator[None]:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """``tensor``, which is the host's, on ``device``.
-
-    A copy from memory that can be paged out makes the host wait until the device has come that far; from
-    pinned memory it takes its turn behind the work that is queued.
-    """
+    """Copy a host tensor to ``device``, through pinned memory: the host need not wait for queued work."""
     pinned = tensor.pin_memory() if device.type == "cuda" else tensor
     return pinned.to(device, non_blocking=True)
 

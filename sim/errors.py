@@ -7,7 +7,7 @@
     │   └── KeyedError    one key of a scenario that has been read is wrong
     └── RunError          the run failed (exit status 1)
         ├── PeerLost      a worker that others need is gone
-        ├── Deadlock      workers wait for each other and none can go on
+        ├── Deadlock      workers wait for each other and none can continue
         └── SchemeError   a scheme used an operation in a way that no driver allows
             └── NotInLockstep  the event driver allows it, the lockstep driver does not
 
@@ -27,7 +27,7 @@ class PacelineError(Exception):
 
 
 class InputError(PacelineError):
-    """Something that the user wrote is wrong; the message says what, where, and the nearest valid choice."""
+    """A mistake in the user's input; the message says what, where, and the nearest valid choice."""
 
 
 class KeyedError(InputError):
@@ -52,7 +52,7 @@ class RunError(PacelineError):
 
 
 class PeerLost(RunError):
-    """A peer died while somebody needed it.
+    """A peer died while another worker needed it.
 
     Args:
         rank: the worker that is gone.
@@ -69,7 +69,7 @@ class PeerLost(RunError):
 
 
 class Deadlock(RunError):
-    """Workers wait for each other in a cycle, or for somebody who has ended.
+    """Workers wait for each other in a cycle, or for an ended one.
 
     Args:
         waiting: one line per blocked coroutine: who, and in which operation.
@@ -88,7 +88,7 @@ class SchemeError(RunError):
 
 
 class NotInLockstep(SchemeError):
-    """What the lockstep driver cannot do, or could not do exactly; the message says what and why."""
+    """A job that the lockstep driver cannot run exactly; the message says why."""
 
 
 MAX_QUOTED: Final = 80
@@ -105,11 +105,7 @@ def shorten(value: object) -> str:
 
 
 def quote(value: object) -> str:
-    """Return what a user wrote as it stands in a message: in quotes, and shortened.
-
-    >>> quote("gosip")
-    "'gosip'"
-    """
+    """Quote and shorten a user's value for a message: ``'gosip'``."""
     return f"'{shorten(value)}'"
 
 
@@ -118,7 +114,7 @@ _MAX_CHOICES: Final = 1000
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return a hint that names the choice nearest to ``word``, or all of them.
+    """A hint that names the choice nearest to ``word``, or all of them.
 
     >>> did_you_mean("gosip", ["gossip", "local_sgd"])
     "did you mean 'gossip'?"

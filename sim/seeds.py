@@ -33,13 +33,7 @@ def generator(seed: int, worker: int, purpose: str, block: int = 0) -> np.random
 def block_rows(
     seed: int, workers: range, purpose: str, block: int, draw: Callable[[np.random.Generator, Floats], object]
 ) -> Floats:
-    """One block of the streams of several workers, [len(workers), BLOCK].
-
-    Args:
-        seed, purpose, block: of the streams.
-        workers: whose.
-        draw: writes the numbers of one block into a row [BLOCK], given a generator as ``generator`` returns.
-    """
+    """One block of several workers' streams, [len(workers), BLOCK]; ``draw`` fills a row from a generator."""
     rows = np.empty((len(workers), BLOCK))
     # One generator for all rows, set to the state of a fresh one each time: that is ten times as fast.
     bits = np.random.Philox(key=0, counter=np.array([0, 0, 0, block], np.uint64))

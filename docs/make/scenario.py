@@ -14,7 +14,9 @@ from pydantic.fields import FieldInfo
 
 from docs.make import page as generated_page
 from paceline.sim.config.files import write_atomically
+from paceline.sim.jitter import Jitter
 from paceline.sim.network.profile import Profile
+from paceline.sim.program.encoding import Compression
 from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
 from paceline.sim.scenario.parts import Cluster
 from paceline.sim.scenario.schema import Scenario
@@ -38,7 +40,11 @@ _PLAIN: Final = {
     str: "text",
     TopologyEntry: "a topology",
 }
-_DESCRIBED_AT: Final = {OptimizerSettings: "workload.optimizer"}
+_DESCRIBED_AT: Final = {
+    OptimizerSettings: "workload.optimizer",
+    Jitter: "cluster.compute.jitter",
+    Compression: "schemes[].all_reduce.compression",
+}
 """Models whose keys are listed once, at this key."""
 _FOLLOWS: Final = ((Cluster, "workers"), (Tune, "trials"))
 """Keys whose default follows from other keys; their descriptions say how."""

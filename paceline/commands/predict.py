@@ -111,7 +111,7 @@ def simulate(
 def check(
     scenario: ScenarioFile, changes: SetOption = None, device: Device = "auto", as_json: AsJson = False
 ) -> None:
-    """Say what a scenario means: cluster, routes, what a step costs, time to simulate."""
+    """Preview a scenario: cluster, routes, cost of a step, time to simulate."""
     from paceline.reports import tables
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.costs import check as checking
@@ -159,7 +159,7 @@ def throughput(
 def replay(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="a result folder with all events")],
 ) -> None:
-    """Run recorded runs again in one process, and compare what comes out."""
+    """Replay recorded runs in one process, and compare the models."""
     from paceline.sim.config.user_code.code_files import code_files
     from paceline.sim.devices import one_thread
     from paceline.sim.experiments.replay import verify_replay

@@ -41,7 +41,7 @@ def sweep(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict under many settings: what does not depend on the network is computed once."""
+    """Predict under many settings, and share the computations that are alike."""
     from paceline.reports import tables, winner_map
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs

@@ -83,15 +83,12 @@ class Attached:
         self._error: PacelineError | None = None
 
     def step(self, loss: Tensor | float | None = None) -> None:
-        """Hand in the gradient left by ``backward``, and return when the next one is wanted.
+        """Submit the gradient left by ``backward``; return when the next one is wanted.
 
         The model is then at the next gradient's point; after the last step, at this worker's final model.
+        ``loss``: of this rank's batch, for schemes that choose by it (leader SGD).
 
-        Args:
-            loss: of this rank's batch; only needed by schemes that choose by it (leader SGD).
-
-        Raises:
-            RunError: the run failed, here or on another rank, or has had all of its steps.
+        Raises ``RunError`` if the run failed, here or on another rank, or has had all of its steps.
         """
         if not self._wanted:
             raise self._error or RunError("all steps are done: 'steps' says how many there are")

@@ -58,11 +58,7 @@ class ModelVector:
                 tensor.copy_(part)
 
     def gradient(self, point: Tensor) -> Tensor:
-        """The gradient left by ``backward`` [d]; for the buffers, old value minus new.
-
-        Args:
-            point: the model before the forward pass [d].
-        """
+        """The gradient [d] left by ``backward`` at ``point`` [d]; for the buffers, old value minus new."""
         parts = [
             point.new_zeros(p.numel()) if p.grad is None else _whole(p.grad).reshape(-1)
             for p in self._parameters
@@ -78,11 +74,7 @@ def _whole(value: Tensor) -> Tensor:
 
 
 def check_wrappers(model: torch.nn.Module, ranks: Collection[int]) -> None:
-    """Check that DDP and FSDP average gradients over exactly the ranks of this worker.
-
-    Raises:
-        InputError: one of them does not, or keeps parameters where they cannot be read.
-    """
+    """Raise ``InputError`` unless DDP and FSDP average over exactly these ranks, with readable parameters."""
     for module in model.modules():
         if isinstance(module, FullyShardedDataParallel):
             raise InputError(

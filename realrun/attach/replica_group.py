@@ -49,14 +49,9 @@ class ReplicaGroup:
         return self.rank == self.members[0]
 
     def share(self, word: float, x: Tensor) -> float:
-        """Give every member the leader's ``word`` and, in place, its ``x`` [d].
+        """Broadcast the leader's ``word`` (``WANTED``, ``ENDED`` or ``FAILED``) and, in place, its ``x`` [d].
 
-        Args:
-            word: ``WANTED``, ``ENDED`` or ``FAILED``; only the leader's counts.
-            x: a vector, overwritten on all members but the leader.
-
-        Raises:
-            RunError: a member is gone.
+        Raises ``RunError`` if a member is gone.
         """
         if self.group is None:
             return word
@@ -84,16 +79,9 @@ class ReplicaGroup:
 
 
 def find_replica_group(control: Control, inside: dist.ProcessGroup | None, timeout_s: float) -> ReplicaGroup:
-    """Find the ranks of this worker. Workers are numbered by their lowest ranks.
+    """Find the ranks of this worker (``inside``, None: one rank); workers are numbered by their lowest ranks.
 
-    Args:
-        control: of all ranks.
-        inside: the group of this rank's worker; None: it is a worker alone.
-        timeout_s: time limit of the wait for other ranks.
-
-    Raises:
-        InputError: some rank would belong to two workers.
-        RunError: a rank did not come.
+    Raises ``InputError`` if a rank is in two workers, ``RunError`` if one did not come.
     """
     members = [control.rank]
     if inside is not None:

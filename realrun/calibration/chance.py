@@ -44,13 +44,7 @@ def simulate_again(job: Job, profile: Profile, seed: int) -> Run:
 def with_chance(
     comparison: Comparison, measured: Iterable[Run], again: Mapping[tuple[str, int], Sequence[Run]]
 ) -> Comparison:
-    """The comparison with ranges over further simulated runs, and with means over the repeats.
-
-    Args:
-        comparison: of predictions and measurements.
-        measured: runs.
-        again: label and seed -> the same number of simulated runs.
-    """
+    """Add ranges over the further simulated runs ``again`` (by label and seed), and means over repeats."""
     cells: list[ErrorRow] = []
     drawn: dict[tuple[str, Metric], list[tuple[ErrorRow, list[float]]]] = defaultdict(list)
     real = {(run.label, run.seed): run for run in measured}

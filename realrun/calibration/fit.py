@@ -50,7 +50,7 @@ _FITTED: Final = {
 """The jointly fitted factors, with the size at which each is searched."""
 
 _START: Final = (1.0, 2.0, 1.0, 0.99, 0.5)
-"""Where the search begins, in the sizes above, as are all values below."""
+"""Start of the search, in the sizes above, as are all values below."""
 _LEAST: Final = (0.0, 0.0, 0.0, 0.5, 0.0)
 _MOST: Final = (100.0, 200.0, 100.0, 1.0, 100.0)
 _NEUTRAL: Final = (0.0, 0.0, 0.0, 1.0, 0.0)
@@ -92,15 +92,11 @@ class Fit:
 def calibrate(several: Sequence[CalibrationData]) -> Fit:
     """Fit the factors to one or more sets of measurements of the same kind of hosts.
 
-    Several sets are fitted together. The spread of the sets' own factors is how much the machine changes
-    between one occasion and the next: it is added to the covariance, because a prediction is about another
-    occasion.
+    The spread of the sets' own factors is the machine's change between occasions: it is added to the
+    covariance, since a prediction is about another occasion. Factors left open, as by runs of training alone,
+    stay near neutral with a wide interval: a normal prior, no narrower than what is usual.
 
-    Runs of training alone do not tell the factors apart. Factors that they leave open stay near neutral, with
-    a wide interval: a normal prior, no narrower than what is usual.
-
-    Raises:
-        InputError: they are about different kinds of hosts, or too few.
+    Raises ``InputError`` for different kinds of hosts, or too few measurements.
     """
     origins = [m.origin for m in several]
     first = origins[0]
@@ -318,23 +314,14 @@ def plot(fit: Fit, path: Path) -> None:
 
 
 def load_all(path: Path, nominal: Scenario | None, say: Callable[[str], None]) -> Sequence[CalibrationData]:
-    """The measurements in a file (see ``load``), or in the folder of a real run, which knows its network.
-
-    ``say`` is called with a line for each part of a folder that is left out. Raises ``InputError`` with the
-    kind of an unusable file or folder.
-    """
+    """Load the measurements of a file (see ``load``) or of a real run's folder (see ``load_runs``)."""
     return load_runs(path, say) if path.is_dir() else [load(path, nominal)]
 
 
 def load(path: Path, nominal: Scenario | None) -> CalibrationData:
-    """Read a file of ``paceline probe`` or ``paceline.attach``.
+    """Load a file of ``paceline probe`` or ``paceline.attach``; ``nominal``: network of an attached run.
 
-    Args:
-        path: of the file.
-        nominal: the network of an attached run; probes know theirs.
-
-    Raises:
-        InputError: the file is not usable, or the network of its run is unknown.
+    Raises ``InputError`` if the file is not usable, or the network of its run is unknown.
     """
     if other := name_other_file(path):
         raise InputError(f"{path}: is {other}")

@@ -226,16 +226,10 @@ def standard_plan(repeats: int) -> ProbePlan:
 def measure(
     ranks: RankPool, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
 ) -> Measurements:
-    """Probe a network, and measure some steps of training in it.
+    """Probe a network (None: the standard setting), and measure some steps of training in it.
 
-    Args:
-        ranks: run the probes.
-        hosts: their kind.
-        scenario: of the network; None: the standard setting.
-        repeats: measured repeats of every operation, after a first one that does not count.
-
-    Raises:
-        RunError: a run failed.
+    Every operation is measured ``repeats`` times, after a first one that does not count. ``RunError``: a
+    failed run.
     """
     scenario = scenario or parse(STANDARD)
     network = build_network(scenario.cluster.network, scenario.cluster.workers)
@@ -344,11 +338,7 @@ def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[K
 
 
 def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
-    """The measurements in the JSON ``data`` of the file ``path``.
-
-    Raises:
-        InputError: it is damaged, is of another version, or holds invalid numbers.
-    """
+    """Measurements in a file's JSON ``data``; ``InputError`` if damaged, invalid or of another version."""
     measurements = files.as_model(Measurements, data, path, MEASUREMENTS_VERSION)
     for number, duration in enumerate(measurements.durations):
         if duration.median_s == 0:  # no basis for a relative error

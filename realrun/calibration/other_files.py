@@ -1,4 +1,4 @@
-"""Recognise files of other kinds, so that the error can say what was passed by mistake."""
+"""Recognise files of other kinds, so that the error can name the mistake."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ _YAML_BYTES: Final = 1 << 20
 
 
 def name_other_file(path: Path) -> str:
-    """Kind of a file, and what to give in its place; "" if it may be measurements.
-
-    Raises:
-        InputError: it cannot be read.
+    """Kind of a file, and what to give in its place; "" if it may be measurements. ``InputError``:
+    unreadable.
     """
     text = yaml_file.read_text(path, MAX_JSON_BYTES, (".json",))
     try:

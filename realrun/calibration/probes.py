@@ -2,7 +2,7 @@
 
 A probe is an ordinary scheme. It runs unchanged on the event driver and on the cluster, so that calibration
 compares like with like: both durations contain the driver's work around an operation. Every trial begins in
-its slot, a time known to all workers beforehand, with nothing else under way.
+its slot, a time known to all workers beforehand, with nothing else in flight.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ _ROLES: Final[Mapping[Kind, tuple[_Role | None, ...]]] = {
     "barrier": (lambda worker, value: worker.barrier(),),
     "gradient": (lambda worker, value: worker.gradient(worker.start),),
 }
-"""What ranks 0, 1, ... do in a trial; the last role is that of all further ranks, too."""
+"""Roles of ranks 0, 1, ... in a trial; all further ranks have the last one."""
 
 PROBE: Final = Scheme("probe", _probe, ProbePlan, False, lambda options, workers: None)
 

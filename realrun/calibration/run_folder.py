@@ -25,12 +25,8 @@ _MAX_RUNS: Final = 3
 
 
 def load_runs(folder: Path, say: Callable[[str], None]) -> list[TrainingRun]:
-    """The first few measured runs of every scheme in a result folder of ``realrun`` or ``validate``.
-
-    ``say`` is called with a line for each scheme whose runs tell nothing, and why.
-
-    Raises:
-        InputError: it is no result folder, holds predictions alone, or no run that tells anything.
+    """Load the first few measured runs of each scheme in a result folder; ``say`` why a scheme is left out.
+    ``InputError`` without a usable run.
     """
     with reading_results(folder):
         return _load_runs(folder, say)

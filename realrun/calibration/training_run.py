@@ -64,13 +64,7 @@ _SIZE_SLACK_BYTES: Final = 64
 
 
 def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
-    """A run's calibration data; None if some worker has not done a step.
-
-    Args:
-        run: with the events of all workers.
-        job: what was run.
-        scheme: as its user wrote it.
-    """
+    """Calibration data of a run with all events; None if some worker has not done a step."""
     gradients = [e.worker for e in run.events if e.operation == "gradient"]
     steps = min(MAX_RECORDED_STEPS, min(gradients.count(worker) for worker in range(job.workers)))
     if steps == 0:
@@ -163,9 +157,8 @@ class TrainingRun:
         ]
 
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """Seconds of each exchange in a simulation with ``model``, and the range of its messages.
-
-        Raises ``InputError`` if the simulated run differs from the measured one in its exchanges.
+        """Simulate with ``model``: seconds of each exchange, and the range of its messages. ``InputError`` if
+        the exchanges differ from the measured ones.
         """
         events, measured = self._simulated(model)
         lasted = exchanges_s(events)

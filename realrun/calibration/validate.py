@@ -69,11 +69,7 @@ def with_step_limit(scenario: Scenario, steps: int | None) -> Scenario:
 
 
 def successful_run(result: Result) -> Run:
-    """The run, unless it failed or its computations did not fit into their time.
-
-    Raises:
-        RunError: it is partial, or more than 1 % of the gradients took longer than the compute model says.
-    """
+    """The run; ``RunError`` if partial, or if more than 1 % of its gradients took longer than modelled."""
     run = result.run
     if run.status == "partial":
         raise RunError(run.message)
@@ -107,21 +103,20 @@ def validate(
 ) -> Validation:
     """Simulate every scheme and seed with the profile, run each for real, compare.
 
-    All schemes are run under the first seed, then all under the next one, so that a bad minute does not hit
-    one of them alone; at the end all under the first seed again, which gives the noise floor. After a failed
-    real run there are no further ones, and the runs so far are compared.
+    All schemes run under the first seed, then all under the next one, so that a bad minute does not hit one
+    of them alone; at the end all under the first seed again, for the noise floor. The first failed real run
+    is the last.
 
     Args:
         scenario: to be predicted and measured.
         ranks: for the measurement.
-        profile: the factors for the prediction; None: the constants of the transport that carries the runs.
+        profile: the factors for the prediction; None: constants of the transport.
         steps: of every run; None: to the target.
         say: called with a line before every real run.
         tolerance_pct: see ``judge``.
 
     Raises:
-        InputError: the scenario leaves open what has to be run, or cannot be run for real; a number is out of
-            range.
+        InputError: the scenario leaves open what to run, or has no real run; a number is out of range.
         RunError: there is no real run at all.
     """
     check_options(scenario, steps, tolerance_pct)
@@ -180,7 +175,7 @@ class _Done:
     warnings: list[str] = field(default_factory=list)
 
     def measure(self, ranks: RankPool, say: Say) -> None:
-        """Predict and measure everything; raises ``RunError`` if a run fails, and keeps what there is."""
+        """Predict and measure everything; raises ``RunError`` if a run fails, and keeps the runs so far."""
         text = dump(self.scenario)
         first: list[tuple[RunRequest, Run]] = []
         for seed in seeds_of(self.scenario):
@@ -230,16 +225,9 @@ def write(
     profile: Profile | None,
     probes: measure.Measurements | None,
 ) -> None:
-    """Write a result folder with both sides' runs, their comparison, profile and probes.
+    """Write a result folder with both sides' runs, their comparison, profile and probes, if any.
 
-    Args:
-        validation: the runs, and their comparison.
-        out: the folder; ``force`` replaces a result folder that is there.
-        profile: the factors; None: the transport's constants.
-        probes: the measurements behind the factors, if any.
-
-    Raises:
-        InputError: something is there already, or cannot be written.
+    Raises ``InputError`` if ``out`` exists (``force`` replaces a result folder), or cannot be written.
     """
     scenario = validation.scenario
     added = {VALIDATION_FILE: json.dumps(validation.comparison, indent=1, allow_nan=False) + "\n"}

@@ -80,10 +80,9 @@ class Alignment(NamedTuple):
 
 
 def alignment(begin: Reading, end: Reading, zero_s: float) -> Alignment:
-    """Alignment from the readings ``begin`` and ``end`` of the worker's clock; the run started at ``zero_s``.
+    """Alignment of a worker's clock from two readings; the run started at ``zero_s``.
 
-    Clocks count as running evenly where the readings are too uncertain to show a drift: a correction would
-    change durations that the worker's own clock knows better.
+    Clocks count as even where readings are too uncertain to show a drift.
     """
     moved_s = end.offset_s - begin.offset_s
     if abs(moved_s) <= begin.error_s + end.error_s:
@@ -110,11 +109,7 @@ class RunStart:
 
 
 def start(gloo: dist.ProcessGroupGloo, control: Control) -> RunStart:
-    """Agree with the others on the start of a run: one moment, to the accuracy of their clocks.
-
-    Raises:
-        RunError: a worker did not come, or was lost.
-    """
+    """Agree on the start of a run, to the accuracy of the clocks; ``RunError``: a worker is missing."""
     facts = control.meet("ready", [boot_id(), host_name(), _store_round_trip_s(control)], TO_START_S)
     machines, names, round_trips_s = (tuple(column) for column in zip(*facts, strict=True))
     readings = _readings(gloo, control, machines, "start")
@@ -150,11 +145,7 @@ def unaligned(begun: RunStart) -> tuple[Machine, ...]:
 def end(
     gloo: dist.ProcessGroupGloo, control: Control, begun: RunStart, log: RankLog
 ) -> tuple[RankLog, tuple[Machine, ...]]:
-    """The log in worker 0's time, and each worker's machine with its clock error.
-
-    Raises:
-        RunError: a worker was lost.
-    """
+    """The log in worker 0's time, and each worker's machine with its clock error; ``RunError``: a loss."""
     if len(set(begun.machines)) == 1:
         return log, unaligned(begun)
     readings = _readings(gloo, control, begun.machines, "end")
@@ -199,7 +190,7 @@ def describe_clocks(runs: Sequence[Run]) -> str:
 def _readings(
     gloo: dist.ProcessGroupGloo, control: Control, machines: Sequence[str], when: str
 ) -> dict[str, Reading]:
-    """Readings by machine, of those that do not share worker 0's clock."""
+    """Readings by machine, without that of worker 0's clock."""
     askers = {machine: machines.index(machine) for machine in machines if machine != machines[0]}
     own = None
     try:

@@ -98,7 +98,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
         Raises:
             Stopped: another rank has failed.
-            Deadlock: nobody can go on.
+            Deadlock: no rank can continue.
             PeerLost: a rank died and the scheme needed it.
             RunError: the scheme raised or broke a rule.
         """
@@ -227,7 +227,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
             self._unexplained.add(pending)
 
     def lose(self, pending: ClusterPending, rank: int) -> None:
-        """Raise ``PeerLost`` where the operation is awaited, or here if the run cannot go on."""
+        """Raise ``PeerLost`` where the operation is awaited, or here if the run cannot continue."""
         self._rank.in_flight.discard(pending)
         error = PeerLost(rank, pending.name)
         if not (self._rank.transport.survives or isinstance(pending.operation, ops.Send | ops.Receive)):

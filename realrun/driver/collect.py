@@ -121,11 +121,7 @@ class KeptModels:
             self._here |= {ModelRef(log.rank, number): model for number, model in enumerate(log.models)}
 
     def fetch(self, wanted: Sequence[ModelRef]) -> list[torch.Tensor]:
-        """The wanted models, [d] each, fetched from their ranks where needed.
-
-        Raises:
-            PeerGone: a rank was lost meanwhile.
-        """
+        """The wanted models, [d] each, fetched from their ranks if needed; ``PeerGone``: a rank was lost."""
         numbers: dict[int, list[int]] = {}
         for model in dict.fromkeys(wanted):
             if model not in self._here and model != _START:
@@ -157,12 +153,10 @@ _START: Final = ModelRef(-1, 0)
 def hand_in(
     gloo: dist.ProcessGroupGloo, control: Control, log: RankLog, collector: int, failed: bool
 ) -> None:
-    """Give this rank's log to the collector, and then the models that it wants to score.
+    """Send this rank's log to the collector, and then the models that it wants to score.
 
-    Values travel over gloo, their sizes and the requests through the control store.
-
-    Raises:
-        RunError: the collector was lost meanwhile.
+    Values travel over gloo, sizes and requests through the control store. ``RunError``: the collector was
+    lost.
     """
     patience_s = 2 * control.size * _patience_s(failed)  # the collector takes two steps for each rank
     packed, values = encode(log)
@@ -191,11 +185,7 @@ def collect(
     gone: Collection[int],
     failure: str,
 ) -> tuple[Run, list[RankLog]]:
-    """The record of the run, from the logs of all ranks but the ``gone`` ones.
-
-    Raises:
-        RunError: a rank was lost meanwhile.
-    """
+    """Record of the run, from the logs of all ranks but the ``gone`` ones; ``RunError``: another was lost."""
     patience_s = _patience_s(bool(failure or gone))
     try:
         logs = _collect(gloo, control, job, log, gone, patience_s)
@@ -248,13 +238,9 @@ def _wanted(rank: int, request: int) -> str:
 
 
 def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure: str) -> Run:
-    """The record of a measured run, scored. A worker without a log counts with no steps and no model.
+    """Scored record of a measured run; a worker without a log counts with no steps and no model.
 
-    Args:
-        job: what was run.
-        logs: of the ranks that handed in.
-        fetch: fetches their kept models.
-        failure: why the run is partial; "" if the remaining ranks completed it.
+    ``fetch`` gets the logged ranks' kept models; ``failure``: why the run is partial, or "".
     """
     lost = set(range(job.workers)).difference(log.rank for log in logs)
     changes: list[Published[ModelRef] | WorkerLost] = [WorkerLost(rank, 0.0) for rank in sorted(lost)]

@@ -35,11 +35,7 @@ _BRIEF_S: Final = 0.05
 
 
 def compute_offset_s(rank: int, workers: int, duration_s: float, took_s: float) -> float:
-    """Delay from the start of a padded gradient to its real computation, of ``took_s`` within ``duration_s``.
-
-    Workers that share a machine and begin together would otherwise want its cores at the same moment, and
-    send their messages together, which is not what the scenario is about.
-    """
+    """Stagger the real computation (``took_s``) in a padded gradient: ranks share the machine's cores."""
     return rank / workers * max(0.0, duration_s - _ROOM * took_s)
 
 
@@ -151,7 +147,7 @@ class Computing:
     def _alone(self) -> bool:
         """Whether nothing can happen here before a gradient that begins now is computed.
 
-        A GPU's backward pass has a thread of its own, which would go on with the loop there.
+        A GPU's backward pass has a thread of its own, which would continue the loop there.
         """
         return (
             self._may_stay

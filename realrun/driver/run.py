@@ -43,22 +43,21 @@ def run_job(
 ) -> RankResult:
     """Run one job for real.
 
-    A failed run is collected too, as a partial one; after it, or after a rank's death, no other can follow in
-    this group.
+    A failed run is collected too, as a partial one; no other can follow in this group.
 
     Args:
-        group: this process and the others; there are as many as the job has workers.
+        group: of as many processes as the job has workers.
         job: alike on all ranks.
         backend: torch's name of the backend for mixes and collectives; messages always go over gloo.
-        programs: makes a rank's coroutines; absent: the job's scheme.
+        programs: makes a rank's coroutines; default: the job's scheme.
         timeout_s: time limit of any wait.
-        faults: rank -> number of its main coroutine's operation at which that process dies.
+        faults: rank -> number of the operation at which that process dies.
         progress: called with this rank's number of steps.
         warm_up: compute a gradient before the run: the first one is slow.
 
     Raises:
-        InputError: the ranks were not given the same job, or it cannot be run for real.
-        RunError: a rank did not come to the start, or the backend does not connect them.
+        InputError: the ranks have different jobs, or the job has no real run.
+        RunError: a rank is missing at the start, or the backend does not connect.
     """
     _check(group, job, backend)
     control = group.next_run()

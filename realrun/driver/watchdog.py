@@ -60,7 +60,7 @@ class Heartbeat:
     Attributes:
         time_s: its time on the run's clock.
         since_s: time at which the main coroutine last went on.
-        able: it will go on by itself (it computes or sleeps).
+        able: it will resume by itself (it computes or sleeps).
         waiting: what it waits in, in words.
         ended: the main coroutine has ended.
     """
@@ -109,11 +109,11 @@ class Watchdog:
         self._thread.join()
 
     def beat(self, own: Heartbeat) -> None:
-        """Set this rank's heartbeat, which the thread passes on; call it every ``period_s``.
+        """Set this rank's heartbeat; call it every ``period_s``.
 
         Raises:
             Stopped: another rank has failed.
-            Deadlock: nobody can go on, or somebody has fallen silent.
+            Deadlock: no rank can continue, or one has fallen silent.
             RunError: the control store is lost.
         """
         wake = own.ended and not self._own.ended
@@ -178,8 +178,7 @@ class Watchdog:
 
         Raises:
             Stopped: another rank has failed.
-            Deadlock: this rank has been blocked for too long and nobody can go on; or it has ended, and
-                somebody has fallen silent.
+            Deadlock: no rank can continue, or this one has ended and another fell silent.
         """
         self.check()
         self.dead = self._control.dead()

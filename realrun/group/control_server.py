@@ -68,10 +68,7 @@ class Channel:
         self._connection.sendall(_LENGTH.pack(len(body)) + self._code(0, body) + body)
 
     def receive(self, limit_s: float | None = None) -> bytes:
-        """Wait for a message.
-
-        Args:
-            limit_s: time limit; None: none.
+        """Wait for a message, at most ``limit_s``.
 
         Raises:
             Refused: it is too long, or its code is wrong (altered, forged or out of order).

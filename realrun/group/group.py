@@ -72,15 +72,9 @@ class Group:
         return self.lazy_groups[members]
 
     def backend(self, name: str, device: torch.device, timeout_s: float) -> Backend:
-        """The backend for mixes and collectives; all ranks call this at the same time.
+        """Connect, once, torch's backend ``name`` for mixes and collectives; a collective call.
 
-        Args:
-            name: torch's name of it, ``gloo`` or ``nccl``.
-            device: location of the values.
-            timeout_s: time limit for connecting.
-
-        Raises:
-            RunError: the backend refuses, or a rank did not come.
+        Raises ``RunError`` if the backend refuses, or a rank does not come within ``timeout_s``.
         """
         if name == "gloo":
             return Gloo(self.gloo, self.lazy_group)
@@ -105,13 +99,8 @@ class Group:
 
 
 def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
-    """Wait for the other processes and connect to each of them.
-
-    No gloo wait has a time-out of its own: the driver watches over them.
-
-    Raises:
-        InputError: the limit of open files is too low for the connections.
-        RunError: a rank did not come, or cannot be reached.
+    """Connect to all other ranks; gloo waits end by the driver's watchdog only. ``InputError``: the limit of
+    open files is too low; ``RunError``: a rank is missing or unreachable.
     """
     allow_open_files(size)
     Control(store, rank, size).meet("join", 0, timeout_s)

@@ -38,14 +38,10 @@ def software() -> str:
 
 
 def workers_of(names: Sequence[str], wanted: Mapping[str, int] | None) -> list[int]:
-    """Worker number of each process, [n].
+    """Worker number [n] of each process, in rank order, by its host's name.
 
-    Args:
-        names: host name of each process, in rank order.
-        wanted: host -> number of workers, in worker order; None: hosts as they come.
-
-    Raises:
-        InputError: a host runs more or fewer processes than it should, or is not named.
+    ``wanted``: host -> number of workers, in worker order; None: hosts as they come. Raises ``InputError`` if
+    a host runs more or fewer processes, or is not named.
     """
     ranks: dict[str, list[int]] = {}
     for rank, name in enumerate(names):

@@ -166,8 +166,7 @@ def open_job_store(
     On one machine gloo gets the loopback, unless the environment names another interface.
 
     Args:
-        environment: of this process.
-        rank, size: of this process.
+        environment, rank, size: of this process.
         timeout_s: time limit for the ranks to find each other.
         torch_store: for rank 0's address; None: it listens at MASTER_ADDR and MASTER_PORT.
         name: of this use of the processes, alike on all ranks.
@@ -219,7 +218,7 @@ def _wait_for_ranks(
 ) -> None:
     """Wait on rank 0 until all ranks are connected; on failure end the server and raise ``RunError``.
 
-    A refused rank says so in torch's store, if any: whoever writes there can end the job in other ways, too.
+    A refused rank says so in torch's store, if any: a writer there can end the job in other ways, too.
     A connection with another secret ends nothing by itself, as it may be a stranger's.
     """
     keys = [_here(entry, rank) for rank in range(1, size)]

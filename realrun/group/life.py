@@ -47,12 +47,9 @@ class SignsOfLife:
         self._thread.join()
 
     def silent(self, ranks: Iterable[int]) -> list[int]:
-        """Those of ``ranks`` silent for too long while this process looked all the time.
+        """Those of ``ranks`` silent for too long while this process watched; polls the store once per period.
 
-        Polls the store at most once per period, however often it is called.
-
-        Raises:
-            RuntimeError: the store is lost.
+        Raises ``RuntimeError`` if the store is lost.
         """
         now_s = time.monotonic()
         since_s = now_s - self._looked_s

@@ -14,11 +14,7 @@ _FILES_OF_A_WORKER: Final = 4
 
 
 def allow_open_files(workers: int) -> None:
-    """Raise the limit of open files to the needs of a run, for this process and its children.
-
-    Raises:
-        InputError: the hard limit is lower.
-    """
+    """Raise the limit of open files, also for children; ``InputError``: the hard limit is lower."""
     needed = _FILES + _FILES_OF_A_WORKER * workers
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY or allowed >= needed:

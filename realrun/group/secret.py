@@ -1,4 +1,4 @@
-"""The secret of a job: whoever knows it may take part, and steer it."""
+"""The secret of a job, which lets its holders take part and steer."""
 
 from __future__ import annotations
 
@@ -26,14 +26,10 @@ _JOB: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
     """Key of this job's control messages, alike on all of its ranks.
 
-    It is derived from ``PACELINE_SECRET`` or, with all ranks on one host, from a file private to this user.
-
-    Args:
-        environment: of this process.
-        one_host: whether all ranks are on one.
+    Derived from ``PACELINE_SECRET`` or, with all ranks on one host, from a file private to this user.
 
     Raises:
-        InputError: there are several hosts and no secret, it is too short, or the folder is not this user's.
+        InputError: several hosts and no secret, a secret too short, or another user's folder.
     """
     written = environment.get(SECRET_VARIABLE, "")
     if written:

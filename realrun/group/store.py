@@ -60,10 +60,7 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
 def read_place(environment: Mapping[str, str], how: str) -> tuple[int, int, int]:
     """Rank, number of ranks and MASTER_PORT from a launcher's environment.
 
-    ``how`` is the error's advice about starting the processes.
-
-    Raises:
-        InputError: a variable is not set, or is nonsense.
+    Raises ``InputError``, with the advice ``how``, if a variable is missing or nonsense.
     """
     if missing := [name for name in _TORCHRUN if not environment.get(name)]:
         raise InputError(f"{', '.join(missing)} not set: {how}")
@@ -86,16 +83,11 @@ def torchrun_store(
     """Open the store of the job in torchrun's environment; returns also the rank and number of ranks.
 
     Rank 0's address is in torchrun's own store; without one, as under Slurm, rank 0 listens at MASTER_PORT.
-
-    Args:
-        environment: of this process.
-        timeout_s: time limit of the store's answer.
-        how: advice in the error about starting the processes.
-        name: of this use of the processes, alike on all ranks.
+    ``how``: advice about starting the processes; ``name``: of this use of them, alike on all ranks.
 
     Raises:
         InputError: torchrun has not started this process, or the ranks share no secret.
-        RunError: they did not find each other.
+        RunError: they did not find each other within ``timeout_s``.
     """
     rank, size, port = read_place(environment, how)
     torch_store = None
@@ -127,7 +119,7 @@ class Control:
         store: shared by all ranks.
         rank, size: of this process.
         name: of the run; facts of different runs do not meet. Deaths are known to all runs.
-        life: signs of life of the ranks; absent: nobody counts as silent.
+        life: signs of life of the ranks; None: no rank counts as silent.
     """
 
     def __init__(

@@ -124,12 +124,9 @@ class LabCheck:
 
 
 def check(network: Network | None = None) -> LabCheck:
-    """Measure a lab: one way of each kind in ``network``, or a series of standard settings.
+    """Measure a lab, half a minute: one way of each kind in ``network``, or a series of standard settings.
 
-    Takes about half a minute. Measure on an idle machine: the hosts' programs share its cores.
-
-    Raises:
-        InputError: this machine cannot run a lab.
+    Use an idle machine: hosts share its cores. ``InputError``: this machine cannot run a lab.
     """
     load = os.getloadavg()[0]
     first = network or _star(_BANDWIDTHS[0], _LATENCIES_S[0])

@@ -1,7 +1,7 @@
 """Packet latencies under jitter: arithmetic on given times, with no clock and no device.
 
 A simulated message has one latency, and a message is many packets. So the packets of one *burst* share a
-factor: a packet with contents draws the host's next factor if no other such packet is in flight on its way,
+factor: a packet with contents draws the host's next factor if no other such packet is in flight there,
 and keeps the current one otherwise. Mere acknowledgements take the nominal latency. Latencies added by links
 over time apply to every packet that comes then. Nothing overtakes on the way from one host to another.
 """

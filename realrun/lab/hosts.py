@@ -68,13 +68,8 @@ def _set(wanted: Mapping[str, str]) -> None:
 def make_host(host: int, hosts: HostTuning, tcp: TcpSettings | None = None) -> Host:
     """Move this process into a new network namespace and set it up as ``host``.
 
-    Args:
-        host: its number.
-        hosts: tuned or stock.
-        tcp: of stock hosts; None: the kernel's defaults.
-
-    Raises:
-        InputError: the kernel does not allow or does not keep a setting.
+    ``tcp``: of stock hosts; None: the kernel's defaults. ``InputError``: the kernel refuses or drops a
+    setting.
     """
     kernel.unshare(kernel.CLONE_NEWNET)
     namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)

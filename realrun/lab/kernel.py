@@ -75,10 +75,9 @@ def enter_user_namespace() -> None:
 
 
 def open_tun(name: str) -> int:
-    """Make a TUN device in this network namespace; it lives as long as the file descriptor returned.
+    """Open a TUN device in this network namespace; it lives as long as the returned file descriptor.
 
-    Packets have a ``virtio_net_hdr`` of 10 bytes in front. TCP segmentation and checksums are left undone, so
-    that one packet carries up to 64 KB while TCP works with the device's MTU.
+    Packets have a ``virtio_net_hdr`` of 10 bytes, and neither segmentation nor checksums: up to 64 KB each.
     """
     tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
@@ -120,11 +119,10 @@ def mtu(device: str) -> int:
 def add_route(
     device: str, network: str, prefix: int, metrics: Mapping[str, int], congestion: str | None = None
 ) -> None:
-    """Route ``network/prefix`` to ``device``; ``metrics`` as in ``ROUTE_METRICS``.
+    """Route ``network/prefix`` to ``device``, with locked ``metrics`` of ``ROUTE_METRICS`` (for
+    ``rto_min_ms``).
 
-    The kernel heeds ``rto_min_ms`` only where it is locked, so every metric is. ``congestion`` is the
-    congestion control of connections on this route: a route's may be one that the machine does not allow as
-    the namespace's default.
+    ``congestion``: control of this route's connections, also one not allowed as the namespace's default.
     """
     pairs = {ROUTE_METRICS[name]: value for name, value in metrics.items()}
     if pairs:
@@ -208,10 +206,8 @@ def dropped_packets(device: str) -> int:
 def keep_awake(device: Path = _AWAKE_DEVICE) -> int:
     """Keep processors awake until the returned file descriptor is closed; -1 where that is not possible.
 
-    Waking up an idle processor costs tens of microseconds on hardware and up to milliseconds on a virtual
-    machine, which would be added to a lab's latencies at random, most of it where the least is going on.
-    Linux lets a process ask for less (power management quality of service). The descriptor closes with this
-    process however that ends.
+    Waking up an idle processor takes tens of microseconds on hardware and up to milliseconds on a virtual
+    machine, at random, beside a lab's latencies. By Linux's power management quality of service.
     """
     try:
         held = os.open(device, os.O_RDWR)

@@ -212,10 +212,7 @@ class Lab:
 
 
 def python_environment() -> dict[str, str]:
-    """This process's environment, in which another Python finds the project, but not the working folder.
-
-    ``python -m`` would take that folder's ``random.py`` for Python's.
-    """
+    """Environment in which another Python imports the project, and nothing from the working folder."""
     paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 

@@ -308,10 +308,7 @@ def _run_ahead() -> bool:
 def main(count: int, kind: str, namespaces: int) -> None:
     """Run the switch of ``count`` hosts.
 
-    Args:
-        count: of hosts.
-        kind: ``tuned``, ``stock`` (as the kernel is), or ``TcpSettings`` in JSON.
-        namespaces: the socket that gets them.
+    ``kind``: ``tuned``, ``stock`` or ``TcpSettings`` in JSON; ``namespaces``: the socket that gets them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # packets form no cycles, and a collection would be a pause

@@ -101,21 +101,11 @@ class RankPool(Protocol):
         """Statistics of a lab's switch since the last change of network; None without a lab."""
 
     def shape(self, network: Network) -> None:
-        """Have a lab emulate another network between runs; a no-op elsewhere.
-
-        Raises ``InputError`` if ``network`` has more hosts than the lab.
-        """
+        """Emulate another network between runs (lab only). ``InputError``: more hosts than the lab."""
 
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
-        """Do one run, on as many processes as the request has workers.
-
-        Args:
-            request: what to run.
-            progress: called with rank 0's number of steps, now and then.
-
-        Raises:
-            InputError: the request cannot be run for real.
-            RunError: it failed too early to leave a record.
+        """Execute one run; ``progress`` is called with rank 0's step count. ``InputError``: the request has
+        no real run; ``RunError``: it failed before its record.
         """
 
 
@@ -125,11 +115,7 @@ RESULT: Final = TypeAdapter(Result)
 
 
 def run_requests(scenario: Scenario) -> list[RunRequest]:
-    """One request per scheme and seed, of the length fixed in the scenario.
-
-    Raises:
-        InputError: the scenario does not fix a scheme's length.
-    """
+    """One request per scheme and seed; ``InputError`` if the scenario does not fix a scheme's length."""
     check_fixed(scenario)
     stop = scenario.stop
     for entry in scenario.schemes:

@@ -71,7 +71,7 @@ class Mailbox:
 def watch_peers(gloo: dist.ProcessGroupGloo, peers: Iterable[int], lost: Callable[[int], None]) -> None:
     """Call ``lost`` with each peer whose connection closes, from a thread per peer.
 
-    Each thread waits in a receive that nobody answers.
+    Each thread waits in a receive without a sender.
     """
 
     def watch(peer: int) -> None:

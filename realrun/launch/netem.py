@@ -1,6 +1,6 @@
 """``tc`` commands that make hosts of one site emulate a scenario's network, and commands to undo them.
 
-Every host shapes what it sends: one HTB class per link of the scenario that its messages cross, nested as the
+Each host shapes its traffic: one HTB class per link of the scenario that its messages cross, nested as the
 routes from it branch out, and below them one leaf per destination that delays packets by the route's latency
 (netem). A link whose messages all go to one host is shaped there, on arrival, behind an IFB device. That is
 exact for every link with a single sender or a single receiver. Hosts do not coordinate: a link with several
@@ -121,11 +121,7 @@ def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Scr
 
 
 def validate_addresses(text: str, workers: int) -> list[str]:
-    """Split the user's comma-separated addresses.
-
-    Raises:
-        InputError: not one IPv4 address for each worker.
-    """
+    """Split comma-separated addresses; ``InputError`` unless there is one IPv4 address for each worker."""
     addresses = [each.strip() for each in text.split(",")]
     for each in addresses:
         try:
@@ -205,7 +201,7 @@ def _undo(device: str) -> tuple[str, ...]:
 
 
 def _nested(network: Network, links: Mapping[int, Sequence[int]]) -> list[_Class]:
-    """The links of each peer as nested classes, outermost first, without those that limit nothing.
+    """The links of each peer as nested classes, outermost first, without unlimited ones.
 
     Routes of least latency from one host, or to one, form a tree: the peers behind two links are nested or
     disjoint sets. The first class is the root: all peers, unlimited.

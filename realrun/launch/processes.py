@@ -67,11 +67,7 @@ _PROCESS_BYTES: Final = 2.5e8
 
 
 def check_processes(number: int) -> None:
-    """Refuse to start more processes than fit into this machine's memory: each loads torch.
-
-    Raises:
-        KeyedError: they need more than is free; the message has both.
-    """
+    """Raise ``KeyedError`` for more processes than fit into this machine's memory: each loads torch."""
     needed, free = number * _PROCESS_BYTES, free_for_all_bytes()
     if needed > free:
         raise KeyedError(
@@ -86,12 +82,8 @@ _STORE_BYTES: Final = 2**20
 
 
 def check_room(folder: Path) -> None:
-    """Check that the store file fits into ``folder``.
-
-    torch's reader of that file waits without end for the rest of a truncated entry.
-
-    Raises:
-        InputError: the disk is full, or no file may be so long.
+    """Raise ``InputError`` unless the store file fits into ``folder``: torch waits forever on a truncated
+    one.
     """
     probe = folder / "room"
     try:

@@ -12,13 +12,13 @@ from paceline.sim.errors import InputError, RunError
 from .cells import RESULT, Result
 
 AFTER_A_FAILURE_S: Final = 15.0
-"""Time for other processes to go on after a failure, beyond the time-out of a wait."""
+"""Time for other processes to continue after a failure, beyond the time-out of a wait."""
 AFTER_A_RECORD_S: Final = 1.0
 """Time for a process to end after the record of its failed run."""
 
 
 class RunState:
-    """The state of one run; the ``planned`` ranks end on their own, and the others go on.
+    """The state of one run; the ``planned`` ranks end on their own, and the others continue.
 
     Attributes:
         waited: ranks that are not done yet.
@@ -77,11 +77,7 @@ class RunState:
             self.failed_s = time.monotonic()
 
     def failure(self, fates: str) -> Result:
-        """The record of a failed run, with one message for all that went wrong.
-
-        Raises:
-            InputError, RunError: there is no record.
-        """
+        """Record of a failed run, with one message for all failures; raises that if there is no record."""
         added = f" ({fates})" if fates else ""
         if self.result is not None:
             run = self.result.run

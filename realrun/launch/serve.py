@@ -61,9 +61,7 @@ def serve() -> NoReturn:
 def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenStore) -> int:
     """Obey orders until they end, or a run fails; returns the exit status.
 
-    Raises:
-        InputError: an order cannot be run for real.
-        RunError: the others did not come.
+    Raises ``InputError`` for an order without a real run, ``RunError`` if other ranks did not come.
     """
     group: Group | None = None
     for each in orders:
@@ -81,7 +79,7 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
 
 
 def error_answer(error: PacelineError) -> Mapping[str, Any]:
-    """The answer of a rank that cannot go on."""
+    """The answer of a rank that cannot continue."""
     return {"error": ["InputError" if isinstance(error, InputError) else "RunError", format_message(error)]}
 
 

@@ -40,7 +40,7 @@ class Backend(Protocol):
     """
 
     survives: bool
-    """Whether the remaining ranks can go on after the death of a member."""
+    """Whether the remaining ranks can continue after the death of a member."""
     carries_messages: bool
     """Whether it supports tags and any-source receives, which messages need."""
 
@@ -54,12 +54,8 @@ class Backend(Protocol):
         """Begin a barrier among ``members``."""
 
     def exchange(self, receives: Routes, make_sends: Callable[[], Routes], tag: int) -> WaitFunction:
-        """Send and receive the messages of one operation.
-
-        Args:
-            receives: posted first.
-            make_sends: called after that in this thread: a gloo sender learns of the receive meanwhile.
-            tag: separates the messages of overlapping operations.
+        """Post the receives, then make and send messages: a gloo sender learns of the receive meanwhile.
+        ``tag`` separates operations.
         """
 
     def rounds(self, run: Callable[[BatchedSendReceive], None], tag: int) -> WaitFunction:

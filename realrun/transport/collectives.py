@@ -43,12 +43,9 @@ class Collectives:
     def mix(
         self, value: Payload, sources: tuple[int, ...], destinations: tuple[int, ...], number: int
     ) -> TransferInFlight:
-        """Begin this worker's ``number``-th mix: send ``value`` to all destinations.
+        """Begin this worker's ``number``-th mix; its result: the sources' decoded values, in their order.
 
-        The result is the values of the sources, decoded, in their order.
-
-        Raises:
-            PeerGone: a connection is closed already.
+        Raises ``PeerGone`` if a connection is closed.
         """
         arriving = [(self.buffers.make_room(value), source) for source in sources]
         leaving = cache(lambda: self.buffers.prepare(value))
@@ -64,11 +61,7 @@ class Collectives:
         return TransferInFlight(wait, result)
 
     def begin(self, operation: ops.Operation[Any], members: tuple[int, ...], number: int) -> TransferInFlight:
-        """Begin the ``number``-th collective of its kind among ``members``.
-
-        Raises:
-            PeerGone: a connection is closed already.
-        """
+        """Begin the ``number``-th collective of its kind among ``members``; ``PeerGone``: no connection."""
         match operation:
             case ops.AllReduce(value=value):
                 return self._all_reduce(_addable(value), members)
@@ -127,14 +120,8 @@ class Collectives:
     ) -> TransferInFlight:
         """Begin the worker's ``number``-th all-reduce by ``hierarchical_pieces`` of the simulator.
 
-        Args:
-            value: of this worker.
-            order: the members, site by site.
-            sites: number of members in each site, or in each of its hosts.
-            number: of its kind.
-
-        Raises:
-            PeerGone: a connection is closed already.
+        ``order``: the members, site by site; ``sites``: number of members in each site, or in each of its
+        hosts. Raises ``PeerGone`` if a connection is closed.
         """
         value = _addable(value)
         own = share_in_half(value, len(order)) if isinstance(value, Encoded) else value
@@ -246,4 +233,4 @@ def _addable(value: Payload) -> Payload:
 
 
 def _do_nothing() -> None:
-    """Wait for nobody, and reply with None."""
+    """Reply None at once."""

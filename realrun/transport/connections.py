@@ -24,7 +24,7 @@ FOREVER: Final = timedelta(days=1)
 """Time-out of torch's groups. One that expired would close every connection; the driver watches instead."""
 
 PROBE_TAG: Final = 1 << 20
-"""Tag of receives that nobody answers: they show whether a connection is open."""
+"""Tag of receives without senders, which show whether a connection is open."""
 REPORT_TAG: Final = 1 << 21
 """Tag of a rank's report after a run."""
 CLOCK_TAG: Final = 1 << 22
@@ -76,13 +76,7 @@ class PeerGone(Exception):
 
 
 def connect(store: Store, name: str, rank: int, size: int) -> dist.ProcessGroupGloo:
-    """Connect to all other ranks of a new group; all of them call this at the same time.
-
-    Args:
-        store: shared by all ranks.
-        name: of the group, alike on all ranks.
-        rank, size: this rank's number and the number of ranks.
-    """
+    """Connect to all other ranks of a new group ``name``, alike on all ranks; a collective call."""
     gloo: Any = dist.ProcessGroupGloo  # torch's stubs name the options differently
     interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
     devices = [gloo.create_device(interface=interface) for interface in interfaces if interface]
@@ -120,10 +114,7 @@ def receive(gloo: dist.ProcessGroupGloo, buffer: torch.Tensor, source: int, tag:
 
 
 def finish(work: dist.Work, peer: int, patience_s: float = 0.0) -> None:
-    """Wait for a transfer, for at most ``patience_s``; 0: without limit.
-
-    Raises ``PeerGone`` if the connection was closed, or the time is over.
-    """
+    """Wait for a transfer, at most ``patience_s`` (0: no limit); ``PeerGone``: closed, or too late."""
     try:
         work.wait(timedelta(seconds=patience_s))
     except RuntimeError as error:

@@ -21,11 +21,8 @@ CPU = torch.device("cpu")
 def device_of(backend: str, rank: int) -> torch.device:
     """The device of a rank's values: with NCCL the GPU assigned by torchrun or Slurm, else the CPU.
 
-    Without LOCAL_RANK the rank counts: all processes are on this machine. Ranks beyond its GPUs share them,
-    which NCCL refuses unless it is configured otherwise.
-
-    Raises:
-        InputError: this process has no GPU, or torch was built without NCCL.
+    Without LOCAL_RANK the rank counts: all processes are on this machine, and share its GPUs, which NCCL
+    refuses unless configured otherwise. Raises ``InputError`` without a GPU, or without NCCL in torch.
     """
     if backend != "nccl":
         return CPU
@@ -67,10 +64,7 @@ class SideStream:
         self._stream = _stream(device) if device.type == "cuda" else None
 
     def run(self, call: Callable[[], _Result]) -> tuple[_Result, float]:
-        """Call, and wait until the device is through with the queued work; return the result and seconds.
-
-        The work begins after all that the driver has queued so far. A GPU's time is that between two events.
-        """
+        """Call after all work queued by the driver; return the result and seconds (GPU: between events)."""
         if self._stream is None:
             begin_s = time.monotonic()
             result = call()

@@ -40,9 +40,8 @@ class LazyGroup:
         self._turns = Turns()
 
     def take_turn(self, begin: Callable[[dist.ProcessGroupGloo], dist.Work]) -> Callable[[], dist.Work]:
-        """Take the group's next turn; the returned call begins the operation, in a helper thread.
-
-        It raises RuntimeError if a member did not come, or a connection is closed.
+        """Take the group's next turn; the returned call begins the operation in a helper thread, and raises
+        RuntimeError if a member is missing or a connection is closed.
         """
         return self._turns.take(lambda: begin(self._connect()))
 

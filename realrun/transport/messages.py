@@ -42,10 +42,7 @@ class Messages:
         )
 
     def receive(self, like: Payload, source: int, tag: str) -> TransferInFlight:
-        """Post a receive; the result is the sender (``source`` may be ``ANY``) and the decoded value.
-
-        Raises ``PeerGone`` if the connection is closed already.
-        """
+        """Post a receive from ``source`` or ``ANY``: (sender, decoded value). ``PeerGone``: no connection."""
         message = self.buffers.make_room(like)
         work = connections.receive(self._gloo, message, source, message_tag(tag))
 

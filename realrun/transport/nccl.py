@@ -120,10 +120,7 @@ class OrderedBackend(Backend):
 
 
 def _set_up_nccl() -> None:
-    """Give NCCL gloo's interface, and leave hangs to the driver's watchdog; the user's settings win.
-
-    torch's error handling would end the process before it can tell why.
-    """
+    """Use gloo's interface; leave hangs to the driver's watchdog, as torch would end the process."""
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     if "GLOO_SOCKET_IFNAME" in os.environ:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", os.environ["GLOO_SOCKET_IFNAME"])

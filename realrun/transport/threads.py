@@ -67,12 +67,7 @@ class ThreadPool:
         return len(self._polled)
 
     def next(self, limit_s: float, in_flight: Set[Any]) -> CallResult | None:
-        """The next outcome; None if there is none within ``limit_s``.
-
-        Args:
-            limit_s: 0 or more.
-            in_flight: tokens of all outcomes that matter and can still come.
-        """
+        """The next outcome of the tokens ``in_flight``; None if there is none within ``limit_s`` >= 0."""
         if not self.finished.empty():
             return self.finished.get()
         alone = in_flight <= self._polled.keys()

@@ -30,16 +30,11 @@ _FAR: Final = 8.0
 
 
 def bands(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Median and band over the repeats of one scheme, up to where half of them have ended.
+    """Median and 10 % to 90 % band over the repeats of one scheme, up to where half of them have ended.
 
-    Scores between two evaluations are interpolated. A repeat that has ended keeps its last score. The band
-    goes from the 10 % to the 90 % quantile of the repeats; of five it holds nearly all.
-
-    Args:
-        frame: columns ``seed``, ``x`` (ascending for each seed) and ``metric``.
-
-    Returns:
-        Columns ``x``, ``low``, ``median``, ``high``; empty where nothing is known.
+    Scores between evaluations are interpolated; a repeat that has ended keeps its last one. ``frame`` has
+    ``seed``, ``x`` (ascending for each seed) and ``metric``; the result ``x``, ``low``, ``median``, ``high``,
+    or is empty.
     """
     known = frame[frame[metric].notna()]
     repeats = [mine for _, mine in known.groupby("seed", sort=True)]

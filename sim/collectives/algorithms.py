@@ -40,11 +40,8 @@ _IDLE = Round((), ())
 
 @lru_cache(maxsize=64)
 def ring_all_reduce(n: int, num_bytes: int) -> Schedule:
-    """Reduce-scatter, then all-gather, around a ring of n chunks: 2 (n - 1) rounds, one after another.
-
-    No rank begins a round before its previous round is complete (stop and wait). A rank receives from the
-    next rank and sends to the previous one, as gloo does. On n equal hosts with a size divisible by n it
-    takes 2 (n - 1) (latency + num_bytes / (n bandwidth)).
+    """Stop-and-wait ring all-reduce of n chunks, received from the next rank. On n equal hosts: 2 (n - 1)
+    (latency + num_bytes / (n bandwidth)) for a size divisible by n.
     """
     return _ring(n, num_bytes, slice(0, 2))
 
@@ -53,11 +50,10 @@ def ring_all_reduce(n: int, num_bytes: int) -> Schedule:
 def gloo_ring_all_reduce(n: int, num_bytes: int) -> Schedule:
     """gloo's all-reduce: the ring over segments of chunks, two segments in flight.
 
-    The number of segments is ``num_bytes`` / 1 MiB or 2 n, whichever is more, rounded up to a multiple of n;
-    so a chunk has at least two. All segments have the same length, rounded up to whole float32 elements,
-    until the payload ends: the last one is shorter, and small payloads leave the last ranks' chunks empty.
-    In each of the two phases, receive i and send i are posted, in this order, when those up to i - 2 are
-    complete. The second phase begins when the first is complete, which takes an idle round here.
+    Segments: ``num_bytes`` / 1 MiB or 2 n, whichever is more, rounded up to a multiple of n, of whole float32
+    elements each; the last is shorter, and small payloads leave the last chunks empty. In each phase, receive
+    i and send i are posted, in this order, when those up to i - 2 are complete. An idle round separates the
+    phases.
     """
     _check(n, num_bytes)
     segments = max(-(-num_bytes // _GLOO_SEGMENT_BYTES), 2 * n)
@@ -76,7 +72,7 @@ def ring_reduce_scatter(n: int, num_bytes: int) -> Schedule:
 
 @lru_cache(maxsize=64)
 def direct_reduce_scatter(n: int, num_bytes: int) -> Schedule:
-    """Direct exchange: all chunks r go to rank r at once, for chunks that cannot be added on their way."""
+    """Direct exchange: all chunks r go to rank r at once, for chunks that cannot be summed in transit."""
     _check(n, num_bytes)
     refuse_many("an exchange of all with all", n, n * (n - 1))
     chunks = split_evenly(num_bytes, n)
@@ -211,20 +207,15 @@ def _halving_exchanges(core: int, rank: int) -> list[tuple[int, range, range]]:
 
 @lru_cache(maxsize=64)
 def binomial_broadcast(n: int, num_bytes: int, root: int) -> Schedule:
-    """A binomial tree with one send after another: after k rounds, 2^k ranks have the payload.
-
-    With ranks counted from the root, rank r sends to r + 2^i for every 2^i > r, ascending. On n equal hosts
-    it takes ceil(log2 n) (latency + num_bytes / bandwidth) if n is a power of two, and no more if it is not.
+    """Binomial tree, sends in sequence: rank r (from the root) sends to r + 2^i for each 2^i > r, ascending.
+    Takes at most ceil(log2 n) (latency + num_bytes / bandwidth) on equal hosts.
     """
     return _broadcast(n, num_bytes, root, at_once=False)
 
 
 @lru_cache(maxsize=64)
 def gloo_broadcast(n: int, num_bytes: int, root: int) -> Schedule:
-    """gloo's broadcast: the same binomial tree, but a rank posts all its sends at once.
-
-    They share its access link, so that the first child gets the payload no sooner than the last.
-    """
+    """gloo's broadcast: a binomial tree with all sends of a rank at once, which share its access link."""
     return _broadcast(n, num_bytes, root, at_once=True)
 
 

@@ -19,33 +19,25 @@ from ..seeds import Integers
 from .schedule import Round, Schedule, refuse_many, split_evenly
 
 MAX_COLUMNS: Final = 16
-"""Owners in a site of single hosts: messages grow with them, and so many fill any pipe between sites."""
+"""Most owners in a site of single hosts: messages grow with them, and this many fill any pipe."""
 
 Site = int | tuple[int, ...]
-"""The ranks of a site: how many there are, or how many in each of its hosts."""
+"""The ranks of a site: their number, or the number in each of its hosts."""
 
 Sites = tuple[Site, ...]
-"""Those of each site, in the order of the ranks."""
+"""Ranks of each site, or of its hosts, in order."""
 
 _Part = tuple[int, int]
-"""Where a part of the payload begins and ends."""
+"""Begin and end of a part of the payload."""
 
 
 def count_ranks(sites: Sites) -> int:
-    """How many ranks all sites have.
-
-    >>> count_ranks(((8, 8), (8, 8), 3))
-    35
-    """
+    """Number of ranks of all sites: ((8, 8), (8, 8), 3) has 35."""
     return sum(site if isinstance(site, int) else sum(site) for site in sites)
 
 
 def host_sizes(sites: Sites) -> tuple[int, ...]:
-    """How many ranks each host has, in the order of the ranks.
-
-    >>> host_sizes(((8, 8), 3))
-    (8, 8, 1, 1, 1)
-    """
+    """Ranks per host, in the order of the ranks: (8, 8, 1, 1, 1) of ((8, 8), 3)."""
     return tuple(gpus for site in sites for gpus in ((1,) * site if isinstance(site, int) else site))
 
 
@@ -56,7 +48,7 @@ def place_ranks(sites: Sites) -> tuple[Integers, Integers]:
 
 
 def tiers(sites: Sites) -> tuple[tuple[int, ...], ...]:
-    """The sizes of all groups from the inside out; who stands for a group is one of the members further out.
+    """Sizes of all groups from the inside out; a group is represented by one of its members further out.
 
     >>> tiers(((8, 8), (8, 8, 8)))
     ((8, 8, 8, 8, 8), (2, 3))
@@ -83,11 +75,11 @@ class PayloadPart(NamedTuple):
 
 @dataclass(frozen=True)
 class PieceRound:
-    """What one rank does at once: all its receives are posted, then all its sends.
+    """One round of a rank: all its receives are posted, then all its sends.
 
     Attributes:
         receives, sends: of parts of the payload.
-        adds: whether what comes is added to what is there; else it takes its place.
+        adds: whether received parts are added to the present ones; else they replace them.
     """
 
     receives: tuple[PayloadPart, ...]
@@ -104,14 +96,10 @@ def hierarchical_pieces(sites: Sites, length: int) -> tuple[tuple[PieceRound, ..
     the group. (2) The owners of a column in different groups are members of the groups further out, where the
     same is done with the column; the owners in different sites cut it into one part per site, send each part
     to the site's owner, who sends the sum back. (3) Owners send their column to everybody in their group.
-    Where every host is one GPU, a site has ``MAX_COLUMNS`` columns at most.
+    Where every host is one GPU, a site has ``MAX_COLUMNS`` columns at most. ``length`` is in bytes or
+    elements.
 
-    Args:
-        sites: how many of the ranks are in each site, or in each of its hosts; the ranks follow them.
-        length: of the payload, in bytes or elements.
-
-    Raises:
-        ValueError: a group is empty or length is negative.
+    Raises ``ValueError`` for an empty group or a negative length.
     """
     sizes = tiers(sites)
     if not sites or min(map(min, sizes)) < 1 or length < 0:
@@ -179,16 +167,9 @@ def _cut(part: _Part, number: int) -> list[_Part]:
 
 @lru_cache(maxsize=64)
 def hierarchical_all_reduce(sites: Sites, num_bytes: int) -> Schedule:
-    """The messages of ``hierarchical_pieces``, all of a round at once.
+    """The messages of ``hierarchical_pieces``, all of a round at once: two latencies of each tier.
 
-    It takes two latencies of each tier: inside a host, inside a site, between sites.
-
-    Args:
-        sites: as there.
-        num_bytes: of the payload.
-
-    Raises:
-        ValueError: as there.
+    Raises ``ValueError`` as that does.
     """
 
     def messages(pieces: Sequence[PayloadPart]) -> tuple[tuple[int, int], ...]:

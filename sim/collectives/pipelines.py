@@ -41,10 +41,8 @@ TREE_SEGMENT_BYTES: Final = 64 * 1024
 
 @lru_cache(maxsize=64)
 def ring(sites: Sites, num_bytes: int) -> Collective:
-    """A pipelined ring: reduce-scatter, then all-gather, of one chunk per rank.
-
-    With S bytes on n equal hosts, a latency of L and chunks that take c = S / (n bandwidth), of m pieces, it
-    takes (2 n - 3) max(c, c/m + L) + c + L: latency is hidden as long as a chunk takes longer.
+    """Pipelined ring: reduce-scatter, then all-gather, of one chunk per rank. S bytes on n equal hosts with
+    latency L, m pieces per chunk, c = S / (n bandwidth): (2 n - 3) max(c, c/m + L) + c + L.
     """
     n = count_ranks(sites)
     return _around(n, split_evenly(num_bytes, n), range(2 * (n - 1)), RING_PIECES)
@@ -89,11 +87,8 @@ def _in_turn_if_flat(collective: Collective, sites: Sites) -> Collective:
 
 @lru_cache(maxsize=64)
 def double_tree(sites: Sites, num_bytes: int) -> Collective:
-    """Half of the payload over each of two binary trees: to the root in segments, and back.
-
-    A leaf of one tree is an inner node of the other, up to one rank, so that both trees together keep all
-    links busy. Over one way a rank first sends what it has as a leaf, then what it passes up, then what it
-    passes down: in any other order the trees would wait for each other.
+    """Half of the payload over each of two binary trees, to the root in segments and back; leaves of one are
+    inner nodes of the other. Sends on a link (as a leaf, up, down) are ordered: no tree waits for the other.
     """
     n = count_ranks(sites)
     return _over_trees((_tree(n, 0), _tree(n, 1 % n)), sites, num_bytes, TREE_SEGMENTS)
@@ -321,18 +316,17 @@ def _nccl_tail(n: int, num_bytes: int) -> float:
 
 @lru_cache(maxsize=64)
 def nccl_tree(sites: Sites, num_bytes: int) -> Collective:
-    """NCCL's all-reduce over a double binary tree of hosts, in each of which the GPUs are a chain.
+    """NCCL's all-reduce over a double binary tree of hosts, each a chain of its GPUs.
 
-    The first GPU of a host talks to other hosts, in both trees; meanwhile each GPU behind it passes its
-    values to the GPU before and gets the sum back. NCCL does not know sites. A chain has the length of a
-    host's GPUs, so the payload is cut into more segments for it; NCCL's own segments are 512 KiB, whatever
-    their number.
+    The first GPU of a host talks to other hosts, in both trees; sites are unknown to NCCL. The payload is cut
+    into more segments for longer chains; NCCL's own are 512 KiB each. One card serves all children of a node,
+    where NCCL's pattern may choose other GPUs.
 
     Source:
         NVIDIA/nccl at 5067397 (2026-06): src/graph/connect.cc, ``ncclTopoPreset`` (in a node ``tree.up`` is
-        the rank before, ``tree.down`` the next) and ``connectTrees`` (``ncclGetDtree`` over nodes, "depth =
-        nRanks/nNodes - 1 + log2i(nNodes)"); src/enqueue.cc, ``stepSize``. Which GPU of a node talks to
-        children differs by NCCL's pattern; here there is one card for all of them.
+        the
+        rank before, ``tree.down`` the next) and ``connectTrees`` (``ncclGetDtree`` over nodes, "depth =
+        nRanks/nNodes - 1 + log2i(nNodes)"); src/enqueue.cc, ``stepSize``.
     """
     sizes = host_sizes(sites)
     firsts = [sum(sizes[:host]) for host in range(len(sizes))]
@@ -359,17 +353,14 @@ def nccl_broadcast(sites: Sites, num_bytes: int) -> Collective:
 def nccl_choice(sites: Sites, num_bytes: int) -> str:
     """Ring or tree, by NCCL's own estimate, which ignores the cluster's latency and bandwidth.
 
-    On one host or two NCCL reckons with the rate *inside* a host, for both algorithms. For a ring that is the
-    card's; for a tree its search raises it up to twice that, since between two hosts a tree sends the payload
-    over the card once each way where it goes twice over the links of a chain. So between two hosts of several
-    GPUs a tree is expected to be faster at every size, as measurements and maintainers confirm (issue 946 of
-    NVIDIA/nccl; issues 22 and 196 of NVIDIA/nccl-tests: 1 GB among 16 GPUs 268 ms by the ring, 134 by its own
-    choice). From three hosts on both have the card's rate. Two single GPUs take the ring, which sends half as
-    much.
+    On one or two hosts NCCL reckons with the rate *inside* a host. For a ring that is the card's; for a tree
+    between two hosts of several GPUs its search raises it up to twice that, so the tree is chosen at every
+    size (measured: issue 946 of NVIDIA/nccl; issues 22 and 196 of NVIDIA/nccl-tests, 1 GB among 16 GPUs in
+    268 ms by ring and 134 by its own choice). From three hosts on both have the card's rate. Two single GPUs
+    take the ring.
 
-    It may be wrong where links inside a host are less than twice as fast as its card (no NVLink, or a card
-    per GPU): the search then finds nothing to raise, and NCCL may take the ring for long payloads between two
-    hosts, too.
+    May be wrong where links inside a host are less than twice as fast as its card (no NVLink, or a card per
+    GPU): NCCL may then take the ring for long payloads between two hosts, too.
 
     Source: NVIDIA/nccl at 5067397: src/graph/tuning.cc, ``latencies`` of ring and tree, ``busBw`` of a tree,
     "nNodes <= 2"; src/graph/search.cc, ``ncclTopoCompute``, pass 2.

@@ -25,7 +25,7 @@ class Algorithm(NamedTuple):
     Attributes:
         name: as in scenarios and records.
         operation: ``all_reduce``; ``reduce_scatter``, ``all_gather``, or ``shares`` for both; ``scatter``, a
-            reduce-scatter of values that cannot be added on their way; ``broadcast``, from rank 0;
+            reduce-scatter of values that cannot be summed in transit; ``broadcast``, from rank 0;
             ``barrier``.
         build: from (sites, bytes in all).
         auto: transports that use it without being told: of several algorithms the one with the shortest step,
@@ -89,7 +89,7 @@ ALGORITHMS: Final = (
 
 @cache
 def algorithms(operation: str, transport: str, named: bool = False) -> Mapping[str, Algorithm]:
-    """The algorithms that a transport uses for an operation by default, or also if they are named.
+    """The algorithms that a transport uses for an operation by default or, if ``named``, can use.
 
     >>> list(algorithms("all_gather", "ideal")), list(algorithms("all_reduce", "nccl", True))
     (['ring_share', 'exchange'], ['hierarchical', 'nccl_ring', 'nccl_tree'])

@@ -63,11 +63,7 @@ def split_evenly(num_bytes: int, pieces: int) -> list[int]:
 
 
 def refuse_many(name: str, ranks: int, messages: int) -> None:
-    """Refuse a collective with too many messages, before memory is allocated for them.
-
-    Raises:
-        RunError: it has more than ``MAX_MESSAGES``, or they would not fit into the free memory.
-    """
+    """Raise ``RunError``, before allocation, for more than ``MAX_MESSAGES`` or than fit into free memory."""
     if messages <= _FEW_MESSAGES:
         return
     needed, free = float(messages * _MESSAGE_BYTES), free_bytes()

@@ -17,10 +17,8 @@ from .schedule import Schedule
 def users_all_reduce(name: str) -> Callable[[int, int], Schedule]:
     """Load the all-reduce at ``package.module:name``, a function of (workers, bytes).
 
-    Its schedules are checked: every message is received, and no ranks wait for each other in a circle.
-
-    Raises:
-        InputError: there is no such function. The all-reduce raises it where its schedule is wrong.
+    Its schedules are checked for unreceived messages and circular waits. Raises ``InputError`` if there is no
+    such function; the all-reduce raises it for a wrong schedule.
     """
     function = user_code.load_object(name)  # refuse a missing one at once
     if not callable(function):

@@ -31,11 +31,10 @@ class BatchLaw:
 
 
 def fit_batch_law(batch_sizes: Sequence[int], times_s: Sequence[float]) -> BatchLaw:
-    """Fit the law to seconds [m] above 0 at ascending batch sizes [m], m >= 1.
+    """Fit the law to positive seconds [m] at ascending batch sizes [m], m >= 1, robust to one disturbed time.
 
-    It has the least sum of relative errors, as differences of logarithms, so one disturbed time has little
-    effect. Every line through two of the measurements is tried, with every floor through one. A time neither
-    falls with the batch nor is negative.
+    Least sum of relative errors (differences of logarithms) over every line through two of the measurements,
+    with every floor through one; times neither fall with the batch nor are negative.
     """
     sizes, times = np.array(batch_sizes, dtype=np.float64), np.array(times_s)
     rising = [

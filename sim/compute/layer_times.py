@@ -40,8 +40,7 @@ class LayerTime:
 def time_layers(model: nn.Module, loss: OutputLoss, inputs: Tensor, targets: Tensor) -> tuple[LayerTime, ...]:
     """Time the layers of a model, in the order of a forward pass; leaves the last pass's gradients in it.
 
-    ``loss(outputs, targets)`` is one number; the batch is on the model's device. Raises ``InputError`` where
-    it has no trained parameters, or a layer takes no part in its output.
+    ``loss(outputs, targets)`` is one number. ``InputError``: no trained parameters, or an unused layer.
     """
     clock = _Clock(inputs.device)
     owners = _owners(model, _called(model, inputs))

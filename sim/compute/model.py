@@ -70,10 +70,7 @@ class ComputeModel:
         return min(planned, default=None)
 
     def block_s(self, worker: int, block: int) -> Floats:
-        """Durations of the gradients ``block * BLOCK ...`` of a worker, [BLOCK].
-
-        Raises ``InputError`` where they are not measured yet, or the user's function gives none.
-        """
+        """Durations [BLOCK] of gradients ``block * BLOCK ...`` of a worker; raises as ``blocks_s``."""
         durations: Floats = self.blocks_s(range(worker, worker + 1), block)[0]
         return durations
 

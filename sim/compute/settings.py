@@ -25,10 +25,8 @@ from .traces import read_durations
 
 
 def user_duration_s(path: str, seed: int, worker: int, index: int) -> float:
-    """Seconds of gradient ``index`` of ``worker`` by the function of a user at ``package.module:name``.
-
-    Its arguments are (worker, index, random), where ``random`` is a ``numpy.random.Generator`` that is the
-    same each time for the same gradient. Raises ``InputError`` where that fails, or returns no duration.
+    """Seconds of gradient ``index`` of ``worker`` by the user's function ``path(worker, index, random)``;
+    ``InputError`` if that fails or returns no duration.
     """
     random = seeds.generator(seed, worker, "own compute", index)
     arguments = {"worker": worker, "index": index, "random": random}
@@ -54,19 +52,19 @@ class Trace(Settings):
         default=None,
         description="CSV, or the JSON trace of a torch profiler; relative to the scenario's folder",
     )
-    column: str | None = Field(default=None, description="CSV: which column; absent: the only one")
+    column: str | None = Field(default=None, description="CSV: column (default: the only one)")
     event: str = Field(
-        default="ProfilerStep", description="profiler: events of this name, with any '#number' behind it"
+        default="ProfilerStep", description="profiler: name of the events; a '#number' behind it is ignored"
     )
     durations: tuple[Annotated[BoundedSeconds, Field(gt=0)], ...] = Field(
-        default=(), description="instead of a file, or what was read from it"
+        default=(), description="instead of a file: the durations"
     )
     attached: str | None = Field(
         default=None,
-        description="instead of a file: a record of `paceline.attach`, from which each worker has its own",
+        description="instead of a file: a record of `paceline.attach`, with durations for each worker",
     )
     workers: tuple[tuple[Annotated[BoundedSeconds, Field(gt=0)], ...], ...] = Field(
-        default=(), description="instead of that, or what was read from it: one list for each worker"
+        default=(), description="instead of that: a list of durations for each worker"
     )
 
     @model_validator(mode="before")
@@ -111,12 +109,12 @@ class MeasuredCompute(Settings):
     """One gradient, timed on this device; at several batch sizes, to predict it at others too."""
 
     batch_sizes: tuple[Annotated[int, Field(ge=1, le=MAX_BATCH)], ...] = Field(
-        default=(), description="where to measure, ascending; absent: at the scenario's batch size alone"
+        default=(), description="batch sizes to measure, ascending (default: the scenario's)"
     )
     times: tuple[Annotated[BoundedSeconds, Field(gt=0)], ...] = Field(
-        default=(), description="in a resolved scenario: what was measured, one for each batch size"
+        default=(), description="written by Paceline: measured time per batch size"
     )
-    device: str | None = Field(default=None, description="in a resolved scenario: on what")
+    device: str | None = Field(default=None, description="written by Paceline: measured device")
 
     @model_validator(mode="before")
     @classmethod
@@ -157,11 +155,11 @@ class Encoding(Settings):
 
     qsgd: Annotated[BytesPerSecond, Field(gt=0)] | None = Field(
         default=None,
-        description="bytes of a value, before it is encoded or after it is decoded; absent: takes no time",
+        description="rate in bytes of the plain value (default: takes no time)",
     )
     top_k: Annotated[BytesPerSecond, Field(gt=0)] | None = Field(
         default=None,
-        description="likewise; to decode, only the elements that have come count; absent: takes no time",
+        description="rate; decoding counts the received elements only (default: takes no time)",
     )
 
 
@@ -173,29 +171,31 @@ class Compute(OneOf):
     time: BoundedSeconds | None = Field(default=None, description="mean duration of one gradient")
     speed: FlopsPerSecond | None = Field(
         default=None,
-        description="instead of a time: what the operations of `workload.layer_profile` are divided by, so "
-        "the peak of a worker's device times its utilisation; with `cluster.island` the peak of one GPU",
+        description="instead of a time: divisor of the operations of `workload.layer_profile`, the peak of "
+        "a worker's device times its utilisation; with `cluster.island` the peak of one GPU",
     )
-    jitter: Jitter | None = Field(default=None, description="how it varies; absent: constant")
+    jitter: Jitter | None = Field(default=None, description="variation of that time (default: constant)")
     spread: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="with a time or measured: how much workers differ for good, as standard deviation over "
-        "mean of lognormal factors that the seed draws; absent: not at all",
+        description="permanent differences between workers: standard deviation over mean of lognormal "
+        "factors, drawn from the seed (default: none)",
     )
-    trace: Trace | None = Field(default=None, description="instead of a time: durations measured elsewhere")
+    trace: Trace | None = Field(default=None, description="instead of a time: recorded durations")
     measured: MeasuredCompute | None = Field(
         default=None,
-        description="instead of a time: measure one gradient on this device (`true`, or batch sizes); "
-        "`compute: measured` for short",
+        description="instead of a time: measure a gradient on this device (`true`, or batch sizes); in "
+        "short `compute: measured`",
     )
     model: str | None = Field(
         default=None,
         description="instead of a time: your function of (worker, index, random), as package.module:name",
     )
 
-    encoding: Encoding = Field(default=Encoding(), description="what `compression` takes beside a gradient")
+    encoding: Encoding = Field(
+        default=Encoding(), description="speed of encoding and decoding for `compression`"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -246,22 +246,22 @@ class Straggler(Settings):
     """
 
     workers: tuple[int, ...] | None = Field(
-        default=None, min_length=1, description="ranks; absent: everybody"
+        default=None, min_length=1, description="ranks (default: all workers)"
     )
     probability: float | None = Field(
         default=None, ge=0, le=1, description="chance that a computation begins a slow period"
     )
     markov: Markov | None = Field(default=None, description="slow and fast periods of random lengths")
-    at: Steps | None = Field(default=None, description="the slow period begins after so many computations")
+    at: Steps | None = Field(default=None, description="computations before the slow period")
     duration: Annotated[Steps, Field(ge=1)] = Field(
-        default=1, description="with probability or at: computations in a slow period"
+        default=1, description="with probability or at: length of a slow period, in computations"
     )
     slowdown: float | None = Field(default=None, ge=1, le=MAX_FACTOR, description="factor on the duration")
     pause: BoundedSeconds | None = Field(
-        default=None, description="added to the duration, whatever the factors"
+        default=None, description="time added to the duration, after factors"
     )
     crash: Literal[True] | None = Field(
-        default=None, description="with workers and at: they are gone from that computation on, for good"
+        default=None, description="with workers and at: the workers die at that computation"
     )
 
     @property

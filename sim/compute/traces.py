@@ -33,7 +33,7 @@ def read_durations(path: Path, column: str | None, event: str) -> list[float]:
         event: of a trace: ``ProfilerStep`` stands for ``ProfilerStep#7`` too.
 
     Raises:
-        InputError: the file cannot be read, has nothing of that name, or a duration is not above zero.
+        InputError: unreadable, nothing of that name, or a duration that is not above zero.
     """
     if path.suffix == ".json":
         seconds = _from_profiler(path, event)

@@ -44,21 +44,14 @@ _MAX_SEARCHED_BYTES: Final = 64 * 2**20
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` to a temporary name beside ``path``, then rename.
-
-    Raises:
-        InputError: that is not possible.
-    """
+    """Write ``text`` to a temporary name beside ``path``, then rename; ``InputError`` if impossible."""
     save_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
 
 def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
-    """Have ``save`` write a temporary file beside ``path``, of the same suffix, then rename.
+    """Have ``save`` write a temporary file of the same suffix, then rename it to ``path`` or a link's target.
 
-    A link stays one: its target is written.
-
-    Raises:
-        InputError: that is not possible.
+    Raises ``InputError`` if that is not possible.
     """
     target = follow_links(path)
     start, end = f".{target.stem}.", f".new{target.suffix}"
@@ -97,13 +90,7 @@ def _host() -> str:
 
 
 def remove_leftovers(folder: Path, start: str, end: str) -> None:
-    """Remove temporary files of this host's dead processes from ``folder``, as far as possible.
-
-    Args:
-        folder: it need not exist.
-        start: text before the owner's tag in the names.
-        end: regular expression for the text behind it.
-    """
+    """Remove temporary files START<owner>END (a regular expression) of this host's dead processes."""
     pattern = re.compile(f"{re.escape(start)}(.*)-([0-9]+){end}")
     with suppress(OSError):
         for entry in list(folder.iterdir()):
@@ -144,9 +131,7 @@ def _is_dead(process: int) -> bool:
 def follow_links(path: Path) -> Path:
     """Resolve ``path`` to the file or folder that a write would change.
 
-    Raises:
-        InputError: its links form a circle, its name is too long, or it leads back (``..``) out of a missing
-            folder: whoever asks whether such a path exists is told that it does not.
+    Raises ``InputError`` for circular links, too long names, and ``..`` out of a missing folder.
     """
     try:
         for number, part in enumerate(path.parts):
@@ -163,13 +148,10 @@ def follow_links(path: Path) -> Path:
 
 @contextmanager
 def claim(path: Path) -> Iterator[None]:
-    """Lock ``path`` against other processes in this block, by a locked file beside it.
+    """Lock ``path`` against other processes, by a locked file beside it that the block's end removes.
 
-    The lock ends with this process, however it ends; the file is removed at the end of the block. On a file
-    system without locks nobody is refused.
-
-    Raises:
-        InputError: another process has claimed it, or nothing can be written there.
+    The lock ends with this process; file systems without locks refuse nobody. Raises ``InputError`` if
+    another process has claimed it, or nothing can be written there.
     """
     path = follow_links(path)
     if not path.name:
@@ -234,8 +216,7 @@ def write_json(settings: Settings, path: Path) -> None:
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """Contents of a file that ``made_by`` has written.
 
-    Raises:
-        InputError: it cannot be read, is damaged, holds non-finite numbers, or is something else.
+    Raises ``InputError`` if unreadable, damaged, with non-finite numbers, or of another kind.
     """
     try:
         data = parse_json(read_text(path, MAX_JSON_BYTES, (".json",)))
@@ -247,11 +228,7 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
 
 
 def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int) -> _Model:
-    """Validate ``data`` as ``model``.
-
-    Raises:
-        InputError: it is of another version than ``version``, or does not fit the model.
-    """
+    """Validate ``data`` as ``model`` of ``version``; ``InputError`` otherwise."""
     if data["version"] != version:
         raise InputError(
             f"{path}: has version {data['version']!r}, this program reads version {version}; measure again"
@@ -260,11 +237,7 @@ def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int
 
 
 def parse_json(text: str) -> Any:
-    """Read JSON with finite numbers and bounded nesting.
-
-    Raises:
-        ValueError: it holds something else; says what, and at which line and column.
-    """
+    """Parse JSON with finite numbers and bounded nesting; ``ValueError`` names line and column."""
     value = from_json(text, allow_inf_nan=False)
     json.dumps(value, allow_nan=False)  # "1e999" parses as infinite
     return value
@@ -272,13 +245,9 @@ def parse_json(text: str) -> Any:
 
 @contextmanager
 def claim_folder(folder: Path) -> Iterator[None]:
-    """Lock a result folder against other commands in this block.
+    """Lock a result folder against other commands, and finish or undo a dead command's interrupted write.
 
-    Leftovers beside the folder of a command that died while writing are removed; if it died between taking
-    the old folder away and putting the new one in its place, the old one is restored.
-
-    Raises:
-        InputError: another command writes to it, or nothing can be written there.
+    Raises ``InputError`` if another command writes to it, or nothing can be written there.
     """
     folder = follow_links(folder)
     with claim(folder):
@@ -302,11 +271,7 @@ def remove_unfinished_writes(folder: Path) -> None:
 
 @contextmanager
 def write_folder_atomically(folder: Path) -> Iterator[Path]:
-    """Yield a new folder that takes the place of ``folder`` if the block succeeds, else vanishes.
-
-    Raises:
-        InputError: it cannot be written; the previous contents are restored.
-    """
+    """Yield a new folder that replaces ``folder`` if the block succeeds; ``InputError``: not writable."""
     folder = follow_links(folder)
     if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):  # it would stay under another name
         raise InputError(f"cannot write {folder}: it is there, and may not be removed (permission denied)")

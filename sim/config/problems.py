@@ -126,8 +126,7 @@ def format_value(value: object) -> str:
 def explain(error: ValidationError, model: type[BaseModel], data: object) -> list[Mistake]:
     """Mistakes for pydantic's errors in ``data``; errors at one key are joined by "or".
 
-    Unknown keys are compared with the fields of ``model``. Alternatives of a union, which pydantic names in
-    its paths, are no keys of ``data`` and are left out.
+    Unknown keys are compared with the fields of ``model``; alternatives of a union are no keys of ``data``.
     """
     messages: dict[KeyPath, list[str]] = {}
     for details in error.errors(include_url=False):

@@ -226,9 +226,8 @@ def read_open(
 
     Args:
         model, read: the model, which has a field ``options``, and its own validation.
-        options: model of the other keys.
         data: the mapping as written.
-        fixed: fields of ``model`` that are not written in ``data``.
+        fixed: fields of ``model`` not written in ``data``.
         info: of the validation; its context has the scenario's folder.
     """
     own = options.model_fields.keys()
@@ -265,11 +264,6 @@ def _beyond(options: Settings, at: KeyPath = ()) -> list[Mistake]:
 
 
 def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], _T], *at: str) -> _T:
-    """Read a file that a scenario names relative to its own folder, which is in ``info.context``.
-
-    Args:
-        read: called with the file's path; may raise ``InputError``.
-        at: key for errors, below the validated value.
-    """
+    """Read a file relative to the scenario's folder (``info.context``); place errors at key ``at``."""
     with place_errors(*at):
         return read(Path((info.context or {}).get("folder", ".")) / name)

@@ -12,7 +12,7 @@ from typing_extensions import Buffer, override
 
 
 class _Pipe(io.FileIO):
-    """Takes everything that is written to it, also where whoever was to read it has gone."""
+    """Take all output, also after its reader has gone."""
 
     @override
     def write(self, text: Buffer, /) -> int:

@@ -37,11 +37,7 @@ class Table:
     rows: tuple[tuple[int, tuple[str, ...]], ...]
 
     def find(self, name: str | None) -> int:
-        """Index of a column; without a name, of the only one.
-
-        Raises:
-            InputError: there is none of that name, or more than one to choose from.
-        """
+        """Index of a column; without a name, of the only one. ``InputError``: none, or several candidates."""
         if name is None:
             if len(self.names) == 1:
                 return 0
@@ -52,10 +48,8 @@ class Table:
         return self.names.index(name)
 
     def values(self, name: str | None, parse: Callable[[object], float]) -> list[float]:
-        """Values of a column of quantities, each parsed with ``parse`` (of ``paceline.sim.config.units``).
-
-        Raises:
-            InputError: as for ``find``, or a cell is no such quantity; the message has file, line and column.
+        """Values of a column of quantities, by a ``parse`` of ``paceline.sim.config.units``. ``InputError``,
+        with line and column: no such column, or a cell of another kind.
         """
         column = self.find(name)
         unit = self.units[column]
@@ -73,11 +67,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a CSV file.
-
-    Raises:
-        InputError: it cannot be read, has no rows, or a row is longer or shorter than the header.
-    """
+    """Read a CSV file; ``InputError`` if unreadable, without rows, or with rows unlike the header."""
     lines = csv.reader(read_text(path, MAX_TABLE_BYTES).splitlines(), skipinitialspace=True, strict=True)
     filled = []
     try:

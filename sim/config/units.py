@@ -72,7 +72,7 @@ _SIZES: Final = {
     **{f"{short}bit": (Fraction(factor, 8), DATA) for short, (_, factor) in _ALL_PREFIXES.items()},
     **{f"{short}flop": (Fraction(factor), _OPERATIONS) for short, (_, factor) in _FLOPS.items()},
 }
-"""Unit symbols: size in SI, and what they measure."""
+"""Unit symbols: size in SI, and quantity."""
 _NAMES: Final = {
     **{long: short for short, (long, _) in _TIMES.items()},
     **{f"{long}byte": f"{short}B" for short, (long, _) in _ALL_PREFIXES.items()},
@@ -123,7 +123,7 @@ def _unknown(unit: str, kind: str) -> str:
 
 
 def _take_apart(text: str, kind: str, hint: str) -> tuple[str, Fraction]:
-    """The number of a quantity, and what its unit is in SI."""
+    """The number of a quantity, and its unit in SI."""
     if _NOT_FINITE.fullmatch(text):
         raise InputError(f"{quote(text)} is not a finite number; {hint}")
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_LETTERS else None
@@ -165,11 +165,7 @@ def _parse(value: object, kind: str) -> float:
 
 
 def parse_seconds(value: object) -> float:
-    """Parse a time such as ``50 ms`` to seconds.
-
-    Raises:
-        InputError: the value has no unit, a unit of another kind, or is negative or not finite.
-    """
+    """Parse ``50 ms`` to seconds. ``InputError``: no unit, another kind of unit, negative or not finite."""
     return _parse(value, TIME)
 
 
@@ -203,11 +199,7 @@ def parse_bandwidth(value: object) -> float:
 
 
 def parse_speed(value: object) -> float:
-    """Parse a speed such as ``10 Tflop/s`` to floating-point operations per second, at least 1.
-
-    Raises:
-        InputError: as for ``parse_seconds``, or it is too small or too large.
-    """
+    """Parse ``10 Tflop/s`` to flop/s. ``InputError``: as ``parse_seconds``, too small or too large."""
     speed = _parse(value, SPEED)
     if not MIN_FLOPS_PER_S <= speed <= MAX_FLOPS_PER_S:
         raise InputError(f"{quote(value)} must be from 1 flop/s to {MAX_FLOPS_PER_S:g} flop/s")

@@ -103,11 +103,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_text(path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
-    """Read a file of at most ``limit`` bytes as text; hints in errors name files with ``suffixes``.
-
-    Raises:
-        InputError: it does not exist, may not be read, is too large or not UTF-8.
-    """
+    """Read a file of at most ``limit`` bytes as UTF-8; raises as ``read_bytes``."""
     content = read_bytes(path, limit, suffixes)
     path = _short_path(path)
     try:
@@ -125,10 +121,8 @@ _PART_BYTES: Final = 2**20
 def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
     """Read a regular file of at most ``limit`` bytes; refuse devices and pipes, which may never end.
 
-    Hints in errors name files with ``suffixes``.
-
-    Raises:
-        InputError: it does not exist, may not be read, is no regular file or too large.
+    Raises ``InputError``, with a hint at files with ``suffixes``, if missing, unreadable, too large or
+    irregular.
     """
     named = _short_path(path)
     try:
@@ -198,11 +192,7 @@ def parse_value(text: str, source: str) -> Document:
 
 
 def parse(text: str, source: str) -> Document:
-    """Parse one YAML document; errors call it ``source``.
-
-    Raises:
-        InputError: the text is no YAML, or holds what this module refuses.
-    """
+    """Parse one YAML document, called ``source`` in errors; ``InputError`` for what this module refuses."""
     lines: dict[KeyPath, int] = {}
     try:
         root = yaml.compose(text, Loader=_Loader)
@@ -332,8 +322,7 @@ _Dumper.add_multi_representer(object, _represent_other)
 def write(value: Any) -> str:
     """Write plain values (finite numbers, text, lists, mappings) so that ``parse`` reads the same.
 
-    Raises:
-        InputError: there is something else in it; the message is the end of a sentence.
+    Raises ``InputError`` for anything else; the message is the end of a sentence.
     """
     try:
         return yaml.dump(

@@ -125,7 +125,7 @@ class EventDriver(ClockedRunner[Pending]):
         """Run to the end.
 
         Raises:
-            Deadlock: no worker can go on and the run is not over.
+            Deadlock: no worker can continue and the run is not over.
             PeerLost: a worker died and another needed it.
             RunError: a scheme raised or broke a rule.
             TrafficMet: see ``priced``.

@@ -198,7 +198,7 @@ class Job:
         return None if rate is None else operation.elements * self.bytes_per_parameter / rate
 
     def ready_fractions(self) -> tuple[float, ...]:
-        """When each segment is ready, as a fraction of a gradient's duration.
+        """Completion of each segment, as a fraction of a gradient's duration.
 
         Without ``ready_at`` the forward pass takes one third; the backward pass the rest, in proportion to
         parameters.

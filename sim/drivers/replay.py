@@ -49,7 +49,7 @@ def replay(
     Args:
         job: of the recorded run.
         programs: the workers' coroutines, by rank, not yet started.
-        events: of the run; each worker's in the order in which it resumed.
+        events: of the run; each worker's in the order of its resumptions.
         published: called with every worker's rank and publication.
 
     Returns:
@@ -57,7 +57,7 @@ def replay(
 
     Raises:
         ShortRecordError: the record ends before a worker does.
-        RunError: the record does not fit the programs; or a scheme raised.
+        RunError: the record does not fit the programs, or a scheme raised.
     """
     run = _Replay(job, programs, events, published)
     try:

@@ -40,14 +40,10 @@ _EVEN: Final = 1e-9
 
 
 def choose(job: Job, units: Sequence[str | None]) -> dict[str, str]:
-    """Choose the algorithms of a job's collectives: purpose -> the name, or ``BY_PRICE``.
+    """Choose the algorithms of a job's collectives, on the clock alone: purpose -> name, or ``BY_PRICE``.
 
-    Args:
-        job: on the clock alone.
-        units: candidates for its ``sums_inside``, if it matters; the choice is named ``inside``.
-
-    Returns:
-        Empty where it has no such collectives, needs values, or has too long a cycle.
+    ``units``: candidates for its ``sums_inside``, if it matters; that choice is named ``inside``. Empty
+    without open collectives, if values are needed, or if the cycle is too long.
     """
     steady = replace(
         job,

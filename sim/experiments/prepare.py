@@ -64,12 +64,9 @@ def device_named(name: str) -> torch.device:
 def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     """Resolve open choices: ``gradients: auto`` by a rule, ``compute: measured`` by measuring.
 
-    Measuring uses one thread on a CPU. Its outcome stands in the result, and so do
-    ``evaluate.keep`` and the all-reduce of ``auto``, so that nothing else of a run depends on
-    the machine.
-
-    Raises:
-        InputError: gradients are to be batched, and cannot be.
+    The results, ``evaluate.keep`` and the all-reduce of ``auto`` are recorded, so that nothing else depends
+    on the machine. A CPU is measured with one thread. Raises ``InputError`` if gradients cannot be batched as
+    asked.
     """
     check_memory(scenario)
     _check_changes(scenario)
@@ -179,12 +176,9 @@ def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:
 
 
 def resolved_in(text: str, requested: Scenario) -> Scenario | None:
-    """Apply the choices in the text of a resolved scenario to ``requested``.
+    """Apply the choices in the text of a resolved scenario to ``requested``; None for another scenario.
 
     Nothing else is taken: the text stands in a result folder, which may be a stranger's and supplies no code.
-
-    Returns:
-        ``requested``, resolved; None where the text is of another scenario.
     """
     try:
         document = yaml_file.parse(text, "scenario").value
@@ -205,11 +199,7 @@ def resolved_in(text: str, requested: Scenario) -> Scenario | None:
 
 
 def read_resolved(text: str, requested: Scenario) -> Scenario:
-    """``resolved_in`` of a text that was written for ``requested``.
-
-    Raises:
-        InputError: with all that it names written out, the scenario is too long to be read again.
-    """
+    """``resolved_in`` of a text written for ``requested``; ``InputError`` if, written out, it is too long."""
     resolved = resolved_in(text, requested)
     if resolved is None:
         yaml_file.parse(text, "the scenario, with the files that it names")

@@ -47,9 +47,8 @@ class Replayed:
 def verify_replay(folder: Path) -> Iterator[Replayed]:
     """Replay all runs of a result folder, one by one.
 
-    Raises:
-        InputError: the folder has no events, or nothing was trained.
-        RunError: a record is not whole, or does not fit the scenario.
+    Raises ``InputError`` without events or training, ``RunError`` for a record that is partial or does not
+    fit.
     """
     results = read_results(folder)
     with reading_results(folder):
@@ -116,7 +115,7 @@ def _workers_of(run: Run, expected: int) -> int:
 
 
 def _why_short(run: Run, validated: bool) -> str:
-    """Why a record ends before the workers do, and what can be replayed; "" if unknown."""
+    """Reason for a record's early end, and the replayable part; "" if unknown."""
     if not run.reached_target:
         return ""
     if validated:

@@ -86,7 +86,7 @@ class MeasuredRange(Settings):
 
 
 class Profile(Settings):
-    """The factors, and what they are good for."""
+    """Fitted factors, and their range of validity."""
 
     version: int
     made: str = Field(description="when the last of the measurements was made")
@@ -201,11 +201,7 @@ class MessageRange:
 
 
 def load(path: Path) -> Profile:
-    """Read a profile.
-
-    Raises:
-        InputError: it cannot be read, is damaged, or is of another version.
-    """
+    """Read a profile; ``InputError`` if unreadable, damaged or of another version."""
     document = yaml_file.parse(yaml_file.read_text(path), str(path))
     data = document.value
     if not isinstance(data, dict) or "version" not in data:

@@ -33,17 +33,17 @@ _SITE_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
 class GpuHost(Settings):
-    """What every host is: GPUs, each of which is a worker, that share its network card."""
+    """Hosts of several GPUs, each a worker, that share the host's network card."""
 
-    gpus: Count = Field(default=1, description="in each host; consecutive workers")
+    gpus: Count = Field(default=1, description="GPUs per host; consecutive workers")
     latency: BoundedSeconds = Field(default=0.0, description="one-way latency between two GPUs of a host")
     bandwidth: Rate | None = Field(
         default=None,
-        description="each GPU's link to the others of its host, full duplex; what leaves the host does not "
-        "cross it; absent: unlimited",
+        description="full-duplex link of each GPU to others of its host; other traffic does not cross it "
+        "(default: unlimited)",
     )
     memory: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
-        default=None, description="of each of its GPUs; absent: `cluster.memory`"
+        default=None, description="memory of each GPU (default: `cluster.memory`)"
     )
 
 
@@ -54,67 +54,64 @@ class NetworkSettings(Settings):
         default=None, description="flat form: one-way latency between any two hosts"
     )
     bandwidth: Rate | None = Field(
-        default=None, description="flat form: each host's access link, full duplex; absent: unlimited"
+        default=None, description="flat form: each host's access link, full duplex (default: unlimited)"
     )
     upload: Rate | None = Field(
         default=None,
-        description="flat form: each host's way out, where it differs from its way in, which is `bandwidth`",
+        description="flat form: outgoing bandwidth of each host, if not `bandwidth`",
     )
     sites: dict[str, Count] | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_SITES,
-        description="sites form: workers of each site; ranks are given out in this order",
+        description="sites form: workers of each site, in the order of ranks",
     )
-    within: Within | None = Field(default=None, description="sites form: the network inside every site")
+    within: Within | None = Field(default=None, description="sites form: network inside every site")
     between: Between | None = Field(
-        default=None, description="sites form: the network between sites; needed for two or more"
+        default=None, description="sites form: network between sites; required for two or more"
     )
     uplink: dict[str, Rate] = Field(
-        default={}, description="sites form: per site, what all that leaves it shares, and all that enters it"
+        default={}, description="sites form: shared access link of a site, each way"
     )
     host: GpuHost | None = Field(
         default=None,
-        description="what every host is: several GPUs, each a worker, with links of their own inside; its "
-        "network card, which is the access link of `bandwidth`, or what joins it in a graph, is shared by "
-        "them; absent: one worker",
+        description="hosts with several GPUs, each a worker; they share the host's network card, its access "
+        "link of `bandwidth` or of a graph (default: one worker per host)",
     )
-    graph: Graph | None = Field(
-        default=None, description="graph form: hosts, switches and links; or the name of a file"
-    )
+    graph: Graph | None = Field(default=None, description="graph form: hosts, switches and links, or a file")
     model: str | None = Field(
         default=None,
-        description="your function of the number of workers, as package.module:name; it returns a Network",
+        description="your function package.module:name of the number of workers, which returns a Network",
     )
     jitter: Jitter | None = Field(
-        default=None, description="how a message's latency varies around its route's; absent: not at all"
+        default=None, description="variation of a message's latency around its route's (default: none)"
     )
     variation: tuple[Variation, ...] = Field(
-        default=(), description="links that change as time goes on; needs sharing: max_min or rtt"
+        default=(), description="links that vary in time; needs sharing: max_min or rtt"
     )
     sharing: Literal["max_min", "rtt", "none"] = Field(
         default="max_min",
-        description="how transfers share a link: max-min fairly, the same weighted by one over the round "
-        "trip (as TCP does where losses hold it back), or as if each were alone",
+        description="sharing of a link by transfers: max_min fair; rtt, weighted by one over the round trip "
+        "(as TCP limited by losses); none, as if each were alone",
     )
     transport: TransportName | None = Field(
         default="ideal",
-        description="what carries the bytes: `ideal` (collectives limited by data dependence, latency and "
-        "bandwidth alone), gloo, or nccl (messages of one worker to another then go over gloo); absent where "
-        "there is a profile: the profile's; null: as in result folders that name none",
+        description="transport: `ideal` (collectives limited by data dependence, latency and bandwidth "
+        "alone), gloo, or nccl (point-to-point messages over gloo). Default with a profile: the profile's; "
+        "null: as in result folders that name none",
     )
     hosts: HostTuning = Field(
         default="tuned",
-        description="TCP of the hosts: tuned (no slow start, windows that limit nothing) or stock (Linux as "
-        "it comes, in a simulation and in the lab); absent where there is `tcp`: stock",
+        description="TCP of the hosts, simulated and in the lab: tuned (no slow start, unlimited windows) "
+        "or stock (Linux's defaults; default with `tcp`)",
     )
     tcp: TcpSettings | None = Field(
-        default=None, description="of stock hosts, where something differs from Linux's defaults"
+        default=None, description="settings of stock hosts other than Linux's defaults"
     )
     queue: QueueName = Field(
         default="fair",
-        description="how links serve what waits, simulated and in the lab: per connection, as `sharing` "
-        "says, or first in, first out",
+        description="queue discipline of links, simulated and in the lab: fair (by `sharing`) or fifo "
+        "(first in, first out)",
     )
     overhead: BoundedSeconds = Field(
         default=0.0, description="software overhead of one transfer, beside the transport's own"
@@ -123,7 +120,7 @@ class NetworkSettings(Settings):
         default=0.0,
         ge=0,
         le=1000,
-        description="cost of a rendezvous, as a factor on the route's latency; gloo has 1",
+        description="cost of a rendezvous in latencies of the route; gloo: 1",
     )
 
     @model_validator(mode="before")

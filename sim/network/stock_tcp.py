@@ -44,22 +44,22 @@ class TcpSettings(Settings):
     )
     slow_start_after_idle: bool = Field(
         default=True,
-        description="net.ipv4.tcp_slow_start_after_idle: the window shrinks while nothing is sent",
+        description="net.ipv4.tcp_slow_start_after_idle: idle windows shrink",
     )
     send_buffer: Annotated[Bytes, Field(ge=4096, le=MAX_BUFFER_BYTES)] = Field(
         default=SEND_BUFFER_BYTES, description="the largest of net.ipv4.tcp_wmem"
     )
     receive_buffer: Annotated[Bytes, Field(ge=4096, le=MAX_BUFFER_BYTES)] = Field(
         default=RECEIVE_BUFFER_BYTES,
-        description="the largest of net.ipv4.tcp_rmem; 66 % of it are the window",
+        description="the largest of net.ipv4.tcp_rmem; its window is 66 %",
     )
     loss: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="share of packets lost at random, which bounds the window; not in the lab"
+        default=0.0, description="share of packets lost at random, which limits the window; not in the lab"
     )
     connections: Annotated[int, Field(ge=1, le=1024)] = Field(
         default=1,
-        description="over which one host sends to another, a message evenly spread (NCCL's sockets); "
-        "1 in the lab",
+        description="parallel connections between two hosts, each with an equal part of a message (NCCL's "
+        "sockets); 1 in the lab",
     )
 
     @property

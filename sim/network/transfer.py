@@ -30,9 +30,9 @@ class TransferModel:
         copy_s_per_byte: of handing bytes to the socket.
         device_copy_s_per_byte: of copying a point-to-point message from one device and to another.
         plain_patterns: mixes and collectives do not go the way of messages, but as if nothing above were set,
-            with ``pattern_overhead_s`` in the place of ``overhead_s``.
+            with ``pattern_overhead_s`` for ``overhead_s``.
         launch_s: from joining a collective whose receives are posted ahead until its blocks can leave.
-        resume_s: from the end of an exchange until the coroutine goes on.
+        resume_s: from the end of an exchange until the coroutine resumes.
         late_s: from the end of a computation until the coroutine's next operation.
         wake_up_delays_s: instead of ``late_s``, values in the order of their measurement: a worker
             goes through them from one drawn at random on, and begins its run that late too.

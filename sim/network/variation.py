@@ -2,7 +2,7 @@
 
 A latency is that of the route, times a random factor where there is jitter, plus the links' tables
 at that moment. A bandwidth is piecewise constant, from a table, from random slow periods or from outages, in
-which it is 0: messages on the link then stay there and go on when it is back, as if nothing had been lost.
+which it is 0: messages on the link then stay there and continue afterwards, without loss.
 """
 
 from __future__ import annotations
@@ -68,10 +68,7 @@ def _rate_of(variation: Variation) -> float:
 
 
 def bandwidth_changes(links: Sequence[Link], seed: int) -> LinkChanges:
-    """Bandwidths of all varying links, in bytes per second.
-
-    Each link has its own random numbers of the run's ``seed``, so its periods depend on nothing else.
-    """
+    """Bandwidths of varying links [bytes/s], each with its own random numbers of the run's ``seed``."""
     varying = ((index, link) for index, link in enumerate(links) if link.variation is not None)
     return LinkChanges({index: _steps(link, index, seed) for index, link in varying})
 

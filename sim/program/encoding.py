@@ -39,8 +39,8 @@ class Qsgd(Settings):
     is min(m / s^2, sqrt(m) / s) r^2 at most (their lemma 3.1).
     """
 
-    bits: int = Field(default=8, ge=2, le=8, description="of an element on the wire, its sign among them")
-    bucket: int = Field(default=512, ge=1, description="elements that share a norm, of 32 bits")
+    bits: int = Field(default=8, ge=2, le=8, description="bits per element on the wire, with the sign")
+    bucket: int = Field(default=512, ge=1, description="elements per norm of 32 bits")
 
     @property
     def levels(self) -> int:
@@ -63,7 +63,7 @@ class TopK(Settings):
     gather the messages of all, so that bytes grow with the number of workers.
     """
 
-    share: float = Field(gt=0, le=1, description="of the elements that is sent, rounded up to whole elements")
+    share: float = Field(gt=0, le=1, description="share of elements to send, rounded up")
 
     def count(self, elements: int) -> int:
         """Number of elements sent out of ``elements``."""
@@ -84,7 +84,7 @@ class Compression(OneOf):
     fp16: bool = Field(default=False, description="rounding to half precision, 65,504 at most")
     top_k: TopK | None = Field(
         default=None,
-        description="the largest elements alone; what is left goes with the next value (error feedback)",
+        description="largest elements alone; the rest is added to the next value (error feedback)",
     )
 
     @property
@@ -164,19 +164,13 @@ def encode(
 
 
 def append_numbers(value: Tensor, numbers: Tensor) -> Encoded:
-    """``value`` [..., m] with ``numbers`` [..., k] behind it, [..., m + k], which cost their own bytes.
-
-    A model may stand for a larger one, such numbers never do.
-    """
+    """``value`` [..., m] with ``numbers`` [..., k] behind it, at their own bytes even in a scaled model."""
     length = value.shape[-1] + numbers.shape[-1]
     return Encoded(None, (value, numbers), length, value.dtype, length)
 
 
 def as_shard(value: Tensor, whole: int, shards: int) -> Encoded:
-    """``value`` [..., m] as one of ``shards`` of a value [..., whole], each with an equal part of its bytes.
-
-    A few zeros at the end, the padding of a small model's shards, stand for nothing.
-    """
+    """``value`` [..., m] as one of ``shards`` equal byte shares of a value [..., whole]; padding is free."""
     return Encoded(None, (value,), value.shape[-1], value.dtype, whole, shards)
 
 
@@ -222,20 +216,13 @@ def message_bytes(value: Payload, element_bytes: float) -> int:
 
 
 def share_on_the_wire(codec: Codec) -> float:
-    """Bytes of an encoded value over those of the same value in single precision, as its length grows.
-
-    >>> share_on_the_wire("bf16")
-    0.5
-    """
+    """Bytes of a long encoded value over those in single precision: 0.5 of ``bf16``."""
     elements = 2**24
     return _encoded_bytes(codec, elements) / (4 * elements)
 
 
 def shard_bytes(shard: Payload, length: int, members: int, element_bytes: float) -> int:
-    """Bytes of a ``shard`` of a value [length] on the wire, one of ``members``; see ``message_bytes``.
-
-    All shards have the same bytes; the last one may have zeros at its end.
-    """
+    """Bytes of one of ``members`` equal shards of a value [length] on the wire; see ``message_bytes``."""
     if isinstance(shard, Encoded):
         return message_bytes(shard, element_bytes)
     return shard_length(_elements(length, shard.dtype, element_bytes), members) * shard.itemsize

@@ -33,10 +33,7 @@ def fault(groups: Groups, workers: int) -> str:
 
 @lru_cache(maxsize=256)
 def partition(groups: Groups | None, workers: int) -> Groups:
-    """The groups with their ranks ascending; None is one group of all.
-
-    Raises ``SchemeError`` where a worker is in no group or in several, or does not exist.
-    """
+    """The groups with their ranks ascending; None is one group of all. ``SchemeError``: no partition."""
     if groups is None:
         return (tuple(range(workers)),)
     problem = fault(groups, workers)

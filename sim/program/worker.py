@@ -121,16 +121,14 @@ class Worker:
         return seeds.integer(self.seed, self.rank, purpose, index, bound)
 
     def uniform(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
-        """Draw uniform numbers on [0, 1): draw ``index`` of this worker's stream ``purpose``.
-
-        Shape [*shape] of the model's type; [n, *shape] when vectorised: row i has worker i's numbers.
+        """Draw ``index`` of this worker's stream ``purpose``: uniform on [0, 1), [*shape] of the model's
+        type; vectorised [n, *shape], row i with worker i's numbers.
         """
         return self._draw(seeds.uniform_array, purpose, index, shape)
 
     def normal(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
-        """Draw standard normal numbers: draw ``index`` of this worker's stream ``purpose``.
-
-        Shape [*shape] of the model's type; [n, *shape] when vectorised: row i has worker i's numbers.
+        """Draw ``index`` of this worker's stream ``purpose``: standard normal, [*shape] of the model's type;
+        vectorised [n, *shape], row i with worker i's numbers.
         """
         return self._draw(seeds.normal_array, purpose, index, shape)
 
@@ -186,12 +184,9 @@ class Worker:
         Args:
             step: 0, 1, 2, ...
             value: the model [..., d].
-            leader: the model that stands for all workers, where the scheme has one; otherwise it is that of
-                the worker with the lowest training loss.
-            averaged: the average over all workers of this step, where there was one: equal on all of them,
-                and a possible end product. ``evaluate.on: averaged`` scores it.
-            **notes: numbers about this step: their mean and maximum over all workers since the last
-                evaluation are among its metrics.
+            leader: the scheme's model for all workers; default: that with the lowest training loss.
+            averaged: the average over all workers of this step, alike on all: ``evaluate.on: averaged``.
+            **notes: numbers, reported as mean and maximum over workers since the last evaluation.
         """
         await ops.Publish(step, value, leader, averaged, notes)
 
@@ -200,10 +195,8 @@ class Worker:
         return await ops.Gradient(point)
 
     async def forward(self, start: int, stop: int) -> None:
-        """Run the forward pass of the layers with parameters in [start, stop) ahead of the next gradient.
-
-        That gradient is shorter by as much. So a step can begin while later layers' parameters are still in
-        transit. A layer's forward pass can be done once before each gradient.
+        """Run the forward pass of the layers with parameters in [start, stop) ahead of the next gradient,
+        which is shorter by as much. Once per layer and gradient: later parameters may still be in transit.
         """
         await ops.Forward(start, stop)
 

@@ -290,12 +290,8 @@ def compare(
 ) -> Comparison:
     """Compare predictions with measurements of equal label and seed.
 
-    Args:
-        scenario_name: goes into the summaries behind the decision.
-        warnings: copied.
-        asynchronous: labels of the schemes whose models depend on the order of arrival.
-        same_gradients: see ``Pair``.
-        trajectories: already known ones.
+    ``asynchronous``: labels of schemes whose models depend on the order of arrival; ``same_gradients``: see
+    ``Pair``; ``trajectories``: known ones.
     """
     known = {(each["label"], each["seed"]): each for each in trajectories}
     real = {(run.label, run.seed): run for run in measured}

@@ -43,7 +43,7 @@ PROBES_FILE: Final = "probes.json"
 REPORT_FILE: Final = "report.html"
 """The page of a validation, in its folder."""
 PARTS_FOLDER: Final = "parts"
-"""Holds a result folder for each run of a command that is under way or was interrupted."""
+"""Holds a result folder for each run of a running or interrupted command."""
 INDEX_FILE: Final = "index.json"
 """In the folder of parts: their identity."""
 RUN_PART: Final = "run"
@@ -147,12 +147,9 @@ def check_free(folder: Path, force: bool = False) -> None:
 
 
 def check_replaceable(folder: Path, force: bool, is_ours: Callable[[str], bool], foreign: str) -> None:
-    """Refuse to write to a folder that is taken: not empty, unless ``force`` and all its names are ours.
+    """Raise ``InputError`` for a taken folder: not empty, unless ``force`` and all its names are ours.
 
     ``foreign``: how to call anything else.
-
-    Raises:
-        InputError: it is taken, or a file, or cannot be looked into.
     """
     try:
         if not folder.exists():
@@ -176,7 +173,7 @@ def _is_figures(path: Path) -> bool:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether ``folder`` keeps complete runs of a command that is under way or was interrupted."""
+    """Whether ``folder`` keeps complete runs of a running or interrupted command."""
     return (folder / PARTS_FOLDER / INDEX_FILE).is_file()
 
 
@@ -186,10 +183,9 @@ def lacks_page(folder: Path) -> bool:
 
 
 def read_results(folder: Path) -> Results:
-    """Read a result folder; of an unfinished one, the complete runs.
+    """Read a result folder, or the complete runs of an unfinished one.
 
-    Raises:
-        InputError: it is missing, no result folder, damaged, or written by another version.
+    Raises ``InputError`` if it is missing, no result folder, damaged, or of another version.
     """
     results = _read_results(folder)
     try:
@@ -265,11 +261,7 @@ def _read_files(folder: Path) -> Results:
 
 
 def read_validation(folder: Path) -> Comparison | None:
-    """The comparison that ``paceline validate`` has left in a folder; None if there is none.
-
-    Raises:
-        InputError: it cannot be read, or is damaged.
-    """
+    """The comparison of ``paceline validate`` in a folder, or None; ``InputError``: unreadable or damaged."""
     path = folder / VALIDATION_FILE
     if not os.path.lexists(path):
         return None
@@ -281,11 +273,7 @@ def read_validation(folder: Path) -> Comparison | None:
 
 
 def read_part(folder: Path) -> tuple[Run, Results]:
-    """Read the result folder of one complete run.
-
-    Raises:
-        InputError: it is damaged, or something else.
-    """
+    """Read the result folder of one complete run; ``InputError`` if damaged, or something else."""
     results = _read_results(folder)
     runs = runs_of(results)
     if len(runs) != 1:

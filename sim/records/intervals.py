@@ -62,19 +62,14 @@ def of_median(values: Sequence[float]) -> Interval:
 
 
 def of_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Interval:
-    """Median ratio over the shared seeds, with its interval.
-
-    Values by seed are not negative, perhaps infinite; where both are, neither is ahead and the ratio is 1.
-    """
+    """Median ratio over shared seeds, with its interval; values are not negative, and inf / inf is 1."""
     ratios = paired_ratios(above, below)
     return _interval(ratios, ratios=True) if ratios else UNKNOWN
 
 
 def of_runs(values: Sequence[float], level: float = 1.0) -> list[float]:
-    """Lower and upper end of a range that holds another such run, in at most this share of cases.
-
-    Of n runs, the one in place k is above another one with probability k / (n + 1); level 1 is their range,
-    which holds another one in (n - 1) / (n + 1) of cases.
+    """Range that holds another such run in at most ``level`` of cases; level 1, of n runs: (n - 1) / (n + 1).
+    Run k of n, in order, is above another one with probability k / (n + 1).
     """
     ends = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], method="weibull")
     return [float(end) for end in ends]

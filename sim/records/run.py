@@ -23,7 +23,7 @@ that the scheme itself publishes.
 """
 
 ANY_SOURCE: Final = "receive_any"
-"""In ``Run.exchanges`` beside ``receive``: a worker received from the first sender, whoever that was."""
+"""In ``Run.exchanges`` beside ``receive``: a worker received from the first sender to arrive."""
 
 HALF_SUM: Final = "sum_in_16_bits"
 """In ``Run.exchanges`` beside ``all_reduce``: values were added up in 16 bits."""
@@ -301,10 +301,8 @@ _EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive", UNTIMED_ENCODING}
 
 
 def exact_exchanges(exchanges: Collection[str] | None) -> bool:
-    """Whether ``Run.exchanges`` are recorded and imply models equal to the bit.
-
-    >>> exact_exchanges(("mix", "send")), exact_exchanges(("all_reduce", "mix")), exact_exchanges(None)
-    (True, False, False)
+    """Whether recorded ``Run.exchanges`` imply equal models to the bit (``mix``, ``send``; no
+    ``all_reduce``).
     """
     return exchanges is not None and _EXACT_EXCHANGES.issuperset(exchanges)
 

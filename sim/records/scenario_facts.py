@@ -59,11 +59,7 @@ class ScenarioFacts(NamedTuple):
 
 
 def read_facts(scenario_yaml: str) -> ScenarioFacts:
-    """Read the facts of a resolved scenario's text.
-
-    Raises:
-        InputError: it is no YAML.
-    """
+    """Read the facts of a resolved scenario's text; ``InputError``: it is no YAML."""
     document = yaml_file.parse(scenario_yaml, "scenario").value
     return ScenarioFacts(
         _read(_target, document),

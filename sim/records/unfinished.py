@@ -1,4 +1,4 @@
-"""Complete runs of a command under way, kept one by one so that it can resume after any death.
+"""Complete runs of a running command, kept one by one so that it can resume after any death.
 
 The result folder of an unfinished command holds ``parts/``: ``index.json``, which identifies the command, and
 a result folder for each complete run, written whole or not at all, with its checksums. When all runs are
@@ -91,11 +91,7 @@ class Parts:
         return run if run is not None and (run.label, run.seed) == (label, seed) else None
 
     def keep(self, kind: PartKind, number: int, run: Run) -> None:
-        """Keep a complete run; one that failed is made again.
-
-        Raises:
-            InputError: it cannot be written, or something else has taken the place of the folder.
-        """
+        """Keep a complete run, in place of a failed one; ``InputError`` as for ``check_not_replaced``."""
         if self.folder is not None and self.index is not None and run.status != "partial":
             if not self.stands:
                 self.check_not_replaced()
@@ -122,13 +118,7 @@ class Parts:
             return False
 
     def check_not_replaced(self) -> None:
-        """Refuse to write where something else has taken the place of the folder.
-
-        Call it before results take its place, too.
-
-        Raises:
-            InputError: something else is there, which they would replace.
-        """
+        """Raise ``InputError`` if something else took the folder's place; call it before results do."""
         if self.folder is None or self.stands:
             return
         out = self.folder.parent

@@ -64,7 +64,7 @@ _RUN_SPREAD: Final = math.log(BEYOND_CHANCE) / _LEVEL_Z / math.sqrt(2)
 
 
 def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:
-    """Label of the first scheme, None where nobody arrives.
+    """Label of the first scheme, None where none arrives.
 
     Args:
         times: label -> seed -> time to target, infinite where it was not reached. Two schemes that share no
@@ -86,10 +86,10 @@ def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:
 
 
 def chance_to_win(wins: float, races: int) -> float:
-    """Estimate a scheme's chance to be first on one more seed: Jeffreys' (wins + 1/2) / (races + 1).
+    """Chance to be first on one more seed, by Jeffreys' estimate: (wins + 1/2) / (races + 1), never 0 or 1.
 
-    It is never 0 or 1: few races give no certainty. A tie counts as a part of a win. Each scheme is set
-    against all others together, so that the chances of two add up to 1, and those of more to more than 1.
+    A tie is a part of a win. Chances of more than two schemes add up to more than 1: each is against all
+    others.
 
     Source:
         Brown, Cai and DasGupta, Interval estimation for a binomial proportion, Statistical Science 16 (2001).
@@ -128,8 +128,8 @@ class Verdict(TypedDict):
     Attributes:
         text: one sentence without a full stop, shown everywhere.
         settled: the interval supports the order.
-        first: the label with the best paired ratio; None if nobody arrives.
-        second: the label to compare with: the next in the ranking, or the next of those that cannot be told
+        first: the label with the best paired ratio; None if none arrives.
+        second: the label to compare with: the next in the ranking, or the next one that cannot be told
             from the first; None where it is alone.
         factor: the median paired ratio of the second to the first; None where most ratios are infinite.
         interval: lower and upper end of the factor's 95 % interval, None for an end that is infinite; None

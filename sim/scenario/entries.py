@@ -34,30 +34,30 @@ from ..workloads.sampler import SamplerSettings
 
 
 class WorkloadEntry(Settings):
-    """What is trained. A task's own options stand beside these keys."""
+    """The training task; its own options stand beside these keys."""
 
-    task: str = Field(description="what to train")
+    task: str = Field(description="name of the task, or package.module:build")
     options: Settings = Field(description="the task's own options")
-    batch_size: int = Field(ge=1, le=MAX_BATCH, description="examples in a worker's batch")
-    partition: Partition = Field(default=Partition(), description="how the examples are spread")
+    batch_size: int = Field(ge=1, le=MAX_BATCH, description="examples per worker's batch")
+    partition: Partition = Field(default=Partition(), description="distribution of examples over workers")
     sampler: SamplerSettings | None = Field(
         default=None,
-        description="which examples are drawn how often; absent: each as often as the others, in epochs",
+        description="importance sampling (default: epochs, every example equally often)",
     )
-    optimizer: OptimizerSettings = Field(description="update rule of every scheme that has none of its own")
+    optimizer: OptimizerSettings = Field(description="update rule of schemes without their own")
     payload: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
         default=None,
-        description="bytes that one model stands for on the wire; absent: 4 B for a parameter of "
-        "`layer_profile`, or its own size",
+        description="bytes of one model on the wire (default: 4 B per parameter of `layer_profile`, else "
+        "the model's own size)",
     )
     layer_profile: LayerProfile | None = Field(
         default=None,
-        description="whose layers the model stands for: when they are ready in a backward pass, what they "
-        "send and, with `compute.speed`, how long they take; a name or a CSV file",
+        description="layers that the model stands for (a name or a CSV file): bytes, order in the backward "
+        "pass and, with `compute.speed`, durations",
     )
     timing_only: bool = Field(
         default=False,
-        description="train nothing, follow the clock only; then only payload or layer_profile is needed here",
+        description="follow the clock only, without training; needs only payload or layer_profile",
     )
 
     @model_validator(mode="wrap")
@@ -137,11 +137,11 @@ class SchemeEntry(Named):
     label: Printable = Field(
         default="",
         max_length=MAX_LABEL,
-        description="what reports call it; absent: its name, with options where schemes share one",
+        description="name in reports (default: the scheme's, with options where several share it)",
     )
     options: Settings = Field(description="the scheme's own options")
     optimizer: OptimizerSettings | None = Field(
-        default=None, description="its own update rule; absent: the workload's"
+        default=None, description="update rule (default: the workload's)"
     )
 
 

@@ -93,15 +93,15 @@ def _gpus(network: Mapping[str, Any]) -> int:
 
 
 class Island(Settings):
-    """What a worker is where it is several GPUs, among which model and batch are sharded evenly (FSDP)."""
+    """A worker of several GPUs, among which model and batch are sharded evenly (FSDP)."""
 
-    gpus: int = Field(ge=1, le=MAX_WORKERS, description="of each worker")
+    gpus: int = Field(ge=1, le=MAX_WORKERS, description="GPUs per worker")
     utilisation: float = Field(
         default=1.0,
         gt=0,
         le=1,
-        description="with `compute.speed`, which is then the peak of one GPU: share of all its GPUs' peak "
-        "that training reaches (model FLOPs utilisation); what they send to each other is in it",
+        description="with `compute.speed`, the peak of one GPU: model FLOPs utilisation of all its GPUs, "
+        "their communication included",
     )
 
 
@@ -109,31 +109,33 @@ class Cluster(Settings):
     """The machines."""
 
     workers: int = Field(
-        ge=1, le=MAX_WORKERS, description="number of workers; absent: those of the sites or of the graph"
+        ge=1, le=MAX_WORKERS, description="number of workers (default: those of the sites or graph)"
     )
-    compute: Compute = Field(description="how long gradients take")
+    compute: Compute = Field(description="durations of gradients")
     stragglers: tuple[Straggler, ...] = Field(
-        default=(), max_length=MAX_STRAGGLERS, description="who is slow; factors multiply"
+        default=(), max_length=MAX_STRAGGLERS, description="stragglers; their factors multiply"
     )
-    network: NetworkSettings = Field(description="how messages travel")
-    island: Island | None = Field(default=None, description="what a worker is; absent: one device")
+    network: NetworkSettings = Field(description="network and transport")
+    island: Island | None = Field(
+        default=None, description="several GPUs that act as one worker (default: one device)"
+    )
     memory: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
         default=None,
-        description="of each device; schemes whose workers need more are refused; absent: nothing is",
+        description="memory of each device; schemes that need more are refused (default: unlimited)",
     )
     hosts: dict[str, Annotated[int, Field(ge=1, le=MAX_WORKERS)]] | None = Field(
         default=None,
-        description="under torchrun and Slurm: host name -> workers on it, in the order of the workers; "
-        "absent: hosts as they come, each with consecutive workers",
+        description="real runs under torchrun and Slurm: workers per host name, in order (default: hosts as "
+        "they come, consecutive workers each)",
     )
     backend: Literal["gloo", "nccl"] = Field(
         default="gloo",
-        description="what carries values in a real run: gloo between CPUs, nccl between GPUs, one a worker",
+        description="backend of a real run: gloo between CPUs, nccl between GPUs, one per worker",
     )
     profile: Annotated[Profile | None, WithJsonSchema(PROFILE)] = Field(
         default=None,
-        description="correction factors that `paceline calibrate` has written; the file is relative to the "
-        "scenario's folder; `--profile` comes before it",
+        description="correction factors from `paceline calibrate`, a file relative to the scenario's "
+        "folder; `--profile` overrides it",
     )
 
     @model_validator(mode="before")
@@ -163,11 +165,7 @@ class Cluster(Settings):
             return self.with_profile(self.profile, "cluster.profile")
 
     def with_profile(self, profile: Profile, source: str) -> Self:
-        """Cluster with a profile and the transport that the profile was measured on.
-
-        Raises:
-            InputError: the cluster names another transport. ``source`` is the profile's name in the error.
-        """
+        """Cluster with a profile and its transport; ``InputError``, with ``source``: another transport."""
         named, measured = self.network.transport, profile.hosts.transport
         if "transport" in self.network.model_fields_set and named != measured:
             raise InputError(
@@ -240,23 +238,20 @@ class Cluster(Settings):
 class Evaluate(Settings):
     """Scoring; it costs no time on the clock."""
 
-    every: Annotated[Steps, Field(ge=1)] = Field(
-        default=10, description="steps of a worker between two scores"
-    )
+    every: Annotated[Steps, Field(ge=1)] = Field(default=10, description="steps between two scores")
     on: ScoredModel = Field(
         default="mean",
-        description="whose scores the metrics are: the mean model's, all workers' on average, the worst of "
-        "theirs, the leader's (the model that stands for all, else the best worker's), or averaged: what the "
-        "scheme itself publishes as an average, which are the outer parameters where it has an outer "
-        "optimiser; outer is another word for that",
+        description="scored models: mean (the mean model), workers (mean score of all), worst, leader (the "
+        "scheme's model for all, else the best worker's), or averaged (the scheme's published average; of "
+        "an outer optimiser the outer parameters); outer is the same as averaged",
     )
     keep: Annotated[str, AfterValidator(_check_keep)] | None = Field(
         default=None,
-        description="which of a worker's models are kept for scoring: all; 'every K steps'; or 'every K "
-        "steps, then P %': later P % of the steps so far apart, by a divisor of 'every'. Absent: all if they "
-        f"fit into {KEPT_BYTES >> 20} MiB for all workers and stop.max_iterations (else {ASSUMED_STEPS:,}) "
-        f"steps; else 'every K steps, then {100 * KEPT_APART:g} %', with the least K for which those between "
-        "two scorings do, and with none 'every' alone",
+        description="models kept for scoring: all; 'every K steps'; or 'every K steps, then P %': later P % "
+        "of the steps so far apart, by a divisor of 'every'. Default: all if they fit into "
+        f"{KEPT_BYTES >> 20} MiB for all workers and stop.max_iterations (else {ASSUMED_STEPS:,}) steps; "
+        f"else 'every K steps, then {100 * KEPT_APART:g} %' with the least K that fits between two scores, "
+        "or 'every' alone",
     )
 
     @property
@@ -271,11 +266,11 @@ class TargetSettings(Settings):
 
     metric: str = Field(description="one of the task's metrics")
     value: float = Field(description="the score to reach")
-    on: ScoredModel = Field(default="mean", description="which score counts; absent: that of evaluate.on")
+    on: ScoredModel = Field(default="mean", description="scored models (default: those of evaluate.on)")
 
 
 class Stop(Settings):
-    """What ends a run: the first of these that is reached. At least one is needed."""
+    """End of a run: the first of these limits; at least one is needed."""
 
     target: TargetSettings | None = Field(default=None, description="a score to reach")
     max_time: Annotated[BoundedSeconds, Field(gt=0)] | None = Field(
@@ -301,22 +296,20 @@ class CollectiveSettings(Settings):
 
     all_reduce: Annotated[str, AfterValidator(_check_all_reduce)] = Field(
         default="auto",
-        description="which all-reduce: auto (ideal: that of ring, double_tree, halving_doubling and, "
-        "with sites or hosts of several GPUs, hierarchical with which a scheme's step is shortest; gloo: its "
-        "ring; nccl: its ring or tree, as NCCL chooses), one of these, ring_stop_and_wait, or your function "
-        "of (workers, bytes), as package.module:name; what `qsgd` and `top_k` encode takes none of them, as "
-        "it cannot be added up on its way",
+        description="all-reduce: auto (ideal: ring, double_tree, halving_doubling or, with sites or hosts "
+        "of several GPUs, hierarchical, by the scheme's shortest step; gloo: its ring; nccl: ring or "
+        "tree, by NCCL's rule), one of these, ring_stop_and_wait, or your function package.module:name of "
+        "(workers, bytes); unused for `qsgd` and `top_k`, which cannot be summed in transit",
     )
     inside: Literal["auto", "workers", "hosts", "sites"] = Field(
         default="auto",
-        description="whose values are added up before `qsgd` and `top_k` encode them for an average of all: "
-        "those of each host, or of each site, which have equally many workers, or every worker's own are "
-        "encoded; auto: that with which a scheme's step is shortest",
+        description="values summed before `qsgd` and `top_k` encode them: of each host, of each site "
+        "(equally large ones), or workers (each its own); auto: by the scheme's shortest step",
     )
     chosen: str | dict[str, dict[str, str]] | None = Field(
         default=None,
-        description="written by Paceline: what auto is for a whole model among all workers; with ideal, "
-        "for the collectives of each scheme",
+        description="written by Paceline: the choice of auto for a whole model among all workers; with "
+        "ideal, for each scheme",
     )
 
 

@@ -28,11 +28,7 @@ def ready_scenarios() -> dict[str, Path]:
 
 
 def find_scenario(path: Path) -> Path:
-    """File of a scenario: ``path``, or the ready scenario of that name where there is no such file.
-
-    Raises:
-        InputError: it can only be a name, and no ready scenario has it.
-    """
+    """File of a scenario: ``path``, or the ready scenario of that name; ``InputError`` for neither."""
     name = path.as_posix()
     if not _NAME.fullmatch(name) or path.is_file():
         return path
@@ -62,13 +58,9 @@ def describe_scenario(path: Path) -> str:
 
 
 def copy_scenario(name: str, target: Path) -> list[Path]:
-    """Copy a ready scenario to a new file, and the files that it names beside it.
+    """Copy a ready scenario and its files; return the new files, the scenario first.
 
-    Returns:
-        The new files, the scenario first.
-
-    Raises:
-        InputError: there is no such scenario, or one of the files exists already or cannot be written.
+    Raises ``InputError`` for an unknown name, or a file that exists already or cannot be written.
     """
     ready = ready_scenarios()
     if name not in ready:

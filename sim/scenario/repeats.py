@@ -43,11 +43,9 @@ class AutoRepeats(Settings):
     """Repeat until the 95 % interval of every scheme's ratio to the best is narrow enough."""
 
     half_width: Annotated[Percent, Field(ge=1e-4, le=10)] = Field(
-        default=0.1, description="half of the interval, relative to the ratio, at which to stop"
+        default=0.1, description="stop at this half-width of the interval, relative to the ratio"
     )
-    most: int = Field(
-        default=30, ge=FEWEST, le=MAX_REPEATS, description="repeats after which to stop in any case"
-    )
+    most: int = Field(default=30, ge=FEWEST, le=MAX_REPEATS, description="maximum number of repeats")
 
 
 Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)] | AutoRepeats

@@ -80,33 +80,35 @@ def _check_events(value: str) -> str:
 class Scenario(Settings):
     """One question: which of these schemes is the fastest here?"""
 
-    name: Annotated[str, AfterValidator(_check_name)] = Field(description="what results are filed under")
-    seed: int = Field(default=0, ge=0, le=MAX_SEED, description="of the first repeat; all schemes share it")
-    workload: WorkloadEntry = Field(description="what is trained")
-    cluster: Cluster = Field(description="on which machines")
-    evaluate: Evaluate = Field(default=Evaluate(), description="how models are scored")
-    schemes: tuple[SchemeEntry, ...] = Field(
-        min_length=1, max_length=MAX_SCHEMES, description="which averaging schemes to compare"
+    name: Annotated[str, AfterValidator(_check_name)] = Field(description="name of the results")
+    seed: int = Field(
+        default=0, ge=0, le=MAX_SEED, description="seed of the first repeat, shared by all schemes"
     )
-    stop: Stop = Field(description="what ends a run")
+    workload: WorkloadEntry = Field(description="training task")
+    cluster: Cluster = Field(description="machines and network")
+    evaluate: Evaluate = Field(default=Evaluate(), description="scoring of models")
+    schemes: tuple[SchemeEntry, ...] = Field(
+        min_length=1, max_length=MAX_SCHEMES, description="averaging schemes to compare"
+    )
+    stop: Stop = Field(description="end of a run: the first of these")
     repeats: Annotated[Repeats, BeforeValidator(read_auto)] = Field(
         default=1,
-        description="runs of each scheme, each with its own seed: a number, or 'auto' with these defaults",
+        description="runs of each scheme, one per seed: a number, or 'auto' with these defaults",
     )
     tune: Tune | None = Field(
-        default=None, description="values that each scheme chooses for itself before, on other seeds"
+        default=None, description="values tuned for each scheme before its runs, on other seeds"
     )
     collectives: CollectiveSettings = Field(
         default=CollectiveSettings(), description="algorithms of collective operations"
     )
-    lab: LabSettings = Field(default=LabSettings(), description="the emulated network of real runs")
+    lab: LabSettings = Field(default=LabSettings(), description="emulated network of real runs")
     events: Annotated[str, AfterValidator(_check_events)] = Field(
         default="auto",
         description="operations to record: all, none, 'first N steps', or auto (all below a million rows)",
     )
     gradients: Literal["auto", "batched", "looped"] = Field(
         default="auto",
-        description="how the workers' gradients are evaluated; auto: by a rule of the model and the workers",
+        description="evaluation of the workers' gradients; auto: by model and number of workers",
     )
 
     @property
@@ -306,7 +308,7 @@ class Scenario(Settings):
 
 
 def _wrong_value(target: TargetSettings, lowest: float, highest: float) -> str:
-    """Why no score from ``lowest`` to ``highest`` reaches the target, and what to write; "" if one can."""
+    """Reason why no score from ``lowest`` to ``highest`` reaches the target, and a remedy; "" if one does."""
     metric, value = target.metric, target.value
     if lowest <= value <= highest:
         return ""
@@ -340,24 +342,14 @@ def over_transport(scenario: Scenario, name: TransportName) -> Scenario:
 
 
 def load(path: str | Path, changes: Sequence[overrides.Change] = ()) -> Scenario:
-    """Read a scenario file.
-
-    Args:
-        path: a YAML file in UTF-8, or the name of a ready scenario.
-        changes: ``dotted.key=value`` each, as in ``--set``; see ``paceline.sim.scenario.overrides``.
-
-    Raises:
-        InputError: what is wrong, where and the nearest valid choice; a line for each of the first mistakes.
+    """Load a scenario: a YAML file in UTF-8 or a ready one's name, with ``dotted.key=value`` changes.
+    ``InputError``: place and nearest valid choice of each of the first mistakes.
     """
     return next(load_each(path, [changes]))
 
 
 def load_each(path: str | Path, settings: Iterable[Sequence[overrides.Change]]) -> Iterator[Scenario]:
-    """Read a scenario file once, and yield the scenario with each list of changes in ``settings``.
-
-    Raises:
-        InputError: as ``load``, at the first setting for which it does.
-    """
+    """Read a scenario file once; yield it with each list of changes. Raises as ``load``."""
     file = find_scenario(Path(path))
     document = yaml_file.parse(yaml_file.read_text(file), str(file))
     for changes in settings:
@@ -367,14 +359,8 @@ def load_each(path: str | Path, settings: Iterable[Sequence[overrides.Change]]) 
 def parse(
     text: str, source: str = "scenario", changes: Sequence[overrides.Change] = (), *, code: Path | None = None
 ) -> Scenario:
-    """Parse a scenario from YAML text, otherwise like ``load``.
-
-    Args:
-        text: YAML.
-        source: its name in errors.
-        changes: ``dotted.key=value`` each.
-        code: folder to search before the working folder for modules that it names; None: only the working
-            folder and modules that this process has loaded already.
+    """Parse YAML text as ``load`` does; ``source`` names it in errors. ``code``: folder searched for its
+    modules first; None: only the working folder and loaded modules.
     """
     return _validate(yaml_file.parse(text, source), source, changes, code)
 
@@ -418,15 +404,9 @@ def resolve_scenario(
     task: Callable[..., Any] | None = None,
     changes: Sequence[overrides.Change] = (),
 ) -> Scenario:
-    """Resolve any form of a scenario to a ``Scenario``.
+    """Resolve an object, mapping, path or name to a scenario, with ``changes`` and another ``task`` if given.
 
-    Args:
-        scenario: one, the path of its file, the name of a ready one, or the content of a file.
-        task: replaces its task, if given.
-        changes: ``dotted.key=value`` each.
-
-    Raises:
-        InputError: what is wrong.
+    Raises ``InputError``.
     """
     return next(resolve_each(scenario, task, [changes]))
 
@@ -436,11 +416,7 @@ def resolve_each(
     task: Callable[..., Any] | None,
     settings: Iterable[Sequence[overrides.Change]],
 ) -> Iterator[Scenario]:
-    """Resolve a scenario once, and yield it with each list of changes in ``settings``.
-
-    Raises:
-        InputError: what is wrong, at the first setting for which something is.
-    """
+    """Resolve a scenario once, and yield it with each list of changes. Raises as ``load_each``."""
     own = [] if task is None else [f"workload.task={user_code.import_path_of(task)}"]
     all_changes = ([*own, *changes] for changes in settings)
     try:

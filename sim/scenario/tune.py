@@ -34,12 +34,12 @@ class Tune(Settings):
     """A grid of values, and one budget for every scheme: ``{optimizer.lr: [0.03, 0.1, 0.3], trials: 6}``."""
 
     grid: dict[str, tuple[Value, ...]] = Field(
-        description="values to choose from, by key of a scheme: optimizer.lr, or an option that all have"
+        description="candidate values, by key of a scheme: optimizer.lr, or an option of all schemes"
     )
     trials: int = Field(
         ge=1,
         le=MAX_REPEATS,
-        description="runs that each scheme gets for it, spread evenly over the grid; absent: one each",
+        description="trials per scheme, spread evenly over the grid (default: one per point)",
     )
 
     @model_validator(mode="wrap")
@@ -86,12 +86,9 @@ class Tune(Settings):
 
 
 def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[str, Value]) -> SchemeEntry:
-    """Change values of a scheme; its optimiser is its own or ``default``.
+    """Change values of a scheme; ``optimizer.lr`` is that of its own optimiser or of ``default``.
 
-    ``optimizer.lr`` is the learning rate of whichever optimiser it has.
-
-    Raises:
-        InputError: it has no such key, or the value is not valid.
+    Raises ``InputError`` if it has no such key, or the value is not valid.
     """
     data = entry.model_dump(mode="json")[entry.name]
     data.setdefault("optimizer", default.model_dump(mode="json"))

@@ -36,8 +36,7 @@ class AdPsgdOptions(Settings):
 
     topology: TopologyEntry | None = Field(
         default=None,
-        description="who may swap with whom; its edges must be two-colourable; absent: ring, or path where "
-        "the number of workers is odd",
+        description="topology of swaps, two-colourable (default: ring; path for an odd number of workers)",
     )
 
 
@@ -107,7 +106,7 @@ def held(options: AdPsgdOptions, sizes: Sizes) -> Held:
 
 
 def ad_psgd(worker: Worker, options: AdPsgdOptions) -> Program:
-    """Asynchronous decentralised SGD: nobody waits for a straggler."""
+    """Asynchronous decentralised SGD: no worker waits for a straggler."""
     host = _Host(worker.start)
     topology_entry = topology_for(options, worker.size)
     neighbours = passive_neighbours(topology_entry, worker.size, worker.seed)[worker.rank]

@@ -38,33 +38,31 @@ from .quorum.rounds import Rounds
 class AllReduceOptions(Settings):
     """Options of ``all_reduce``."""
 
-    overlap: bool = Field(default=False, description="all-reduce each layer while the backward pass goes on")
+    overlap: bool = Field(default=False, description="all-reduce each layer during the backward pass")
     bucket: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
         default=None,
-        description="with overlap: layers are put together until they have this size; a payload without "
-        "`workload.layer_profile` is cut into equal buckets of at least this size",
+        description="with overlap: least size of a bucket of layers; a payload without "
+        "`workload.layer_profile` has equal buckets",
     )
     first_bucket: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
         default=None,
-        description="with a bucket: the size of the first one of a backward pass, so that sending begins "
-        "soon (DistributedDataParallel: 1 MiB, then 25 MiB)",
+        description="with a bucket: size of the first one (DistributedDataParallel: 1 MiB, then 25 MiB)",
     )
     send_order: SendOrder | None = Field(
         default=None,
-        description="with overlap: a thread of communication sends one bucket at a time, those that are "
-        "ready first or those that the next forward pass needs first; absent: each begins when it is ready",
+        description="with overlap: a communication thread sends one bucket at a time, in order of readiness "
+        "or of need in the next forward pass (default: no thread, each when ready)",
     )
     next_forward: bool = Field(
         default=False,
-        description="with overlap: the next forward pass goes through a layer as soon as its gradient has "
-        "come, in the place of waiting for all of them",
+        description="with overlap: begin the next forward pass layer by layer as gradients arrive",
     )
     part_reduce: bool = Field(
         default=False,
-        description="every worker updates a shard of the model only, and all gather the shards",
+        description="every worker updates a shard of the model; all gather the shards",
     )
     compression: Compression | None = Field(
-        default=None, description="how gradients are encoded when they travel; absent: not at all"
+        default=None, description="encoding of gradients in transit (default: none)"
     )
     quorum: Quorum = None
     deadline: Deadline = None

@@ -50,14 +50,16 @@ class GossipOptions(MixingOptions):
 
     order: Literal["adapt_then_combine", "combine_while_adapting"] = Field(
         default="adapt_then_combine",
-        description="average what the step has led to, or average while the gradient is computed",
+        description="average after the step, or while the gradient is computed",
     )
     momentum: Momentum = "local"
     global_period: int | None = Field(
-        default=None, ge=2, description="every so many steps all workers average instead; absent: never"
+        default=None,
+        ge=2,
+        description="steps between averages of all workers, instead of neighbours (default: never)",
     )
     compression: Compression | None = Field(
-        default=None, description="how models are encoded on their way to the neighbours; absent: not at all"
+        default=None, description="encoding of models in transit (default: none)"
     )
     inside: Inside = None
 

@@ -47,19 +47,17 @@ from .scheme import Spread, scattered
 class LeaderSgdOptions(Settings):
     """Options of ``leader_sgd``."""
 
-    period: int = Field(ge=1, description="steps between two pulls towards the leader of the group")
-    pull: float = Field(default=0.1, gt=0, le=1, description="which part of the way to that leader")
+    period: int = Field(ge=1, description="steps between pulls towards the group's leader")
+    pull: float = Field(default=0.1, gt=0, le=1, description="share of the distance to that leader")
     groups: Annotated[int, Field(ge=1)] | Literal["sites"] = Field(
-        default=1, description="groups with a leader each: how many, or 'sites' of the cluster"
+        default=1, description="number of groups with a leader each, or 'sites'"
     )
     global_period: int | None = Field(
-        default=None, ge=1, description="steps between two pulls towards the leader of all; absent: period"
+        default=None, ge=1, description="steps between pulls towards the leader of all (default: period)"
     )
-    global_pull: float = Field(default=0.1, gt=0, le=1, description="which part of the way to that leader")
-    asynchronous: bool = Field(
-        default=False, description="periods are counted on the steps of all workers together"
-    )
-    loss_window: int = Field(default=10, ge=1, description="batch losses whose mean makes the leader")
+    global_pull: float = Field(default=0.1, gt=0, le=1, description="share of the distance to that leader")
+    asynchronous: bool = Field(default=False, description="count periods in steps of all workers together")
+    loss_window: int = Field(default=10, ge=1, description="batch losses in the mean that decides the leader")
     spread: Spread = 0.0
 
 

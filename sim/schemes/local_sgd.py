@@ -63,11 +63,12 @@ from .quorum.rounds import Rounds
 class LocalSgdOptions(Settings):
     """Options of ``local_sgd``."""
 
-    period: int = Field(ge=1, description="steps between two averagings")
-    warmup: int = Field(default=0, ge=0, description="first steps, in which models are averaged every time")
+    period: int = Field(ge=1, description="steps between two averages")
+    warmup: int = Field(default=0, ge=0, description="first steps, with an average at every step")
     momentum: Momentum = "local"
     compression: Compression | None = Field(
-        default=None, description="how changes since the last average are encoded; absent: models travel"
+        default=None,
+        description="encoding of changes since the last average (default: none, whole models are sent)",
     )
     quorum: Quorum = None
     deadline: Deadline = None
@@ -96,7 +97,7 @@ def held(options: LocalSgdOptions, sizes: Sizes) -> Held:
 
 
 def local_sgd(worker: Worker, options: LocalSgdOptions) -> Program:
-    """Local SGD: everybody steps alone and the models are averaged every ``period`` steps."""
+    """Local SGD: workers step alone, and models are averaged every ``period`` steps."""
     if leaves_out(options):
         like = pack(worker.start, worker.optimizer.init(worker.start), options.momentum)
         rounds = Rounds(worker, options.quorum, options.deadline, like)
@@ -139,11 +140,11 @@ async def _local_steps_in_time(worker: Worker, options: LocalSgdOptions, rounds:
 class AdaptiveLocalSgdOptions(Settings):
     """Options of ``adaptive_local_sgd``."""
 
-    initial_period: int = Field(default=4, ge=1, description="steps between two averagings, to begin with")
+    initial_period: int = Field(default=4, ge=1, description="initial steps between two averages")
     calibration: int = Field(
-        default=100, ge=1, description="steps after the warm-up in which the period stays and C is measured"
+        default=100, ge=1, description="steps after the warm-up with a constant period, to measure C"
     )
-    warmup: int = Field(default=0, ge=0, description="first steps, in which models are averaged every time")
+    warmup: int = Field(default=0, ge=0, description="first steps, with an average at every step")
     momentum: Momentum = "local"
 
 
@@ -233,8 +234,8 @@ async def _variance(worker: Worker, before: torch.Tensor, mean: torch.Tensor) ->
 class PostLocalSgdOptions(Settings):
     """Options of ``post_local_sgd``."""
 
-    switch_at: int = Field(ge=1, description="first steps, in which gradients are averaged every time")
-    period: int = Field(ge=2, description="steps between two averagings of the models afterwards")
+    switch_at: int = Field(ge=1, description="first steps, with an average of gradients at every step")
+    period: int = Field(ge=2, description="steps between two averages of models afterwards")
     momentum: Momentum = "local"
 
 

@@ -46,13 +46,13 @@ from .common.compressed import CompressedAllReduce
 from .common.held import REPLACED, Held, Sizes, on_a_server
 from .scheme import Spread, scattered
 
-HostRank = Annotated[int, Field(ge=0, description="rank of the worker on whose host the centre is")]
+HostRank = Annotated[int, Field(ge=0, description="rank of the worker that hosts the centre")]
 
 
 class EasgdOptions(Settings):
     """Options of ``easgd``."""
 
-    period: int = Field(ge=1, description="steps between two exchanges with the centre")
+    period: int = Field(ge=1, description="steps between exchanges with the centre")
     pull: float = Field(
         default=0.9, gt=0, le=1, description="moving rate beta of the centre; a worker's is beta / workers"
     )
@@ -70,7 +70,7 @@ class EamsgdOptions(EasgdOptions):
 class DownpourOptions(Settings):
     """Options of ``downpour``."""
 
-    period: int = Field(ge=1, description="steps between two visits to the centre")
+    period: int = Field(ge=1, description="steps between visits to the centre")
     host: HostRank = 0
 
 
@@ -136,7 +136,7 @@ async def _elastic_steps(
 
 
 def downpour(worker: Worker, options: DownpourOptions) -> Program:
-    """DOWNPOUR: workers push the sum of their updates to a centre, and go on from what it has become."""
+    """DOWNPOUR: workers push the sum of their updates to a centre, and continue from the result."""
 
     def meet(centre: Tensor, updates: Tensor) -> tuple[Tensor, Tensor]:
         return centre + updates, centre + updates

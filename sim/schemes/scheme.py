@@ -183,7 +183,7 @@ Spread = Annotated[
     Field(
         ge=0,
         le=MAX_FACTOR,
-        description="standard deviation of every worker's own start around the common one",
+        description="standard deviation of workers' initial models around the common one",
     ),
 ]
 

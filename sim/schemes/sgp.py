@@ -53,12 +53,14 @@ LEAST_WEIGHT: Final = 1e-3
 class SgpOptions(Settings):
     """Options of ``sgp``."""
 
-    topology: TopologyEntry = Field(description="who sends to whom; directed graphs are welcome")
-    weights: str = Field(
-        default="column_stochastic", description="how a sender splits its mass: equally, or by another rule"
+    topology: TopologyEntry = Field(description="topology of messages, directed or not")
+    weights: str = Field(default="column_stochastic", description="rule by which a sender splits its mass")
+    overlap: int = Field(
+        default=0, ge=0, description="steps in which a message may be in transit; 0: wait for it"
     )
-    overlap: int = Field(default=0, ge=0, description="steps that a message may be under way; 0: wait for it")
-    asynchronous: bool = Field(default=False, description="add what comes when it comes; nobody keeps step")
+    asynchronous: bool = Field(
+        default=False, description="add messages on arrival, without synchronous steps"
+    )
     biased: bool = Field(default=False, description="leave out the division by the push-sum weight")
 
 
@@ -139,7 +141,7 @@ def held(options: SgpOptions, sizes: Sizes) -> Held:
 
 
 def sgp(worker: Worker, options: SgpOptions) -> Program:
-    """Stochastic gradient push: gossip over directed graphs, in which every sender splits what it has."""
+    """Stochastic gradient push: gossip over directed graphs, whose senders split their mass."""
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
     in_step = not options.asynchronous
     stays_one = in_step and options.overlap == 0 and plan.row_stochastic

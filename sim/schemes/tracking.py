@@ -47,7 +47,7 @@ class TrackingOptions(MixingOptions):
 
     compression: Compression | None = Field(
         default=None,
-        description="how model and tracked gradient are encoded on their way; absent: not at all",
+        description="encoding of model and tracked gradient in transit (default: none)",
     )
 
 
@@ -94,10 +94,10 @@ async def gradient_tracking(worker: Worker, options: TrackingOptions) -> None:
 class ChocoOptions(MixingOptions):
     """Options of ``choco_sgd``."""
 
-    topology: TopologyEntry = Field(description="who averages with whom; the same graph at every step")
+    topology: TopologyEntry = Field(description="topology of neighbours, the same at every step")
     gamma: float = Field(default=1.0, gt=0, le=1, description="consensus step size")
     compression: Compression | None = Field(
-        default=None, description="how changes of the public copies are encoded; absent: not at all"
+        default=None, description="encoding of changes of the public copies (default: none)"
     )
 
 

@@ -132,9 +132,9 @@ class TopologyEntry(Named):
 class MixingOptions(Settings):
     """Options of schemes that average along a topology."""
 
-    topology: TopologyEntry = Field(description="who averages with whom")
+    topology: TopologyEntry = Field(description="topology of neighbours")
     weights: str = Field(
         default="auto",
-        description="mixing weights: a rule's name; auto: the topology's own, else uniform where all degrees "
-        "are equal, else metropolis",
+        description="mixing weights: a rule's name; auto: the topology's own, else uniform for equal "
+        "degrees, else metropolis",
     )

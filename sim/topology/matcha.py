@@ -37,7 +37,7 @@ class MatchaOptions(Settings):
     """Options of ``matcha``."""
 
     graph: Annotated[TopologyEntry | None, WithJsonSchema(_GRAPH_SCHEMA)] = Field(
-        default=None, description="the static undirected graph that is decomposed; absent: ring_lattice"
+        default=None, description="the static undirected graph that is decomposed (default: ring_lattice)"
     )
     budget: float = Field(
         default=0.5, gt=0, le=1, description="share of the matchings that is active in a step on average"

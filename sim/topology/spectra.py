@@ -185,10 +185,8 @@ def steps_until(matrices: list[Matrix], epsilon: float) -> int:
 
 
 def transient_iterations(workers: int, modulus: float) -> dict[str, float]:
-    """Steps, up to a constant, until decentralised SGD is as fast as with exact averages.
-
-    n^3 rho^4 / (1 - rho)^2 for equal data on all workers and with (1 - rho)^4 for unequal data (after
-    Ying et al., NeurIPS 2021).
+    """Steps, up to a constant, until decentralised SGD is as fast as with exact averages: n^3 rho^4 / (1 -
+    rho)^2 for equal data on all workers, (1 - rho)^4 for unequal data (after Ying et al., NeurIPS 2021).
     """
     gap = max(1.0 - modulus, np.finfo(np.float64).tiny ** 0.25)
     top = workers**3 * modulus**4

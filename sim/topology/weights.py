@@ -65,19 +65,16 @@ def least_norm(graph: Matrix) -> Matrix:
 
 
 def uniform(graph: Matrix) -> Matrix:
-    """Equal weights for oneself and for everybody one hears: 1 / (in-degree + 1).
-
-    Row-stochastic on any graph, doubly stochastic where all degrees are equal.
+    """Equal weights for a worker and its senders: 1 / (in-degree + 1). Row-stochastic on any graph, doubly
+    stochastic where all degrees are equal.
     """
     share = 1.0 / (in_degrees(graph) + 1)
     return with_diagonal(_scaled(graph, np.repeat(share, in_degrees(graph))), share)
 
 
 def metropolis(graph: Matrix) -> Matrix:
-    """Metropolis weights 1 / (1 + max(deg_i, deg_j)), the rest on oneself.
-
-    Doubly stochastic and not negative on any undirected graph. Source: Xiao, Boyd and Kim, J. Parallel
-    Distrib. Comput. 2007.
+    """Metropolis weights 1 / (1 + max(deg_i, deg_j)), the rest on oneself. Doubly stochastic and not negative
+    on any undirected graph. Source: Xiao, Boyd and Kim, J. Parallel Distrib. Comput. 2007.
 
     Raises:
         InputError: the graph is directed.
@@ -98,10 +95,8 @@ def metropolis_local_degree(graph: Matrix) -> Matrix:
 
 
 def column_stochastic(graph: Matrix) -> Matrix:
-    """Equal shares of one's value for oneself and for everybody who hears it: 1 / (out-degree + 1).
-
-    Column-stochastic on any graph; the sum is conserved and push-sum divides the bias out. Source:
-    Assran et al., ICML 2019 (stochastic gradient push).
+    """Equal shares of a value for its worker and all receivers: 1 / (out-degree + 1). Column-stochastic on
+    any graph; push-sum divides the bias out. Source: Assran et al., ICML 2019 (stochastic gradient push).
     """
     share = 1.0 / (out_degrees(graph) + 1)
     return with_diagonal(_scaled(graph, share[graph.indices]), share)

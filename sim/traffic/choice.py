@@ -77,8 +77,7 @@ class Choice:
     ) -> tuple[Collective, tuple[int, ...]]:
         """A collective among ``members``, and its members in the order of its ranks.
 
-        Raises:
-            SchemeError: the root of a broadcast is not one of the members.
+        Raises ``SchemeError`` if the root of a broadcast is not one of them.
         """
         what, num_bytes = self._payload(operation, len(members))
         order, sites = self.by_site(members)
@@ -170,15 +169,10 @@ def fastest(
 ) -> str:
     """Name of the algorithm that is fastest alone by ``price_s``; of equals the first.
 
-    It is priced on tuned hosts with fair queues, as if all members joined at once: a guess where a scheme is
-    simulated to choose among them (``experiments.choice``).
-
-    Args:
-        candidates: for one purpose, by name; those made for sites do not count where there is only one.
-        sites: members per site, in the order of ``members``.
-        num_bytes: of the payload.
-        members: hosts.
-        model: only its steady part counts.
+    Priced on tuned hosts with fair queues, as if all members joined at once: a guess where a scheme is
+    simulated to choose among them (``experiments.choice``). ``candidates``: for one purpose, by name; those
+    made for sites do not count where there is only one. ``sites``: members per site, in the order of
+    ``members``.
     """
     network = model.network
     pairs = ((a, b) for a in members for b in members if a != b)

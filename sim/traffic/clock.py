@@ -45,11 +45,7 @@ class Clock(simpy.Environment):
         heapq.heappush(self._alarms, (time_s, priority, tie, (callback, value)))
 
     def step(self) -> None:
-        """Process the next alarm or SimPy event.
-
-        Raises:
-            EmptySchedule: nothing is left.
-        """
+        """Process the next alarm or SimPy event; ``EmptySchedule``: nothing is left."""
         queue = self._alarms
         if queue and type(queue[0][3]) is tuple:
             self.now, _, _, (callback, value) = heapq.heappop(queue)

@@ -65,7 +65,7 @@ class CellQueues(Generic[_P]):
         return len(self._rate) - 1
 
     def next_s(self) -> float:
-        """When ``advance`` next has something to do; ``inf`` if nothing waits."""
+        """Time of the next ``advance`` with an effect; ``inf`` if nothing waits."""
         return self._events[0][0] if self._events else math.inf
 
     def arrive(

@@ -23,7 +23,7 @@ class TransferSide(Protocol):
 
 
 class Notice:
-    """A receiver's announcement on its way to the sender; ``then`` is called with its arrival time."""
+    """A receiver's announcement in transit to the sender; ``then`` is called with its arrival time."""
 
     __slots__ = ("arrival_s", "then")
 
@@ -40,7 +40,7 @@ class Notice:
 
 
 Announced = float | Notice
-"""When the sender learns of a receive."""
+"""Time at which the sender learns of a receive."""
 
 
 @dataclass(slots=True, init=False, eq=False)

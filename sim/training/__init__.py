@@ -1,1 +1,1 @@
-"""How a model learns: optimisers, learning rates, gradients and scores."""
+"""Training: optimisers, learning rates, gradients and scores."""

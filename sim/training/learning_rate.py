@@ -17,8 +17,8 @@ Length = Annotated[Steps, Field(ge=1)]
 class Drops(Settings):
     """Multiply by ``factor`` at each of the given steps."""
 
-    at: tuple[Length, ...] = Field(min_length=1, description="when; in rising order")
-    factor: float = Field(default=0.1, gt=0, le=1, description="what each drop multiplies with")
+    at: tuple[Length, ...] = Field(min_length=1, description="steps of the drops, ascending")
+    factor: float = Field(default=0.1, gt=0, le=1, description="factor of each drop")
 
     @model_validator(mode="after")
     def _rising(self) -> Self:
@@ -34,7 +34,7 @@ class Drops(Settings):
 class Cosine(Settings):
     """Half a cosine from 1 down to ``final`` (Loshchilov and Hutter, ICLR 2017, eq. 5, without restarts)."""
 
-    until: Length = Field(description="where it ends, counted from the end of the warm-up")
+    until: Length = Field(description="last step, counted from the end of the warm-up")
     final: float = Field(default=0.0, ge=0, le=1, description="factor at the end and afterwards")
 
     def at_step(self, k: int) -> float:
@@ -46,7 +46,7 @@ class Cosine(Settings):
 class Linear(Settings):
     """A straight line from 1 down to ``final``."""
 
-    until: Length = Field(description="where it ends, counted from the end of the warm-up")
+    until: Length = Field(description="last step, counted from the end of the warm-up")
     final: float = Field(default=0.0, ge=0, le=1, description="factor at the end and afterwards")
 
     def at_step(self, k: int) -> float:
@@ -57,10 +57,10 @@ class Linear(Settings):
 class InverseTime(Settings):
     """``1 / (1 + k / half)``: the rate that proofs for strongly convex functions use."""
 
-    half: Length = Field(description="where it is one half, counted from the end of the warm-up")
+    half: Length = Field(description="step of factor one half, counted from the end of the warm-up")
     stairs: bool = Field(
         default=False,
-        description="constant between multiples of 'half', as 1 / epoch is where that is an epoch's steps",
+        description="constant between multiples of 'half': 1 / epoch, if that is an epoch's steps",
     )
 
     def at_step(self, k: int) -> float:
@@ -78,7 +78,7 @@ class LearningRate(OneOf):
     alternatives: ClassVar[tuple[str, ...]] = ("drops", "cosine", "linear", "inverse_time")
     one_needed: ClassVar[bool] = False
 
-    warmup: Steps = Field(default=0, description="steps over which it rises linearly")
+    warmup: Steps = Field(default=0, description="steps of linear warm-up")
     drops: Drops | None = Field(default=None, description="multiply by a factor at given steps")
     cosine: Cosine | None = Field(default=None, description="half a cosine")
     linear: Linear | None = Field(default=None, description="a straight line")

@@ -40,13 +40,15 @@ class AdamWSettings(AdamSettings):
 class OptimizerSettings(Settings):
     """Stochastic gradient descent (``lr`` ...), ``adam`` or ``adamw``, with an optional schedule."""
 
-    lr: Positive | None = Field(default=None, description="SGD: learning rate (needed there)")
+    lr: Positive | None = Field(default=None, description="SGD: learning rate (required)")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="SGD: heavy-ball momentum")
     nesterov: bool = Field(default=False, description="SGD: Nesterov's form of momentum")
     weight_decay: float = Field(default=0.0, ge=0, le=MAX_POSITIVE, description="SGD: L2 penalty")
     adam: AdamSettings | None = Field(default=None, description="Adam instead of SGD")
     adamw: AdamWSettings | None = Field(default=None, description="AdamW instead of SGD")
-    schedule: LearningRate | None = Field(default=None, description="how lr changes; absent: constant")
+    schedule: LearningRate | None = Field(
+        default=None, description="learning-rate schedule (default: constant)"
+    )
 
     @model_validator(mode="before")
     @classmethod

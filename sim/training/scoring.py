@@ -157,11 +157,7 @@ class KnownScores:
 def key_of_steps(
     steps: Sequence[int], ons: Sequence[On], leader: Tensor | None, averaged: Tensor | None
 ) -> str:
-    """A key of all that decides a score of one trajectory: step vector, ``ons``, leader and average.
-
-    >>> key_of_steps((3, 4), ("mean",), None, None)
-    '3 4; mean; -; -'
-    """
+    """Key of one trajectory's score, from steps, ons, leader and average: '3 4; mean; -; -'."""
     models = ["-" if model is None else digest([model]) for model in (leader, averaged)]
     return "; ".join([" ".join(map(str, steps)), " ".join(ons), *models])
 

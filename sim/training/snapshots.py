@@ -85,11 +85,7 @@ class Keep:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, ascending.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
+    """All divisors, ascending."""
     small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
     return sorted({*small, *(number // each for each in small)})
 
@@ -97,9 +93,8 @@ def divisors(number: int) -> list[int]:
 def keep_rule(workers: int, model_bytes: int, steps: int | None, every: int) -> Keep:
     """Choose which models are kept: all, if those of a whole run fit into ``KEPT_BYTES``.
 
-    Else they may be ``KEPT_APART`` of the steps apart, which leaves the bracket of a target narrow, and at
-    first are as close as fits between two scorings. That follows from the scenario alone, so that simulation
-    and measurement keep the same ones.
+    Else up to ``KEPT_APART`` of the steps apart (a narrow bracket of a target), at first as close as fits
+    between two scorings. A function of the scenario alone: simulation and measurement keep the same ones.
 
     >>> keep_rule(8, 20_000, None, 10), keep_rule(64, 20_000, None, 10)
     (Keep(every=10, apart=1, share=0.0), Keep(every=10, apart=1, share=0.005))
@@ -137,7 +132,7 @@ class Published(Generic[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepOfAll(Generic[V]):
-    """The publications of all workers for one step, as in ``Published``; None: nobody has one."""
+    """The publications of all workers for one step, as in ``Published``; None: no worker has one."""
 
     values: Sequence[V | None]
     leaders: Sequence[V] | None = None
@@ -205,11 +200,7 @@ class Snapshot(Generic[V]):
 
 
 def is_one_instant(earlier_s: float, later_s: float) -> bool:
-    """Whether two times differ by rounding only.
-
-    >>> is_one_instant(1.0, 1.0 + 1e-12), is_one_instant(1.0, 1.0 + 1e-6)
-    (True, False)
-    """
+    """Whether two times are equal up to rounding."""
     return earlier_s >= later_s * (1 - INSTANT)
 
 

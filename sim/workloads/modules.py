@@ -67,7 +67,7 @@ class FlatModule:
 
 
 def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
-    """Take a module apart, and run it once on ``sample`` [b, ...] to see what its forward pass changes.
+    """Take a module apart, and run it once on ``sample`` [b, ...] to find the state that this changes.
 
     Raises ``InputError`` for nothing to train, values other than float32, or state that cannot be averaged.
     """

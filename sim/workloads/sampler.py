@@ -49,8 +49,8 @@ class Reweighting(Settings):
     )
     level_time: BoundedSeconds = Field(
         default=1e-7,
-        description="what a draw and its refresh cost for each level of the tree: batch_size log2(examples "
-        "of the worker + 1) times that is added to a gradient's duration",
+        description="cost of a draw and its refresh per level of the tree: batch_size log2(examples of the "
+        "worker + 1) times this is added to a gradient's duration",
     )
 
 
@@ -59,13 +59,10 @@ class SamplerSettings(OneOf):
 
     alternatives: ClassVar[tuple[str, ...]] = ("srg", "srg_plus")
 
-    srg: Reweighting | None = Field(
-        default=None, description="in proportion to the norms of their gradients when last looked at"
-    )
+    srg: Reweighting | None = Field(default=None, description="by each example's last known gradient norm")
     srg_plus: Reweighting | None = Field(
         default=None,
-        description="likewise, and by their smoothness; for tasks that know that of their examples: "
-        "logistic, quadratic, random-features",
+        description="by gradient norm and smoothness; tasks logistic, quadratic and random-features only",
     )
 
     @model_validator(mode="before")

@@ -45,11 +45,7 @@ _EXAMPLES = (
 
 
 def user_task(path: str) -> Task:
-    """The task at ``package.module:build``.
-
-    Raises:
-        InputError: nothing is there, or nothing that can be called with options.
-    """
+    """Load the task at ``package.module:build``; ``InputError`` unless that is a function of options."""
     build = user_code.load_object(path)
     if not callable(build) or isinstance(build, torch.nn.Module):
         raise InputError(f"{quote(path)} is {_kind(build)}; it must be a function that returns {_EXPECTED}")

@@ -39,13 +39,13 @@ MAX_RAISED: Final = 300
 """Most characters of an exception's text in a message."""
 
 _GIVEN: dict[str, object] = {}
-"""Objects handed over from Python, by the paths under which scenarios of this process name them."""
+"""Objects passed from Python, by the paths under which scenarios of this process name them."""
 _given_here: ContextVar[Mapping[str, object]] = ContextVar("_given_here", default=_GIVEN)
 """Objects given to this thread: another may be given something else under the same path."""
 _CHECKED: dict[str, object] = {}
 """Objects that scenarios may name, by their paths."""
 _OF_PYTHON: Final = ("given", "__main__")
-"""Modules in the paths of objects that only the process has to which they were handed over."""
+"""Modules in the paths of objects passed from Python, which only this process has."""
 _OWN_CODE: Final = frozenset({"paceline.realrun.calibration.probes:PROBE"})
 """Names in Paceline's own scenarios."""
 
@@ -61,14 +61,11 @@ def is_import_path(name: str) -> bool:
 
 
 def load_object(path: str) -> Any:
-    """Return the object at ``package.module:name``.
+    """Load the object at ``package.module:name``.
 
-    A scenario may come from a stranger: it may name only objects written by the user, or by the authors of an
-    installed package that declares them (``paceline.sim.config.user_code.code_files``). An object that a
-    module has only imported counts by the file that defines it.
-
-    Raises:
-        InputError: there is no such module or name, importing the module fails, or it is not the user's.
+    A scenario may come from a stranger: only objects of the user, or of an installed package that declares
+    them (``paceline.sim.config.user_code.code_files``), count, by the file that defines them. ``InputError``
+    otherwise.
     """
     for given in (_given_here.get(), _GIVEN):
         if path in given:
@@ -106,7 +103,7 @@ def _import(module_name: str) -> Any:
 
 
 def names_given(text: str) -> bool:
-    """Whether a scenario's text names an object that was handed over from Python, in this process alone."""
+    """Whether a scenario's text names an object passed from Python, in this process alone."""
     return any(path in text for path in _GIVEN)
 
 
@@ -122,16 +119,10 @@ def report_errors(where: str, error: type[PacelineError] = InputError, hint: str
 
 
 def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], _T], expected: str) -> _T:
-    """Call the user's function at ``path``, and check its result.
+    """Call the user's function at ``package.module:name``, and check its result.
 
-    Args:
-        path: ``package.module:name``.
-        arguments: in order; their names are for errors.
-        read: converts the result; raises if it is not as expected.
-        expected: the expected result, in words.
-
-    Raises:
-        InputError: as for ``load_object``; or it is no function, it raises, or it returns something else.
+    ``read`` converts the result, and raises if it is not as ``expected``, in words. Raises ``InputError`` as
+    ``load_object``, or if the object is no function, raises, or returns something else.
     """
     where, form = format_call(path, arguments), f"({', '.join(arguments)}) and return {expected}"
     function = load_object(path)
@@ -246,17 +237,10 @@ _ANYTHING = bool | int | float | str | tuple[Any, ...] | None
 
 
 def options_of(function: Callable[..., Any], skip: int = 0, without: tuple[str, ...] = ()) -> type[Settings]:
-    """A settings model with one key per parameter.
+    """A settings model with one key per parameter, from the ``skip``-th on, ``without`` some by name.
 
-    Types come from annotations, else from defaults. A parameter without a default is a required key.
-
-    Args:
-        function: the user's.
-        skip: leading parameters that are not options.
-        without: parameters that are not options, by name.
-
-    Raises:
-        InputError: the signature cannot be read, or cannot be given by name.
+    Types come from annotations, else from defaults. A parameter without a default is a required key. Raises
+    ``InputError`` if the signature cannot be read, or cannot be given by name.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())

@@ -29,13 +29,12 @@ _to_parent: Connection | None = None
 def end_with_parent(parent: int | None = None, *, orders: bool = False) -> None:
     """End this process when its parent dies; call it before slow imports.
 
-    On Linux the kernel does that (prctl(2), PR_SET_PDEATHSIG), also to a process that is stopped or busy. A
-    thread watches besides: for a parent that died before this call, and on other systems, where a stopped
-    process ends once it is continued.
+    By the kernel on Linux (prctl(2), PR_SET_PDEATHSIG). A thread watches too: for a parent that died before
+    this call, and for other systems, where a stopped process ends once it is continued.
 
     Args:
-        parent: its process number, where that is known: it may have died before this call.
-        orders: whether standard input is a pipe from the parent, which hangs up when that dies.
+        parent: its process number, if known: it may have died already.
+        orders: whether standard input is a pipe from the parent.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

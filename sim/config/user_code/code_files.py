@@ -147,12 +147,7 @@ def script_folder() -> Path | None:
 
 
 def load_module(name: str) -> ModuleType:
-    """Locate a module and import it from there.
-
-    Raises:
-        InputError: there is no such file, or it is in a place that supplies no code.
-        Exception, SystemExit: whatever importing it raises.
-    """
+    """Locate a module and import it; ``InputError`` if no trusted place has it, or the import's error."""
     with _LOADING:
         return _load(name)
 
@@ -185,10 +180,9 @@ def _load(name: str) -> ModuleType:
 
 
 def check_file(what: str, file: Path) -> None:
-    """Refuse a file that supplies no code to scenarios, wherever links lead; ``what`` names it in errors.
+    """Refuse a file that is Python's, Paceline's, another package's or part of results, wherever links lead.
 
-    Raises:
-        InputError: it is Python's, Paceline's, another package's or part of results.
+    Raises ``InputError``, which calls it ``what``.
     """
     real = file.resolve()
     for each in (file.absolute(), real):

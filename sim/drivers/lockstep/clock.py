@@ -63,11 +63,7 @@ class LockstepClock:
     # --- operations that take time --------------------------------------------------------------
 
     def complete(self, operation: ops.Operation[Any]) -> None:
-        """Advance to the end of an operation that all workers await.
-
-        Raises:
-            NotInLockstep: the event driver is needed for this job, here and in all that follows.
-        """
+        """Advance to the end of an operation that all workers await; ``NotInLockstep`` ends lockstep here."""
         if isinstance(operation, ops.Gradient):
             end_s = self._now_s + self._durations.next_s()
             self._enter("gradient", self._now_s, end_s, self._now_s, self._now_s, blocks=False)

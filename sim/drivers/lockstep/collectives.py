@@ -64,19 +64,14 @@ class CollectiveTimes:
         self._idle_s: Floats | None = None  # when collectives free a host's links; None: none yet
 
     def check_idle(self, begin_s: Floats) -> None:
-        """Check that no bytes of a collective use the links of workers that begin an exchange [n].
-
-        Raises:
-            NotInLockstep: some do.
-        """
+        """Raise ``NotInLockstep`` if a collective uses links of exchanges that begin at ``begin_s`` [n]."""
         if self._idle_s is not None and (begin_s < self._idle_s).any():
             raise NotInLockstep("bytes of a collective are on their way when the next exchange begins")
 
     def times(self, operation: Any, joined_s: Floats) -> Collected:
         """Completion of a collective that each worker joins at ``joined_s`` [n].
 
-        Raises:
-            NotInLockstep: its messages have to be followed one by one.
+        Raises ``NotInLockstep`` if its messages have to be followed one by one.
         """
         self.check_idle(joined_s)
         n = self._job.workers
@@ -103,11 +98,7 @@ class CollectiveTimes:
         return Collected(end_s, last_of_all_s, sent, messages, work)
 
     def joined(self, operation: Any, joined_s: Floats) -> list[JoinedCollective]:
-        """The collectives of all groups, whose workers join at ``joined_s`` [n].
-
-        Raises:
-            NotInLockstep: as ``times``.
-        """
+        """The collectives of all groups, whose workers join at ``joined_s`` [n]. Raises as ``times``."""
         known = self._joined
         if known is not None and known[0] is operation and known[1] is joined_s:
             return known[2]

@@ -64,23 +64,14 @@ class LockstepDriver(StackedRunner):
         return sum(clock.messages for clock in self.clocks)
 
     def run(self) -> Outcome:
-        """Run to the end; the outcome of ``job``.
-
-        Raises:
-            NotInLockstep: the event driver is needed for this job.
-            RunError: the scheme raised or broke a rule.
-        """
+        """Run ``job`` to its outcome. Raises ``NotInLockstep``, or ``RunError`` if the scheme failed."""
         outcome = self.run_all()[0]
         if outcome is None:
             raise NotInLockstep(self.clocks[0].refusal)
         return outcome
 
     def run_all(self) -> list[Outcome | None]:
-        """Run to the end of all jobs; the outcome of each, None where it must be run by itself.
-
-        Raises:
-            NotInLockstep, RunError: as ``run``; nothing is known of any job.
-        """
+        """Run all jobs; outcomes, None where a job must be run by itself. Raises as ``run``, for all jobs."""
         try:
             if self._running:
                 self.begin(0)
@@ -94,7 +85,7 @@ class LockstepDriver(StackedRunner):
         ]
 
     def _move(self, move: Callable[[LockstepClock], None]) -> None:
-        """Move all running clocks; drop those that cannot be moved exactly, and raise where none is left."""
+        """Move all running clocks; drop inexact ones, and raise without any."""
         self._goes_on_after_end |= self._is_ending
         for clock in tuple(self._running):
             try:

@@ -1,4 +1,4 @@
-"""Whether the lockstep driver finds exactly what the event driver would, and why not."""
+"""Whether the lockstep driver has exactly the event driver's results, and why not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def why_not(job: Job) -> str:
 
 
 def _trial(job: Job) -> str:
-    """How the first steps of a job differ between the drivers; "" where they do not."""
+    """Difference of a job's first steps between the drivers; "" for none."""
     short = replace(
         job, max_iterations=TRIED_STEPS, max_time_s=math.inf, target=None, every=1, keep=1,
         record_events=False,

@@ -213,11 +213,7 @@ class MixTimes:
         self._known: dict[int, tuple[Pattern, _Messages]] = {}
 
     def times(self, pattern: Pattern, begin_s: Floats, num_bytes: int) -> Mixed:
-        """Completion of a mix that each worker begins at ``begin_s`` [n].
-
-        Raises:
-            NotInLockstep: its messages share links.
-        """
+        """Completion of a mix that each worker begins at ``begin_s`` [n]; ``NotInLockstep``: shared links."""
         if self._meeting:
             raise NotInLockstep(self._meeting)
         messages = self._messages(pattern)

@@ -110,7 +110,7 @@ class PublishedSteps:
         )
 
     def hand_over(self, until_s: float, now_s: float, *, is_last: bool = False) -> bool:
-        """Hand over publications up to ``until_s``; whether a score has ended the run, at ``over_s``.
+        """Emit publications up to ``until_s``; whether a score has ended the run, at ``over_s``.
 
         Nothing earlier than ``until_s`` can come; ``now_s``, not before it, is the time of some event. Unless
         this ``is_last``, publications that complete no instant to score may wait.

@@ -34,11 +34,10 @@ StackedTask = CoroutineTask[InFlight]
 
 
 def run_lockstep(job: Job) -> Tensor:
-    """Run a synchronous scheme to its end, without a clock; return the last published values [n, d].
+    """Run a synchronous scheme without a clock; return the last published values [n, d].
 
-    Raises:
-        NotInLockstep: the scheme uses an operation that cannot be done for all workers at once.
-        RunError: the scheme raised or broke a rule.
+    Raises ``NotInLockstep`` for operations of single workers, ``RunError`` if the scheme raised or broke a
+    rule.
     """
     run = StackedRunner(job)
     try:

@@ -98,7 +98,7 @@ class CoroutineTask(Generic[_P]):
 
 
 SUSPENDED: Final = object()
-"""What a handler returns where the coroutine has to wait."""
+"""Reply of a handler if the coroutine has to wait."""
 
 
 def _raise_with_line(error: SchemeError, coroutine: Coroutine[Any, Any, None]) -> NoReturn:
@@ -143,11 +143,7 @@ class Runner(ABC, Generic[_P]):
 
     @abstractmethod
     def issue(self, task: CoroutineTask[_P], operation: Operation[Any], handle: Handle | None) -> _P:
-        """Let an operation begin: one that is started if it has a handle, else one that is awaited.
-
-        Raises:
-            SchemeError: the driver cannot do it.
-        """
+        """Begin an operation, started (with a handle) or awaited; ``SchemeError`` if unsupported."""
 
     def crashes(self, task: CoroutineTask[_P], operation: Operation[Any]) -> bool:
         """Whether the worker dies instead of doing this operation of its main coroutine."""
@@ -207,11 +203,7 @@ class Runner(ABC, Generic[_P]):
         raise SchemeError(with_line(f"worker {task.rank} {text}", task.coroutine))
 
     def ended(self, task: CoroutineTask[_P]) -> None:
-        """A coroutine has come to its end.
-
-        Raises:
-            SchemeError: it has started what it has not waited for.
-        """
+        """Retire a coroutine; ``SchemeError`` if it has not waited for operations that it started."""
         task.alive = False
         started = (each for each in task.outstanding.values() if not ops.is_droppable(each.operation))
         if names := ", ".join(each.name for each in started):
@@ -233,11 +225,7 @@ class Runner(ABC, Generic[_P]):
         return SUSPENDED
 
     def started(self, task: CoroutineTask[_P], handle: Handle) -> _P:
-        """The operation of a handle.
-
-        Raises:
-            SchemeError: the coroutine has waited for it before, or another one has started it.
-        """
+        """Operation of a handle; ``SchemeError`` if it was waited for, or started by another coroutine."""
         pending = task.outstanding.get(handle.number)
         if pending is None or pending.handle is not handle:
             raise SchemeError(f"worker {task.rank} waits twice for one handle, or for somebody else's")

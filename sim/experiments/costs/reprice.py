@@ -13,16 +13,8 @@ from ..simulate import simulate
 
 
 def price_again(folders: Sequence[Path], scratch: Path, say: Callable[[str], None]) -> list[Path]:
-    """Simulate anew each prediction that lies beside a measurement over another transport.
-
-    A prediction and a measurement belong together if their scenarios have the same name. New result folders
-    go to ``scratch``; ``say`` is called with a line before each simulation.
-
-    Returns:
-        The new folders; none where all transports agree, or a folder of an older version names none.
-
-    Raises:
-        InputError: a folder cannot be read.
+    """Simulate anew, into ``scratch``, each prediction beside a measurement (same name) over another
+    transport; return the new folders. ``say`` is called before each; ``InputError``: a folder cannot be read.
     """
     with reading_results(*folders):
         return _price_again(folders, scratch, say)

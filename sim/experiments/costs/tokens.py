@@ -35,14 +35,13 @@ def tokens_per_example(profile: LayerProfile) -> int | None:
 
 
 def throughput(scenario: Scenario, tokens: float | None = None, loss: float | None = None) -> dict[str, Any]:
-    """Compute the output of ``paceline throughput``, as plain values; None for unknown ones.
+    """Output of ``paceline throughput``, as plain values; None for unknown ones.
 
-    ``workload.layer_profile`` gives the tokens per example. ``tokens`` are those to train on (None: as many
-    as the scaling law has for ``loss``, if given).
+    ``tokens`` to train on; None: as many as the scaling law has for ``loss``, if given.
 
     Raises:
-        InputError: it is no language model, or both are given or cannot be, or no number of tokens reaches
-            the loss.
+        InputError: no language model (``workload.layer_profile``), ``tokens`` beside ``loss``, or an
+            unreachable loss.
     """
     profile = scenario.workload.layer_profile
     length = None if profile is None else tokens_per_example(profile)

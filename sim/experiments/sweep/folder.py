@@ -1,7 +1,7 @@
 """Folder of a sweep: a result folder for each setting, the changes of each, and a map.
 
 Until all settings are complete each of them keeps its runs as a command of its own does
-(``records.unfinished``), so that the same sweep goes on after any death.
+(``records.unfinished``), so that the same sweep resumes after any death.
 """
 
 from __future__ import annotations
@@ -38,11 +38,7 @@ _DIGITS: Final = 4
 
 
 def folder_names(number: int) -> list[str]:
-    """Folders of ``number`` settings.
-
-    >>> folder_names(2)
-    ['0001', '0002']
-    """
+    """Folders of ``number`` settings: 0001, 0002, ..."""
     return [f"{place:0{_DIGITS}d}" for place in range(1, number + 1)]
 
 
@@ -56,7 +52,7 @@ def begin(
     say: Callable[[str], None] = lambda _: None,
     prepare: Callable[[str], Callable[[], None]] = follow_nothing,
 ) -> Iterator[tuple[list[Scenario], list[Parts]]]:
-    """Begin the settings of a sweep, or go on with those in ``out``.
+    """Begin the settings of a sweep, or continue those in ``out``.
 
     Args:
         scenarios: one for each setting, in the order of its folders.
@@ -67,8 +63,7 @@ def begin(
         prepare: called with the name of each step; its result is called for each finished setting.
 
     Returns:
-        A context manager with each setting's complete runs, and its scenario as resolved when the sweep first
-        began.
+        A context manager with each setting's complete runs, and its scenario as first resolved.
 
     Raises:
         InputError: ``out`` is in use or taken, or a scenario cannot be resolved.
@@ -162,18 +157,15 @@ def finish(
     draw: Callable[[Mapping[str, Any], Path], object],
     on_setting: Callable[[], None] = count_nothing,
 ) -> dict[str, Any]:
-    """Summarise all settings, and write the whole folder, with its map, in place of the unfinished one.
+    """Summarise all settings, and replace the unfinished folder by the whole one, with its map.
 
-    Bounds of the schemes are left out.
+    Bounds of the schemes are left out. Returns the content of ``sweep.json``.
 
     Args:
         out: the sweep's folder; None: nothing is written.
         settings: changes of each.
-        draw: draws a map of the returned content into a file, if one can be drawn.
+        draw: draws a map of the content, if possible.
         on_setting: called for each summarised one.
-
-    Returns:
-        Content of ``sweep.json``.
 
     Raises:
         InputError: the folder cannot be written.

@@ -108,11 +108,7 @@ def _plain(value: object) -> Any:
 
 
 def changes_of(setting: Mapping[str, Any], option: str = "grid") -> list[Assignment]:
-    """Convert a setting to ``dotted.key=value`` changes; errors call them values of ``option``.
-
-    Raises:
-        InputError: a value cannot stand in a scenario.
-    """
+    """Convert a setting to ``dotted.key=value`` changes, called values of ``option`` in an ``InputError``."""
     changes = []
     for key, value in setting.items():
         try:

@@ -27,7 +27,7 @@ class GraphLink(Settings):
     source: NodeName = Field(description="a host, or else a switch")
     target: NodeName = Field(description="likewise")
     latency: BoundedSeconds = Field(description="one-way")
-    bandwidth: Rate | None = Field(default=None, description="each way; absent: unlimited")
+    bandwidth: Rate | None = Field(default=None, description="each way (default: unlimited)")
     one_way: bool = Field(default=False, description="from source to target only; else full duplex")
 
 
@@ -42,7 +42,7 @@ class Graph(Settings):
         max_length=MAX_GRAPH_HOSTS,
         description="one per worker, in order; other nodes are switches",
     )
-    links: tuple[GraphLink, ...] = Field(default=(), description="what joins them")
+    links: tuple[GraphLink, ...] = Field(default=(), description="links")
 
     @model_validator(mode="before")
     @classmethod

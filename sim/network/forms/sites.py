@@ -34,11 +34,11 @@ class Within(Settings):
 
     latency: BoundedSeconds = Field(description="one-way latency between two hosts of a site")
     bandwidth: Rate | None = Field(
-        default=None, description="each host's access link, full duplex; absent: unlimited"
+        default=None, description="each host's access link, full duplex (default: unlimited)"
     )
     upload: Rate | None = Field(
         default=None,
-        description="each host's way out, where it differs from its way in, which is `bandwidth`",
+        description="outgoing bandwidth of each host, if not `bandwidth`",
     )
 
 
@@ -82,19 +82,17 @@ class Between(Settings):
     latency: Annotated[
         dict[str, BoundedSeconds], BeforeValidator(_latencies_for_all_pairs), WithJsonSchema(_LATENCY)
     ] = Field(
-        description="one-way latency between hosts of two sites: one for all, or per pair of sites, such as "
-        "{us-eu: 40 ms, default: 90 ms}; a pair holds in both directions unless both are given; or a CSV "
-        "file, relative to the scenario's folder, with a row and a column per site"
+        description="one-way latency between hosts of two sites: one value, one per pair of sites ({us-eu: "
+        "40 ms, default: 90 ms}; both directions unless both are given), or a CSV file with a row and a "
+        "column per site, relative to the scenario's folder"
     )
     bandwidth: Rates | None = Field(
         default=None,
-        description="one pipe per ordered pair of sites, shared by all that cross it: one for all, or per "
-        "pair or in a CSV file, as for latency; absent: unlimited",
+        description="shared pipe of each ordered pair of sites, written as latency is (default: unlimited)",
     )
     per_flow: Rates | None = Field(
         default=None,
-        description="what one connection gets at most: one for all, or per pair or in a CSV file, as for "
-        "latency; absent: unlimited",
+        description="limit of one connection, written as latency is (default: unlimited)",
     )
 
 

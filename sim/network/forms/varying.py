@@ -30,11 +30,9 @@ class TraceStep(Settings):
 
     at: BoundedSeconds = Field(description="time on the run's clock")
     bandwidth: Annotated[BytesPerSecond, Field(ge=0, le=MAX_RATE), AfterValidator(_check_rate_or_none)] = (
-        Field(description="of the link, until the next step; 0 Mbit/s: it carries nothing")
+        Field(description="bandwidth until the next step; 0 Mbit/s: outage")
     )
-    latency: BoundedSeconds = Field(
-        default=0.0, description="added to the latency of all that crosses the link, until the next step"
-    )
+    latency: BoundedSeconds = Field(default=0.0, description="latency added until the next step")
 
 
 class LinkTrace(Settings):
@@ -46,10 +44,11 @@ class LinkTrace(Settings):
         "folder",
     )
     steps: tuple[TraceStep, ...] = Field(
-        default=(), description="instead of a file, or what was read from it; the first at 0 s"
+        default=(), description="instead of a file: the steps, the first at 0 s"
     )
     period: BoundedSeconds | None = Field(
-        default=None, description="begin again after this time; absent: the last bandwidth stays"
+        default=None,
+        description="time after which the table repeats (default: never, the last bandwidth stays)",
     )
 
     @model_validator(mode="before")
@@ -117,8 +116,8 @@ class SlowPeriods(Settings):
 class Outage(Settings):
     """A time in which a link carries nothing."""
 
-    at: BoundedSeconds = Field(description="when it begins, on the run's clock")
-    duration: Annotated[BoundedSeconds, Field(gt=0)] = Field(description="how long it lasts")
+    at: BoundedSeconds = Field(description="start, on the run's clock")
+    duration: Annotated[BoundedSeconds, Field(gt=0)] = Field(description="duration")
 
 
 def _check_outages(outages: tuple[Outage, ...]) -> tuple[Outage, ...]:
@@ -131,15 +130,13 @@ def _check_outages(outages: tuple[Outage, ...]) -> tuple[Outage, ...]:
 
 
 class Variation(OneOf):
-    """How some links change as time goes on; give a trace, markov or outages."""
+    """Variation of links in time: a trace, markov or outages."""
 
     alternatives: ClassVar[tuple[str, ...]] = ("trace", "markov", "outages")
 
-    links: str = Field(
-        description="their names, as `paceline check` shows them, with * and ?: 'us->*', 'host? up'"
-    )
+    links: str = Field(description="names as in `paceline check`, with * and ?: 'us->*', 'host? up'")
     trace: LinkTrace | None = Field(default=None, description="from a table")
-    markov: SlowPeriods | None = Field(default=None, description="at random, each link on its own")
+    markov: SlowPeriods | None = Field(default=None, description="random periods, independent per link")
     outages: Annotated[tuple[Outage, ...], AfterValidator(_check_outages)] | None = Field(
-        default=None, description="times in which the links carry nothing, in order; messages wait and go on"
+        default=None, description="outages, in order; messages wait, then continue"
     )

@@ -82,11 +82,7 @@ def write_events(path: Path, runs: Sequence[Run]) -> None:
 
 
 def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write a table of evaluations from untrusted columns.
-
-    Raises:
-        InputError: one is missing, has cells of another type, or more or fewer than the others.
-    """
+    """Write a table of evaluations; ``InputError`` for missing, uneven or wrongly typed columns."""
     schema = _METRICS_SCHEMA
     missing = [name for name in schema.names if name not in columns]
     if missing:

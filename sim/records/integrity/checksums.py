@@ -22,11 +22,7 @@ MAX_CHECKSUMS_BYTES: Final = 2**20
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the SHA-256 of each file of a folder into ``CHECKSUMS_FILE``.
-
-    Raises:
-        InputError: that cannot be written.
-    """
+    """Write the SHA-256 of each file of a folder into ``CHECKSUMS_FILE``; ``InputError`` if that fails."""
     files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name != CHECKSUMS_FILE]
     lines = [f"{_sha256(path)}  {path.name}\n" for path in files]
     write_atomically(folder / CHECKSUMS_FILE, "".join(lines))
@@ -35,8 +31,7 @@ def write_checksums(folder: Path) -> None:
 def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] = ()) -> None:
     """Compare the files of a folder with their checksums; ``added`` files need one only if they are there.
 
-    Raises:
-        InputError: there are none; or a file is not as it was written, is missing, or has been added.
+    Raises ``InputError`` without checksums, or for a file that was changed, removed or added.
     """
     path = folder / CHECKSUMS_FILE
     if not os.path.lexists(path):
@@ -69,11 +64,7 @@ def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] =
 
 
 def check_kind(path: Path) -> None:
-    """Refuse a file of results that could not be read to its end.
-
-    Raises:
-        InputError: it is no regular file, or too large.
-    """
+    """Raise ``InputError`` unless ``path`` is a regular file of at most ``MAX_FILE_BYTES``."""
     if not path.is_file():
         raise InputError(f"{path} is no regular file, but a folder, a device, a pipe or a link to nothing")
     if path.stat().st_size > MAX_FILE_BYTES:

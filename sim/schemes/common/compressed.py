@@ -283,9 +283,8 @@ def refuse_top_k(compression: Compression | None) -> None:
 
 
 def add_lost_part(mixed: Tensor, value: Tensor, payload: Payload) -> Tensor:
-    """Add the part of ``value`` lost in its ``payload`` to ``mixed``, a weighted average of payloads.
-
-    Doubly stochastic weights then keep the mean of all workers (Carli et al., Automatica 2010).
+    """Add the part of ``value`` lost in its ``payload`` to an average ``mixed``, so that doubly stochastic
+    weights keep the workers' mean (Carli et al., Automatica 2010).
     """
     encoded = isinstance(payload, Encoded) and payload.codec is not None
     return mixed + (value - decoded(payload)) if encoded else mixed
@@ -293,7 +292,7 @@ def add_lost_part(mixed: Tensor, value: Tensor, payload: Payload) -> Tensor:
 
 Momentum = Annotated[
     Literal["local", "mixed"],
-    Field(description="what is averaged: the model alone, or the optimiser's buffers with it"),
+    Field(description="averaged values: model alone, or with the optimiser's buffers"),
 ]
 
 
@@ -333,13 +332,11 @@ def first_average(average: CompressedAllReduce, x: Tensor, state: State, momentu
 async def average_of_changes(
     average: CompressedAllReduce, index: int, x: Tensor, state: State, momentum: Momentum, last: Tensor | None
 ) -> tuple[Tensor, State, Tensor | None]:
-    """Average the model, and mixed buffers, over all workers; encoded, only their changes are sent.
+    """Average the model, and mixed buffers, over all workers; if encoded, only changes since ``last``.
 
-    A change since the last average is small where a model is not, and so is the error of its rounding
-    (FedPAQ: Reisizadeh et al., AISTATS 2020). ``index``: as for ``CompressedAllReduce.all_reduce``; ``last``:
-    the last average of the sent values, equal on all workers; at first ``first_average``.
-
-    Returns model, state, and the new average where it is needed again.
+    Changes are small where a model is not, and so is their rounding error (FedPAQ: Reisizadeh et al., AISTATS
+    2020). ``index``: as for ``CompressedAllReduce.all_reduce``; ``last``: equal on all workers, at first
+    ``first_average``. Returns model, state and, if needed again, the new average.
     """
     own = pack(x, state, momentum)
     if last is None:

@@ -30,8 +30,8 @@ from ...program.worker import Worker
 Inside = Annotated[
     Literal["hosts", "sites"] | None,
     Field(
-        description="workers that act as one: those of each host, or of each site, average their gradients "
-        "at every step, and share what is sent to the others; absent: each acts alone"
+        description="workers of a host, or of a site, act as one: average gradients at every step, and "
+        "share the traffic to others (default: each alone)"
     ),
 ]
 
@@ -53,7 +53,7 @@ def count_units(inside: str | None, network: Network) -> int:
 
 
 def possible_units(network: Network) -> tuple[str, ...]:
-    """The kinds of places that can act as one: those that ``check_inside`` accepts."""
+    """Kinds of places that can act as one, as ``check_inside`` accepts them."""
     fitting = []
     for inside in ("hosts", "sites"):
         with suppress(InputError):

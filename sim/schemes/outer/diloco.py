@@ -54,19 +54,15 @@ from .rule import OuterOptimizer, buffers_in, outer_rule
 class DilocoOptions(Settings):
     """Options of ``diloco``."""
 
-    period: int = Field(default=100, ge=1, description="inner steps between two outer steps of a fragment")
+    period: int = Field(default=100, ge=1, description="inner steps between outer steps of a fragment")
     outer: OuterOptimizer = Field(default=OuterOptimizer(), description="the outer optimiser: SGD")
-    fragments: int = Field(
-        default=1, ge=1, description="parts of the model that are averaged in turn, each once a period"
-    )
-    delay: int = Field(
-        default=0, ge=0, description="inner steps that are done while an average is under way; 0: wait for it"
-    )
+    fragments: int = Field(default=1, ge=1, description="parts of the model, averaged in turn once a period")
+    delay: int = Field(default=0, ge=0, description="inner steps during an average; 0: wait for it")
     alpha: float = Field(
-        default=0.0, ge=0, le=1, description="share of the own model that is kept when an average is applied"
+        default=0.0, ge=0, le=1, description="weight of the worker's own model when an average arrives"
     )
     compression: Compression | None = Field(
-        default=None, description="how changes since the last outer step are encoded; absent: not at all"
+        default=None, description="encoding of changes since the last outer step (default: none)"
     )
     inside: Inside = None
     quorum: Quorum = None

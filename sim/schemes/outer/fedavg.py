@@ -44,10 +44,10 @@ class FedavgOptions(Settings):
     period: int = Field(ge=1, description="steps of a round")
     participation: float = Field(
         default=1.0, gt=0, le=1,
-        description="share of the workers in a round; their models count alike, whatever data each has",
+        description="share of workers per round, with equal weights",
     )  # fmt: skip
     compression: Compression | None = Field(
-        default=None, description="how changes since the round began are encoded; absent: not at all"
+        default=None, description="encoding of changes in a round (default: none)"
     )
     quorum: Quorum = None
     deadline: Deadline = None

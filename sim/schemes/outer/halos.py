@@ -9,7 +9,7 @@ Nesterov momentum; of N arrivals (``every``), with learning rate h and momentum 
 
 After ``exchange`` arrivals a site's server brings their change to the global server, in the same way, and
 takes (1 - alpha) of its own model and alpha of the global one on its arrival. Meanwhile it keeps serving;
-one such visit is under way at a time. The site's server is on the host of the site's first worker, which
+one such visit is in flight at a time. The site's server is on the host of the site's first worker, which
 begins and ends these visits between its own steps; the global one is on the host of worker 0. With
 ``compression`` changes to another host are sent encoded, returned models are not; with ``top_k`` the unsent
 part joins the sender's next change (error feedback). The metric of ``on: leader`` is the global model. The
@@ -42,32 +42,32 @@ class SiteServer(Settings):
     """Delayed Nesterov momentum of the sites' servers."""
 
     lr: float = Field(default=0.2, gt=0, description="learning rate of each arriving change")
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum, applied at every N-th arrival")
-    every: int = Field(default=16, ge=1, description="N: arrivals between two applications of the momentum")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum, applied every N arrivals")
+    every: int = Field(default=16, ge=1, description="N: arrivals per application of the momentum")
 
 
 class GlobalServer(SiteServer):
     """Delayed Nesterov momentum of the global server."""
 
     lr: float = Field(default=0.15, gt=0, description="learning rate of each arriving change")
-    momentum: float = Field(default=0.5, ge=0, lt=1, description="momentum, applied at every N-th arrival")
-    every: int = Field(default=2, ge=1, description="N: arrivals between two applications of the momentum")
+    momentum: float = Field(default=0.5, ge=0, lt=1, description="momentum, applied every N arrivals")
+    every: int = Field(default=2, ge=1, description="N: arrivals per application of the momentum")
 
 
 class HalosOptions(Settings):
     """Options of ``halos``."""
 
-    period: int = Field(default=8, ge=1, description="local steps between two visits to the site's server")
+    period: int = Field(default=8, ge=1, description="local steps between visits to the site's server")
     exchange: int = Field(
         default=32, ge=1, description="arrivals at a site's server before it visits the global one"
     )
     alpha: float = Field(
-        default=0.25, ge=0, le=1, description="share of the global model that a site's server takes over"
+        default=0.25, ge=0, le=1, description="weight of the global model when it arrives at a site's server"
     )
     local: SiteServer = Field(default=SiteServer(), description="the sites' servers")
     top: GlobalServer = Field(default=GlobalServer(), description="the global server")
     compression: Compression | None = Field(
-        default=None, description="how changes are encoded on their way to a server; absent: not at all"
+        default=None, description="encoding of changes in transit to a server (default: none)"
     )
 
 
@@ -149,7 +149,7 @@ class Servers:
                 self._merge(await self.top.visit(change))
 
     async def end_visit(self) -> None:
-        """Wait for the global model, if a visit is under way, and merge it."""
+        """Wait for the global model of a visit in flight, and merge it."""
         if self._away is not None:
             answer, sent = self._away
             self._away = None

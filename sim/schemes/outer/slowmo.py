@@ -37,12 +37,13 @@ from .rule import buffers_in
 class SlowmoOptions(Settings):
     """Options of ``slowmo``."""
 
-    period: int = Field(default=48, ge=1, description="steps between two averagings")
+    period: int = Field(default=48, ge=1, description="steps between two averages")
     slow_lr: float = Field(default=1.0, gt=0, description="learning rate of the slow steps")
     slow_momentum: float = Field(default=0.5, ge=0, lt=1, description="momentum of the slow steps")
     momentum: Momentum = "local"
     compression: Compression | None = Field(
-        default=None, description="how changes since the last average are encoded; absent: models travel"
+        default=None,
+        description="encoding of changes since the last average (default: none, whole models are sent)",
     )
 
 
@@ -54,7 +55,7 @@ def held(options: SlowmoOptions, sizes: Sizes) -> Held:
 
 
 async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
-    """SlowMo: local SGD whose averages, every ``period`` steps, are followed with a slow momentum."""
+    """SlowMo: local SGD, with a slow momentum on its averages every ``period`` steps."""
     x = common = worker.start
     state = worker.optimizer.init(x)
     average = CompressedAllReduce(worker, options.compression)

@@ -13,22 +13,21 @@ Quorum = Annotated[
     int | None,
     Field(
         ge=1,
-        description="how many contributions make an average: those that are there first; who is late is left "
-        "out; absent: all",
+        description="average as soon as this many workers have contributed (default: all)",
     ),
 ]
 Deadline = Annotated[
     BoundedSeconds | None,
     Field(
         gt=0,
-        description="an average is made at the latest this long after the one before, of those who are there "
-        "by then, at least one; absent: no limit",
+        description="average at the latest this long after the previous one, over the contributions so far, "
+        "at least one (default: no limit)",
     ),
 ]
 
 
 def leaves_out(options: Any) -> bool:
-    """Whether averages go on without stragglers, so that results depend on timing."""
+    """Whether averages leave out stragglers, so that results depend on timing."""
     return options.quorum is not None or options.deadline is not None
 
 

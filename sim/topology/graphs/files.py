@@ -148,16 +148,10 @@ def write_graph(
     weights: Matrix | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a graph as JSON, whole or not at all.
+    """Write a graph, adjacency [n, n], as JSON, whole or not at all.
 
-    Args:
-        path: of the file; an existing one is replaced.
-        graph: adjacency [n, n].
-        weights: mixing matrix [n, n] on the graph, whose rows sum to 1; absent: rules decide.
-        provenance: where the graph came from.
-
-    Raises:
-        InputError: the file cannot be written.
+    ``weights``: mixing matrix [n, n] on the graph, whose rows sum to 1; None: rules decide. ``provenance``:
+    free facts. Raises ``InputError`` if the file cannot be written.
     """
     directed = not is_symmetric(graph) or (weights is not None and not is_symmetric(weights, 1e-12))
     content: dict[str, Any] = {"workers": graph.shape[0]}
@@ -264,11 +258,7 @@ def _of_edge_list(path: Path, text: str) -> KeptGraph:
 
 
 def ranked(graph: nx.Graph[Any], source: object) -> nx.Graph[Any]:
-    """The graph, its nodes sorted by rank if they are named 0 ... n - 1.
-
-    Raises:
-        InputError: two workers are joined by several edges.
-    """
+    """The graph, nodes named 0 ... n - 1 sorted by rank; ``InputError``: two workers with several edges."""
     import networkx as nx
 
     if graph.is_multigraph():

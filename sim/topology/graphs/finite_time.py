@@ -29,7 +29,7 @@ _MAX_DIGITS: Final = 64
 class MaxPeers(Settings):
     """Options of the sequences with a given number of peers."""
 
-    peers: int = Field(default=1, ge=1, description="at most so many neighbours in a step: k")
+    peers: int = Field(default=1, ge=1, description="most neighbours k in a step")
 
 
 def base(workers: int, options: MaxPeers, seed: int) -> Graphs:
@@ -49,9 +49,8 @@ def base(workers: int, options: MaxPeers, seed: int) -> Graphs:
 
 
 def simple_base(workers: int, options: MaxPeers, seed: int) -> Graphs:
-    """The Simple Base-(k+1) graph: exact for any n, from n written in base k + 1.
-
-    Source: Takezawa et al., NeurIPS 2023 (arXiv 2305.11420).
+    """The Simple Base-(k+1) graph: exact for any n, from n written in base k + 1. Source: Takezawa et al.,
+    NeurIPS 2023 (arXiv 2305.11420).
     """
     return _sequence(workers, _simple(np.arange(workers), options.peers))
 
@@ -128,7 +127,7 @@ def _nobody() -> WeightedPairs:
 
 
 def _beside(sequences: Sequence[list[WeightedPairs]]) -> list[WeightedPairs]:
-    """Run sequences on disjoint workers at the same time; those whose sequence has ended idle."""
+    """Run sequences on disjoint workers at the same time; idle where theirs has ended."""
     together = []
     for step in range(max(len(steps) for steps in sequences)):
         u, v, share = zip(*(steps[step] for steps in sequences if step < len(steps)), strict=True)

@@ -48,7 +48,7 @@ def _number(random: np.random.Generator) -> int:
 
 
 def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
-    """Drawn among the graphs in which everybody has ``degree`` neighbours, by pairing half-edges.
+    """A random graph with ``degree`` neighbours of each worker, by pairing half-edges.
 
     Source: Steger and Wormald, Combin. Probab. Comput. 1999; asymptotically uniform, Kim and Vu, STOC 2003.
 
@@ -95,7 +95,7 @@ def _pair_half_edges(workers: int, degree: int, random: np.random.Generator) -> 
 
 
 def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of ``keys`` are in ``known``, which ascends."""
+    """Mask of ``keys`` in ``known``, which ascends."""
     return np.searchsorted(known, keys, "right") > np.searchsorted(known, keys, "left")
 
 
@@ -112,7 +112,7 @@ class Probability(Settings):
         default=None,
         gt=0,
         le=1,
-        description="of every edge; absent: 2 ln(n) / n, nearly always connected",
+        description="probability of every edge (default: 2 ln(n) / n, nearly always connected)",
     )
 
 
@@ -157,7 +157,7 @@ class Radius(Settings):
     """Options of ``random_geometric``."""
 
     radius: float | None = Field(
-        default=None, gt=0, le=1.5, description="neighbours are nearer; absent: sqrt(2 ln(n) / n)"
+        default=None, gt=0, le=1.5, description="neighbours are nearer than this (default: sqrt(2 ln(n) / n))"
     )
 
 

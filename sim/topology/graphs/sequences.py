@@ -14,9 +14,8 @@ from .static import Graphs, NoOptions, exponential_offsets
 
 
 def one_peer_exponential(workers: int, options: NoOptions, seed: int) -> Graphs:
-    """At step k worker i sends to i + 2^(k mod ceil(log2 n)) alone.
-
-    For n a power of two, ceil(log2 n) steps average exactly. Source: Ying et al., NeurIPS 2021.
+    """At step k worker i sends to i + 2^(k mod ceil(log2 n)) alone. For n a power of two, ceil(log2 n) steps
+    average exactly. Source: Ying et al., NeurIPS 2021.
     """
     offsets = exponential_offsets(workers)
     return Graphs(lambda step: circulant(workers, [offsets[step % len(offsets)]]), len(offsets))

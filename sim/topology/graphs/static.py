@@ -46,7 +46,7 @@ class Rows(Settings):
     """Options of ``grid`` and ``torus``."""
 
     rows: int | None = Field(
-        default=None, ge=1, description="workers in a column; absent: the most nearly square"
+        default=None, ge=1, description="workers in a column (default: the most nearly square)"
     )
 
 
@@ -80,34 +80,24 @@ def exponential_offsets(n: int) -> tuple[int, ...]:
 
 
 def ring(workers: int, options: NoOptions, seed: int) -> Graphs:
-    """Each worker and its two neighbours on a cycle (one neighbour where n = 2).
-
-    Source: Lian et al., NeurIPS 2017.
+    """Each worker and its two neighbours on a cycle (one neighbour where n = 2). Source: Lian et al., NeurIPS
+    2017.
     """
     return static(circulant(workers, (1, -1)))
 
 
 def path(workers: int, options: NoOptions, seed: int) -> Graphs:
-    """A ring with one edge missing.
-
-    Source: Xiao and Boyd, Systems & Control Letters 2004.
-    """
+    """A ring with one edge missing. Source: Xiao and Boyd, Systems & Control Letters 2004."""
     return static(undirected(workers, ((i, i + 1) for i in range(workers - 1))))
 
 
 def star(workers: int, options: NoOptions, seed: int) -> Graphs:
-    """Worker 0 and everybody else.
-
-    Source: Ying et al., NeurIPS 2021.
-    """
+    """Worker 0 in the centre, joined to all others. Source: Ying et al., NeurIPS 2021."""
     return static(undirected(workers, ((0, i) for i in range(1, workers))))
 
 
 def complete(workers: int, options: NoOptions, seed: int) -> Graphs:
-    """Everybody hears everybody: one step averages exactly.
-
-    Source: Ying et al., NeurIPS 2021.
-    """
+    """The complete graph: one step averages exactly. Source: Ying et al., NeurIPS 2021."""
     refuse_too_many(workers * (workers - 1))
     return static(circulant(workers, range(1, workers)))
 
@@ -137,20 +127,14 @@ def _rows(name: str, workers: int, rows: int | None, least: int) -> tuple[int, i
 
 
 def grid(workers: int, options: Rows, seed: int) -> Graphs:
-    """Rows and columns; each worker and its up to four neighbours.
-
-    Source: Ying et al., NeurIPS 2021.
-    """
+    """Rows and columns; each worker and its up to four neighbours. Source: Ying et al., NeurIPS 2021."""
     import networkx as nx
 
     return static(from_networkx(nx.grid_2d_graph(*_rows("grid", workers, options.rows, 2))))
 
 
 def torus(workers: int, options: Rows, seed: int) -> Graphs:
-    """A grid whose rows and columns are rings: four neighbours each.
-
-    Source: Koloskova et al., ICML 2019.
-    """
+    """A grid whose rows and columns are rings: four neighbours each. Source: Koloskova et al., ICML 2019."""
     import networkx as nx
 
     return static(from_networkx(nx.grid_2d_graph(*_rows("torus", workers, options.rows, 3), periodic=True)))
@@ -213,9 +197,8 @@ def refuse_degree(name: str, workers: int, degree: int, least: int = 1) -> None:
 
 
 def static_exponential(workers: int, options: NoOptions, seed: int) -> Graphs:
-    """Worker i sends to i + 1, i + 2, i + 4, ... (mod n).
-
-    Source: Ying et al., NeurIPS 2021 (arXiv 2110.13363).
+    """Worker i sends to i + 1, i + 2, i + 4, ... (mod n). Source: Ying et al., NeurIPS 2021 (arXiv
+    2110.13363).
     """
     return static(circulant(workers, exponential_offsets(workers)))
 
@@ -224,12 +207,12 @@ class Hierarchy(Settings):
     """Options of ``hierarchical``."""
 
     sites: tuple[int, ...] | None = Field(
-        default=None, description="workers of each site, in rank order; absent: the most nearly square"
+        default=None, description="workers of each site, in rank order (default: the most nearly square)"
     )
 
 
 def hierarchical(workers: int, options: Hierarchy, seed: int) -> Graphs:
-    """Sites: everybody hears everybody inside, and the first workers of the sites form a ring.
+    """Sites: complete graphs, whose first workers form a ring.
 
     Source: after the hierarchical averaging of BlueFog (Ying et al., arXiv 2111.04287).
 

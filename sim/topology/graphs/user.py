@@ -10,10 +10,7 @@ from .static import Graphs, NoOptions, static
 
 
 def from_function(path: str, workers: int, options: NoOptions, seed: int) -> Graphs:
-    """Build the graph that ``function(workers)`` returns.
-
-    Raises ``InputError`` where that fails, or returns no networkx graph of that many nodes.
-    """
+    """Build the graph of ``function(workers)``; ``InputError`` unless networkx's, of that many nodes."""
     import networkx as nx
 
     read = user_code.instance_of(nx.Graph)

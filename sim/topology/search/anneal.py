@@ -46,7 +46,7 @@ class Cooling:
     """Length and temperatures of a walk.
 
     Attributes:
-        moves: candidates to draw; those that would not be a simple graph count, but are not judged.
+        moves: candidates to draw, including unjudged ones that give no simple graph.
         hot, cold: first and last temperature, in units of the cost; it falls geometrically. 0 for both: only
             moves that raise no cost are accepted.
     """

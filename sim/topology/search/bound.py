@@ -37,10 +37,8 @@ BOUND_RESOLUTION: Final = 1e-4
 
 
 def alon_boppana(degree: int) -> float:
-    """2 sqrt(k - 1) / k: the modulus that large k-regular graphs cannot beat by much.
-
-    It is that of the best constant weight if both ends of the adjacency spectrum are at +-2 sqrt(k - 1), as
-    the theorem has it for one end as n grows. For finite n, graphs can be better: see ``modulus_bound``.
+    """2 sqrt(k - 1) / k: the modulus that large k-regular graphs cannot beat by much (finite ones:
+    ``modulus_bound``); both ends of the adjacency spectrum are taken at +-2 sqrt(k - 1).
     """
     return float(2.0 * np.sqrt(degree - 1) / degree)
 

@@ -43,7 +43,7 @@ class SearchGraph:
     def swaps(self, random: np.random.Generator, count: int) -> Moves:
         """Up to ``count`` random swaps a-b, c-d -> a-c, b-d, which keep every degree.
 
-        Pairs of edges and their orientation are drawn; those that would make a loop or a double edge are left
+        Pairs of edges and their orientation are drawn; moves to a loop or a double edge are left
         out, so the rest is uniform over the possible swaps.
         """
         numbers = random.integers(len(self.edges), size=(count, 2))

@@ -42,9 +42,8 @@ class StepTime(Protocol):
 
 
 def laplacian_modulus(second: Floats, last: Floats) -> Floats:
-    """(l_n - l_2) / (l_n + l_2): with the best constant edge weight, 2 / (l_2 + l_n).
-
-    Source: Xiao and Boyd, Systems & Control Letters 53 (2004), section 4.1.
+    """(l_n - l_2) / (l_n + l_2), of the best constant edge weight 2 / (l_2 + l_n). Source: Xiao and Boyd,
+    Systems & Control Letters 53 (2004), section 4.1.
     """
     second = np.maximum(second, 0.0)
     out: Floats = (last - second) / (last + second)

@@ -11,7 +11,7 @@ class Departure(NamedTuple):
     """Bytes that may leave now.
 
     Attributes:
-        num_bytes: of those that wait; 0: nothing before ``not_before_s``.
+        num_bytes: of the waiting ones; 0: nothing before ``not_before_s``.
         cap_bytes_per_s: largest rate, ``inf`` where only links limit it.
         not_before_s: when to ask again; inf: once the other direction's bytes have left.
     """

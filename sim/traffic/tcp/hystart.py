@@ -97,15 +97,10 @@ class HyStart:
             self._round_from, self._round_end = self._round_end, sent
 
     def window_at_train(self, leaving: Leaving, rate: float, ack_waits_s: float = 0.0) -> float:
-        """The window at which acknowledgements of ``leaving`` will have come for half a round trip.
+        """Window at which acknowledgements of ``leaving`` have come for half a round trip; ``inf``: no train.
 
-        Args:
-            leaving: departing bytes.
-            rate: at which they leave, bytes/s.
-            ack_waits_s: wait behind other traffic, which comes in bursts: a pause-long burst hides the train.
-
-        Returns:
-            ``inf`` where they are no train.
+        ``rate``: of departures, bytes/s. ``ack_waits_s``: wait behind bursts of other traffic; a pause hides
+        the train.
         """
         train = rate * (self._rtt_s / 2 + _TRAIN_S)
         if leaving.packet_bytes > rate * _TRAIN_GAP_S or ack_waits_s > _PAUSE_S:
@@ -116,10 +111,9 @@ class HyStart:
         return self._if_large(leaving.window + since - leaving.acknowledged + train)
 
     def window_when_late(self, leaving: Leaving, late_s: float) -> float:
-        """The window at which slow start ends because bytes waited in a queue; ``late_s``: wait of the first.
+        """Window at which slow start ends because bytes waited in a queue, the first ``late_s``.
 
-        Returns:
-            ``inf`` where that is not late, or a round has begun before them.
+        ``inf`` where that is not late, or a round has begun before them.
         """
         since = self._round_end
         least_s = min(max(self._rtt_s / 8, _LEAST_LATE_S), _MOST_LATE_S)

@@ -1,4 +1,4 @@
-"""How TCP opens its window: what a connection may send at once, and its state between messages.
+"""TCP's window: bytes that a connection may send at once, and its state between messages.
 
 A pure law: it has no clock, shares no link and loses no packet. The caller asks what may leave now, lets it
 leave at the rate that the links give, and reports when it has.
@@ -313,7 +313,7 @@ class Connection:
                 self._avoid(num_bytes)
 
     def _acked_s(self, chunk: Chunk) -> float:
-        """When an acknowledgement arrives, after its host's earlier bytes; inf: not known yet."""
+        """Arrival of an acknowledgement, after its host's earlier bytes; inf: not known yet."""
         sent_s, other = chunk.acked_s - self._rtt_s / 2, self.other
         if self.queues is not None:
             return chunk.acked_s + self.queues.back(sent_s)

@@ -37,10 +37,10 @@ class LayerRow(Settings):
         default=None, ge=0, le=MAX_PROFILE_FLOPS, description="of one example"
     )
     forward: BoundedSeconds | None = Field(
-        default=None, description="instead of operations: of a batch, from here to the next layer"
+        default=None, description="instead of operations: time of a batch from this layer to the next"
     )
     backward: BoundedSeconds | None = Field(
-        default=None, description="with it: from the gradient of the layer behind it to its own"
+        default=None, description="time from the next layer's gradient to this layer's"
     )
 
     @model_validator(mode="after")
@@ -68,11 +68,11 @@ class LayerProfile(Settings):
     preset: str = Field(default="", description="a known model")
     file: str = Field(
         default="",
-        description="CSV with the columns layer, parameters and forward_flops (of one example), or forward "
-        "and backward (times, as `paceline.profile_layers` writes them); relative to the scenario's folder",
+        description="CSV with columns layer, parameters and forward_flops (of one example), or forward and "
+        "backward (times, from `paceline.profile_layers`); relative to the scenario's folder",
     )
     rows: tuple[LayerRow, ...] = Field(
-        default=(), max_length=MAX_LAYERS, description="instead of them, or what was read from the file"
+        default=(), max_length=MAX_LAYERS, description="instead: the layers themselves"
     )
 
     @model_validator(mode="before")

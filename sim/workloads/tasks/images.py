@@ -136,7 +136,7 @@ DIGITS_SCORED = 256
 class ImageOptions(Settings):
     """Options of the tasks on images."""
 
-    folder: str = Field(description="where the files of the data set are; nothing is downloaded")
+    folder: str = Field(description="folder of the data set's files; nothing is downloaded")
 
 
 class ResidualBlock(nn.Module):

@@ -33,8 +33,8 @@ class MatrixCompletionOptions(Settings):
     """Options of ``matrix-completion``."""
 
     size: int = Field(default=40, ge=1, le=MAX_WIDTH, description="rows of the symmetric matrix")
-    rank: int = Field(default=4, ge=1, le=MAX_WIDTH, description="its rank, and that of what is looked for")
-    known: float = Field(default=1.0, gt=0, le=1, description="share of the entries that are known")
+    rank: int = Field(default=4, ge=1, le=MAX_WIDTH, description="rank of the matrix and of the solution")
+    known: float = Field(default=1.0, gt=0, le=1, description="share of known entries")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

