@@ -26,10 +26,10 @@ from ..config.limits import MAX_MODEL_BYTES
 from ..config.settings import Settings
 from ..config.units import Bytes
 from ..errors import InputError
-from ..program.encoding import HALF, Compression
+from ..program.encoding import Compression
 from ..program.worker import Program, Worker
-from .common.compressed import CompressedAllReduce
-from .common.held import REPLACED, Held, Sizes, encoded_share, in_rounds
+from .common.compressed import CompressedAllReduce, average_in_flight
+from .common.held import REPLACED, Held, Sizes, in_rounds
 from .overlap.buckets import Buckets, SendOrder
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
@@ -106,9 +106,8 @@ def held(options: AllReduceOptions, sizes: Sizes) -> Held:
     if options.part_reduce:
         share = 1 / sizes.workers
         return Held(optimizer=sizes.moments * share, anchors=share, in_flight=1 + share + REPLACED)
-    encoded = encoded_share(options.compression)
-    shards = 1 if options.compression and options.compression.codec not in HALF else 0
-    return Held(optimizer=sizes.moments, in_flight=1 + shards + encoded + REPLACED)
+    in_flight = average_in_flight(options.compression, sizes) + REPLACED
+    return Held(optimizer=sizes.moments, in_flight=in_flight)
 
 
 def all_reduce(worker: Worker, options: AllReduceOptions) -> Program:

@@ -92,8 +92,8 @@ def cycle(options: LeaderSgdOptions, workers: int) -> int:
 
 
 def held(options: LeaderSgdOptions, sizes: Sizes) -> Held:
-    """Model and gradient, and the arriving model of the leader."""
-    return Held(optimizer=sizes.moments, in_flight=1)
+    """Model and gradient, and the arriving model of the leader; the own one to be sent, if asynchronous."""
+    return Held(optimizer=sizes.moments, in_flight=2 if options.asynchronous else 1)
 
 
 def leader_sgd(worker: Worker, options: LeaderSgdOptions) -> Program:

@@ -44,7 +44,7 @@ from ..program.pattern import Pattern
 from ..program.worker import Program, Worker
 from ..records.accounting import SMALL_WEIGHT_NOTE
 from ..topology import Plan, TopologyEntry
-from .common.held import REPLACED, Held, Sizes, most_neighbours
+from .common.held import Held, Sizes, most_neighbours
 
 LEAST_WEIGHT: Final = 1e-3
 """Push-sum weight below which a run is warned of."""
@@ -95,7 +95,7 @@ class Mass:
         if self.w is None:
             self.x = value
         else:
-            self.x, self.w = value[..., :-1], value[..., -1:]
+            self.x, self.w = value[..., :-1], value[..., -1:].clone()  # as a view it would keep all of value
 
     @property
     def notes(self) -> Mapping[str, float]:
@@ -135,9 +135,8 @@ def held(options: SgpOptions, sizes: Sizes) -> Held:
     neighbours = most_neighbours(plan)
     steps = options.overlap + 1
     if options.asynchronous:
-        return Held(optimizer=sizes.moments, anchors=1, in_flight=steps * neighbours + 2)
-    replaced = REPLACED if options.overlap else 0
-    return Held(optimizer=sizes.moments, anchors=1, in_flight=steps * (1 + neighbours) + replaced)
+        return Held(optimizer=sizes.moments, anchors=1, in_flight=steps * neighbours + 5)
+    return Held(optimizer=sizes.moments, anchors=1, in_flight=steps * (2 + neighbours) - 1)
 
 
 def sgp(worker: Worker, options: SgpOptions) -> Program:

@@ -121,8 +121,8 @@ def check_choco(options: ChocoOptions, workers: int) -> None:
 def held_choco(options: ChocoOptions, sizes: Sizes) -> Held:
     """Model and gradient; the own public copy and the sum of the neighbours'; changes in transit."""
     plan = topology.plan(options.topology, sizes.workers, options.weights)
-    encoded = encoded_share(options.compression)
-    return Held(optimizer=sizes.moments, anchors=2, in_flight=1 + encoded + most_neighbours(plan) + 1)
+    change = encoded_share(options.compression) or 1
+    return Held(optimizer=sizes.moments, anchors=2, in_flight=change + most_neighbours(plan) + 1)
 
 
 async def choco_sgd(worker: Worker, options: ChocoOptions) -> None:

@@ -313,10 +313,20 @@ def unpack(value: Tensor, state: State, momentum: Momentum) -> tuple[Tensor, Sta
 def averages_in_flight(momentum: Momentum, compression: Compression | None, sizes: Sizes) -> float:
     """Models in flight while models, or their changes, are averaged: the message and the average."""
     travels = 1 + (sizes.moments if momentum == "mixed" else 0)
+    sent = travels if travels > 1 else 0  # else it is the model itself
+    change = 0 if compression is None else travels
+    return sent + change + travels * average_in_flight(compression, sizes)
+
+
+def average_in_flight(compression: Compression | None, sizes: Sizes) -> float:
+    """Models in flight in an average: the mean, codes, and with ``top_k`` all decoded values and ``left``."""
     encoded = encoded_share(compression)
-    sent = travels if travels > 1 or encoded else 0  # else it is the model itself
-    cut = travels if encoded else 0  # into shards, or the change
-    return sent + cut + encoded * travels + travels
+    if compression is None or compression.codec in HALF:
+        return 1 + encoded
+    if isinstance(compression.codec, TopK):
+        return 1 + encoded + sizes.workers
+    # The second half sends a shard; units that sum first have shards of half a value at most.
+    return 1 + max(encoded, (1 + encoded) / sizes.workers, 0.5)
 
 
 async def all_average(worker: Worker, x: Tensor, state: State, momentum: Momentum) -> tuple[Tensor, State]:

@@ -43,8 +43,8 @@ from ...errors import InputError
 from ...network.network import Network
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
-from ..common.compressed import AverageUnderWay, CompressedAllReduce
-from ..common.held import Held, Sizes, encoded_share, in_rounds
+from ..common.compressed import AverageUnderWay, CompressedAllReduce, average_in_flight
+from ..common.held import Held, Sizes, in_rounds
 from ..common.inside import Inside, Units, check_inside
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Rounds
@@ -111,7 +111,11 @@ def held(options: DilocoOptions, sizes: Sizes) -> Held:
         in_flight = in_rounds(sizes)
     else:
         several = 1 if options.fragments > 1 else 0  # the rejoined model and the last fragment
-        in_flight = (2 + several + encoded_share(options.compression)) / options.fragments + several
+        average = average_in_flight(options.compression, sizes)
+        # With a delay the codes of a change are kept, or a unit's shard of it.
+        coded = options.delay and options.compression and options.compression.qsgd
+        change = 0.5 if coded else 1
+        in_flight = (change + several + average) / options.fragments + several
         in_flight = max(in_flight, 1.0) if sizes.members > 1 else in_flight  # mean gradient inside
     return Held(optimizer=sizes.moments, anchors=1, outer_momentum=outer, in_flight=in_flight)
 

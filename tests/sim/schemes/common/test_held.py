@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -26,25 +27,8 @@ from tests.support.factory import make_job, network_of
 from tests.support.scheme_forms import FORMS, INSIDE, SYNCHRONOUS, Form, named
 
 WORKERS, PARAMETERS, STEPS = 4, 512, 13
-UNLIKE = {
-    "all_reduce compression=top_k",
-    "local_sgd period=4 momentum=mixed compression=qsgd",
-    "local_sgd period=4 compression=top_k",
-    "local_sgd period=4 quorum=3 deadline=5 s",
-    "sgp topology=star",
-    "sgp topology=star overlap=1 asynchronous=True",
-    "sgp topology=one_peer_exponential overlap=2",
-    "sgp topology=one_peer_exponential asynchronous=True",
-    "sgp topology=one_peer_exponential asynchronous=True overlap=1",
-    "leader_sgd period=2 groups=2 global_period=4 asynchronous=True",
-    "diloco period=4 compression=qsgd",
-    "diloco period=4 fragments=2 delay=1 alpha=0.5 compression=qsgd",
-    "diloco period=4 compression=top_k",
-    "diloco period=4 fragments=2 delay=1 compression=top_k",
-    "choco_sgd topology=ring gamma=0.5 compression=qsgd",
-    "fedavg period=4 participation=0.5 quorum=1",
-}
-"""Forms of which workers are seen to hold more, or less, than is declared."""
+BY_TIMING = {"local_sgd period=4 quorum=3 deadline=5 s", "fedavg period=4 participation=0.5 quorum=1"}
+"""Forms whose server holds less here than where all contributions come at once, which is declared."""
 
 SMALL = 0.05
 """Models that norms of buckets and weights of push-sum take, which are not declared."""
@@ -158,6 +142,9 @@ class Watched:
             except BaseException as raised:
                 error = raised
             self.waiting.pop(number, None)
+            ended = self.started.get(operation.handle) if isinstance(operation, ops.Wait) else operation
+            if isinstance(ended, ops.ReduceScatter):
+                reply = reply.clone()  # on a cluster a shard is not a part of the simulator's mean
             if isinstance(operation, ops.Start):
                 self.started[reply] = operation.operation
             elif isinstance(operation, ops.Wait) or (
@@ -195,23 +182,20 @@ def test_every_registered_scheme_declares_what_it_holds(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", named([*FORMS, *INSIDE]))
-def test_workers_hold_what_their_scheme_declares(form: Form, request: pytest.FixtureRequest) -> None:
-    if str(form) in UNLIKE:
-        request.applymarker(
-            pytest.mark.xfail(strict=True, reason="what is declared differs from what is held")
-        )
+def test_workers_hold_what_their_scheme_declares(form: Form) -> None:
     job = job_of(form, momentum=form.momentum, network=cluster() if form in INSIDE else None)
     held_by = job.scheme.held
     assert held_by is not None
     declared = held_by(job.options, Sizes(WORKERS, int(form.momentum > 0), job.units))
     held = most_held(job)
-    assert held - SMALL <= declared.total <= held + SLACK, (held, declared)
+    most = math.inf if str(form) in BY_TIMING else held + SLACK
+    assert held - SMALL <= declared.total <= most, (held, declared)
 
 
 ON_HOSTS = [form for form in SYNCHRONOUS if form.encoded and SCHEMES[form.scheme].averages]
 
 
-@pytest.mark.parametrize("form", named(form for form in ON_HOSTS if str(form) not in UNLIKE))
+@pytest.mark.parametrize("form", named(ON_HOSTS))
 def test_workers_whose_host_encodes_hold_no_more(form: Form) -> None:
     job = job_of(form, network=cluster(), sums_inside="hosts")
     assert job.scheme.held is not None
