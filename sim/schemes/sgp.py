@@ -99,8 +99,13 @@ class Mass:
 
     @property
     def notes(self) -> Mapping[str, float]:
-        """Notes of a step: a warning of a small weight, which magnifies rounding and gradients."""
-        return {} if self.w is None or self.w.min() >= LEAST_WEIGHT else {SMALL_WEIGHT_NOTE: 1.0}
+        """Notes of a step: a warning of a small weight, which magnifies rounding and gradients.
+
+        None on a device: reading a weight there would wait for the device.
+        """
+        if self.w is None or self.w.device.type != "cpu" or self.w.min() >= LEAST_WEIGHT:
+            return {}
+        return {SMALL_WEIGHT_NOTE: 1.0}
 
     def payload(self, share: Tensor) -> Payload:
         """A ``share`` of ``whole`` as a message; the weight's bytes are counted apart from the model's."""
@@ -167,8 +172,7 @@ async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> 
             mass.whole = mass.whole * _kept_share(worker, plan.at(k))
             if len(under_way) > overlap:
                 mass.whole = mass.whole + await worker.wait(under_way.popleft())
-        # Reading a weight on a device would wait for the device.
-        await ops.Publish(k, mass.z, notes=mass.notes if mass.x.device.type == "cpu" else {})
+        await ops.Publish(k, mass.z, notes=mass.notes)
     for handle in under_way:
         mass.whole = mass.whole + await worker.wait(handle)
 
