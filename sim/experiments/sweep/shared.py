@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...drivers.job import Job
@@ -14,26 +14,7 @@ from ...network.profile import Profile
 from ...records.run import Run
 from ...training.scoring import KnownScores
 from ..prepare import over_profile
-from ..simulate import Progress, report_steps, simulate_job
-
-
-def simulate_jobs(
-    jobs: Sequence[tuple[Job, Profile | None]],
-    *,
-    progress: Progress | None = None,
-    warn: Callable[[str], None] | None = None,
-) -> list[Run]:
-    """Run jobs in virtual time; the results equal those of ``simulate_job`` bit for bit.
-
-    Args:
-        jobs: each with its correction factors, if it has any.
-        progress, warn: as for ``simulate_job``.
-    """
-    runs = share_training(jobs, progress)
-    return [
-        runs[index] if index in runs else simulate_job(job, progress=progress, profile=profile, warn=warn)
-        for index, (job, profile) in enumerate(jobs)
-    ]
+from ..simulate import Progress, report_steps
 
 
 def share_training(
