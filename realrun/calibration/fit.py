@@ -35,7 +35,7 @@ from paceline.sim.scenario.schema import Scenario
 from paceline.sim.seeds import Floats
 
 from . import measure
-from .calibration_data import CalibrationData, MeasuredOperation
+from .calibration_data import CalibrationData, MeasuredOperation, Origin
 from .other_files import name_other_file
 from .run_folder import load_runs
 from .training_run import TrainingRun
@@ -125,20 +125,9 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     covariance, freedom = solution.covariance, solution.freedom
     if len(probed) > 1:
         covariance = covariance + np.cov([_fit([m], known).x for m in probed], rowvar=False)
-    half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     sizes = np.array(list(_FITTED.values()))
     joint = covariance * np.outer(sizes, sizes)
-    sources = tuple(f"{origin.measured_at}: {origin.what}" for origin in origins)
-    factors = {
-        name: Factor(
-            value=float(x) * size,
-            low=max(0.0, float(x - h) * size),
-            high=float(x + h) * size,
-            unit=FACTORS[name],
-            measurements=sources,
-        )
-        for (name, size), x, h in zip(_FITTED.items(), solution.x, half, strict=True)
-    }
+    factors = _fitted_factors(solution.x, covariance, freedom, origins)
     factors["buffer_bytes"] = buffer
     low, high = _median_interval(late)
     factors["late_s"] = Factor(
@@ -176,6 +165,24 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     profile = validate_document(Profile, fields, "the factors that fit these measurements best")
     labels = tuple(row.label for _, row in rows)
     return Fit(profile, labels, solution.measured_s, solution.fitted_s, _undetermined(solution, profile))
+
+
+def _fitted_factors(
+    values: Floats, covariance: Floats, freedom: int, origins: Sequence[Origin]
+) -> dict[str, Factor]:
+    """The jointly fitted factors, with intervals."""
+    half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    sources = tuple(f"{origin.measured_at}: {origin.what}" for origin in origins)
+    return {
+        name: Factor(
+            value=float(x) * size,
+            low=max(0.0, float(x - h) * size),
+            high=float(x + h) * size,
+            unit=FACTORS[name],
+            measurements=sources,
+        )
+        for (name, size), x, h in zip(_FITTED.items(), values, half, strict=True)
+    }
 
 
 def _undetermined(solution: _Solution, profile: Profile) -> tuple[str, ...]:
