@@ -20,8 +20,9 @@ from scipy.optimize import least_squares
 
 from paceline.sim.compute import attached
 from paceline.sim.config import files
-from paceline.sim.config.files import save_atomically
-from paceline.sim.config.yaml_file import validate_document
+from paceline.sim.config.files import MAX_JSON_BYTES, parse_json, save_atomically
+from paceline.sim.config.yaml_file import parse as parse_yaml
+from paceline.sim.config.yaml_file import read_text, validate_document
 from paceline.sim.errors import InputError
 from paceline.sim.network.profile import (
     FACTORS,
@@ -36,7 +37,6 @@ from paceline.sim.seeds import Floats
 
 from . import measure
 from .calibration_data import CalibrationData, MeasuredOperation, Origin
-from .other_files import name_other_file
 from .run_folder import load_runs
 from .training_run import TrainingRun
 
@@ -69,6 +69,8 @@ PICTURE_MARK: Final = "paceline calibrate"
 """Creator recorded in a picture."""
 _QUANTILES: Final = 200
 """Number of equally likely values that stand for a distribution in a profile."""
+_YAML_BYTES: Final = 1 << 20
+"""Longest text parsed as YAML to recognise it."""
 
 
 @dataclass(frozen=True)
@@ -343,7 +345,7 @@ def load(path: Path, nominal: Scenario | None) -> CalibrationData:
     Raises:
         InputError: the file is not usable, or the network of its run is unknown.
     """
-    if other := name_other_file(path):
+    if other := _name_other_file(path):
         raise InputError(f"{path}: is {other}")
     data = files.read_json(path, "'paceline probe' or paceline.attach")
     if data.get("kind") != attached.KIND:
@@ -354,3 +356,39 @@ def load(path: Path, nominal: Scenario | None) -> CalibrationData:
             f"{path}: was recorded by paceline.attach; say on what network with --nominal SCENARIO"
         )
     return TrainingRun(record, nominal, path)
+
+
+def _name_other_file(path: Path) -> str:
+    """Kind of a file, and what to give in its place; "" if it may be measurements.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    text = read_text(path, MAX_JSON_BYTES, (".json",))
+    try:
+        document: Any = parse_json(text)
+    except ValueError:
+        document = _parse_yaml(text)
+    if not isinstance(document, dict):
+        return ""
+    keys = set(document)
+    if {"factors", "residual_pct"} <= keys:
+        return "a profile, which 'paceline calibrate' has written already: give it to --profile"
+    if {"workload", "schemes"} <= keys or {"cluster", "schemes"} <= keys:
+        return "a scenario: measure with 'paceline probe SCENARIO --out MEASURED.json' first"
+    if {"summary", "runs"} <= keys:
+        return f"the summary of a result folder: give the folder, {path.parent}"
+    if {"cells", "decision"} <= keys:
+        return f"the comparison of 'paceline validate': give the folder that it lies in, {path.parent}"
+    if "bundle" in str(document.get("kind", "")) or "bundle" in keys:
+        return "a bundle of 'paceline report --bundle', which has no events: give the folder of the run"
+    return ""
+
+
+def _parse_yaml(text: str) -> Any:
+    if len(text) > _YAML_BYTES:
+        return None
+    try:
+        return parse_yaml(text, "").value
+    except InputError:
+        return None

@@ -32,11 +32,10 @@ from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
 from ..schemes.common.inside import possible_units
 from ..traffic.choice import Algorithms
-from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
+from ..training.gradients import SAMPLER_KEY, Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
 from ..training.snapshots import keep_rule
-from ..training.weighted import SAMPLER_KEY
 from ..workloads import find_task
 from ..workloads.layers.segments import UNITS, forward_fractions, layer_segments, ready_fractions
 from ..workloads.partition import Batches, shards

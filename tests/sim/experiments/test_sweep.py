@@ -18,8 +18,7 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.experiments.sweep.grid import changes_of, read_grid, resolve, settings_of
-from paceline.sim.experiments.sweep.shared import share_training
+from paceline.sim.experiments.sweep.grid import changes_of, read_grid, resolve, settings_of, share_training
 from paceline.sim.program.worker import Worker
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import WorkloadEntry
