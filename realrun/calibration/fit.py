@@ -233,7 +233,8 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
     """Robust least squares over all durations of ``several``."""
     rows = _rows(several)
     measured = np.array([row.median_s for _, row in rows])
-    scale = np.array([_scale(row) for _, row in rows])
+    noise = np.array([row.noise_s for _, row in rows])
+    scale = np.hypot(np.hypot(_NOISE_FLOOR_S, _NOISE_SHARE * measured), noise)
     sizes, shift = np.array(list(_FITTED.values())), np.array(_SHIFT)
     complete = any(m.origin.complete for m in several)
 
@@ -269,11 +270,6 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
 def _equally_likely(values: Sequence[float]) -> tuple[float, ...]:
     """A distribution as equally likely values: its quantiles at the middles of equal parts."""
     return tuple(float(q) for q in np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES))
-
-
-def _scale(row: MeasuredOperation) -> float:
-    """Uncertainty of a fitted duration: its noise, and a share of it."""
-    return float(np.hypot(np.hypot(_NOISE_FLOOR_S, _NOISE_SHARE * row.median_s), row.noise_s))
 
 
 def _buffer(several: Sequence[CalibrationData]) -> Factor:

@@ -42,11 +42,7 @@ def route_kinds(network: Network) -> list[dict[str, Any]]:
     alike: dict[tuple[int, int, float, float], tuple[tuple[int, int], int]] = {}
     for (a, b), pairs in _pairs_of_hosts(network):
         route = network.route(a, b)
-        widths = [network.links[link].bandwidth_bytes_per_s for link in route.links]
-        key = (
-            network.site_of[a], network.site_of[b], route.latency_s,
-            min([route.per_flow_bytes_per_s, *widths]),
-        )  # fmt: skip
+        key = network.site_of[a], network.site_of[b], route.latency_s, network.rate_of(route)
         first, before = alike.get(key, ((a, b), 0))
         alike[key] = first, before + pairs
     return [
