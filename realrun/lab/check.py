@@ -18,7 +18,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from paceline.sim.network.build import build_network
-from paceline.sim.network.network import Network
+from paceline.sim.network.network import Network, rate_of
 from paceline.sim.network.settings import NetworkSettings
 
 from .lab import Lab, python_environment
@@ -243,7 +243,7 @@ class ProbeProcess:
 
 def _check_route(lab: Lab, probes: Sequence[ProbeProcess], network: Network, a: int, b: int) -> RouteCheck:
     route = network.route(a, b)
-    latency_s, bandwidth = route.latency_s, network.rate_of(route)
+    latency_s, bandwidth = route.latency_s, rate_of(network, route)
     to = lab.address(b)
     (small_times,) = probes[a].run(ProbeFlow(to, 64, 15, _soon_s(latency_s), 0.003))
     small = [end - start for start, end in small_times]
@@ -294,7 +294,7 @@ def _kinds_of_routes(network: Network) -> list[tuple[int, int]]:
     kinds: dict[tuple[float, float], tuple[int, int]] = {}
     for a, b in permutations(range(network.num_hosts), 2):
         route = network.route(a, b)
-        kinds.setdefault((route.latency_s, network.rate_of(route)), (a, b))
+        kinds.setdefault((route.latency_s, rate_of(network, route)), (a, b))
     return list(kinds.values())
 
 

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from ...errors import NotInLockstep
-from ...network.network import Network
+from ...network.network import Network, rate_of
 from ...network.transfer import TransferModel
 from ...program.pattern import Pattern
 from ...seeds import Floats, Integers
@@ -74,7 +74,7 @@ class HostRoutes:
                 for a, b in zip(sources.tolist(), destinations.tolist(), strict=True)
             ]
             latency_s = np.array([route.latency_s for route in routes])
-            rates = np.array([self._network.rate_of(route) for route in routes])
+            rates = np.array([rate_of(self._network, route) for route in routes])
         else:
             a, b = self._sites[sources], self._sites[destinations]
             latency_s = self._latency_s[a, b]

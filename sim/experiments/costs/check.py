@@ -19,7 +19,7 @@ from ...compute.measure import timer_of
 from ...compute.model import steady_compute
 from ...devices import one_thread
 from ...drivers.job import Job
-from ...network.network import Network
+from ...network.network import Network, rate_of
 from ...program.averaging import mean_model
 from ...records.scenario_facts import read_facts
 from ...scenario.device_memory import memory_record
@@ -42,7 +42,7 @@ def route_kinds(network: Network) -> list[dict[str, Any]]:
     alike: dict[tuple[int, int, float, float], tuple[tuple[int, int], int]] = {}
     for (a, b), pairs in _pairs_of_hosts(network):
         route = network.route(a, b)
-        key = network.site_of[a], network.site_of[b], route.latency_s, network.rate_of(route)
+        key = network.site_of[a], network.site_of[b], route.latency_s, rate_of(network, route)
         first, before = alike.get(key, ((a, b), 0))
         alike[key] = first, before + pairs
     return [
