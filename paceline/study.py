@@ -125,7 +125,7 @@ class Study:
         Raises:
             InputError: no loss is known: nothing was trained.
         """
-        from paceline.reports.plot import plot_loss
+        from paceline.reports.files import plot_loss
 
         with self._saved() as folder:
             return plot_loss(folder)

@@ -50,6 +50,10 @@ Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="ho
 MEASURED_MARKS: Final = (b'"plan"', b'"durations"')
 """Contents of all files of ``probe``."""
 MeasuredFile = Annotated[Path, typer.Option("--out", metavar="MEASURED.json", help="the file to write")]
+StepsOption = Annotated[
+    int | None,
+    typer.Option("--steps", metavar="N", help="compare N steps instead of running to the target"),
+]
 Tolerance = Annotated[
     float,
     typer.Option("--tolerance", metavar="PERCENT", help="how far off a scheme's times may be to pass"),
@@ -223,10 +227,7 @@ def validate(
     changes: SetOption = None,
     lab: OnLab = False,
     profile: ProfileFile = None,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", min=1, metavar="N", help="compare N steps instead of running to the target"),
-    ] = None,
+    steps: StepsOption = None,
     tolerance: Tolerance = 5.0,
     slurm: Slurm = False,
     per_node: PerNode = 1,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
 
@@ -75,10 +75,7 @@ def _validate(
     changes: SetOption = None,
     timeout: measure.Timeout = 60.0,
     profile: ProfileFile = None,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", metavar="N", help="compare N steps instead of running to the target"),
-    ] = None,
+    steps: measure.StepsOption = None,
     tolerance: measure.Tolerance = 5.0,
     out: Out = None,
     force: Force = False,
