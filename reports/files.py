@@ -250,10 +250,9 @@ def _from_oklab(lab: np.ndarray) -> np.ndarray:
 
 
 def plot_loss(folder: Path) -> Figure:
-    """Draw the training loss against the clock, of the runs in a result folder, on white.
+    """Draw the training loss of a result folder's runs against the clock, on white.
 
-    Raises:
-        InputError: the folder cannot be read, or no loss is known: nothing was trained.
+    Raises ``InputError`` if the folder cannot be read, or no loss is known.
     """
     (study,) = read_sources([folder])
     metrics = study.main.results.metrics

@@ -355,10 +355,8 @@ def load(path: Path, nominal: Scenario | None) -> CalibrationData:
 
 
 def _name_other_file(path: Path) -> str:
-    """Kind of a file, and what to give in its place; "" if it may be measurements.
-
-    Raises:
-        InputError: it cannot be read.
+    """Kind of a file, and what to give in its place; "" if it may be measurements. ``InputError``:
+    unreadable.
     """
     text = read_text(path, MAX_JSON_BYTES, (".json",))
     try:

@@ -70,10 +70,7 @@ def topology_named(name: str) -> Topology:
 
 
 def _from_function(path: str, workers: int, options: static.NoOptions, seed: int) -> Graphs:
-    """Build the graph that ``function(workers)`` returns.
-
-    Raises ``InputError`` where that fails, or returns no networkx graph of that many nodes.
-    """
+    """Build the graph of ``function(workers)``; ``InputError`` unless networkx's, of that many nodes."""
     import networkx as nx
 
     read = call.instance_of(nx.Graph)

@@ -288,7 +288,7 @@ def share_training(
 ) -> dict[int, Run]:
     """Run together those jobs that run in lockstep and compute the same.
 
-    Their workers are trained once, for as long as one of the jobs goes on, under a clock for each.
+    Their workers are trained once, until the last job ends, under a clock for each.
 
     Returns:
         Index -> its run; all others have to be run one by one.
