@@ -114,7 +114,7 @@ class Study:
 
         A notebook shows it after ``%matplotlib inline``. Raises ``InputError`` if no loss is known.
         """
-        from paceline.reports.plot import plot_loss
+        from paceline.reports.files import plot_loss
 
         with self._saved() as folder:
             return plot_loss(folder)

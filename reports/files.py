@@ -18,8 +18,9 @@ from paceline.sim.records.folder import REPORT_FILES
 from paceline.sim.records.summary import SchemeSummary, is_by_step
 from paceline.sim.records.verdict import format_factor
 
+from .figures.curves import draw_curves
 from .figures.drawing import CSS, Picture, own_style
-from .folders import ReportSources
+from .folders import ReportSources, read_sources
 from .tables import AMOUNTS, amounts, column_unit, decides, deciding_time
 
 if TYPE_CHECKING:
@@ -242,3 +243,17 @@ def _to_oklab(rgb: tuple[float, float, float]) -> np.ndarray:
 def _from_oklab(lab: np.ndarray) -> np.ndarray:
     linear = np.linalg.solve(_LMS, np.linalg.solve(_LAB, lab) ** 3).clip(0, 1)
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+
+
+def plot_loss(folder: Path) -> Figure:
+    """Draw the training loss of a result folder's runs against the clock, on white.
+
+    Raises ``InputError`` if the folder cannot be read, or no loss is known.
+    """
+    (study,) = read_sources([folder])
+    metrics = study.main.results.metrics
+    if "train_loss" not in metrics or not metrics["train_loss"].notna().any():
+        raise InputError(f"no loss is known of {study.title}: nothing was trained; its report has the times")
+    figure = finish_figure(draw_curves(study, "train_loss", "time_s"))
+    figure.set_facecolor("white")
+    return figure

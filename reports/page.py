@@ -28,7 +28,7 @@ from .figures.cluster_map import draw_cluster_map
 from .figures.curves import By, draw_curves
 from .figures.drawing import Picture
 from .figures.timeline import draw_timeline
-from .figures.waterfall import draw_waterfall, gap
+from .figures.waterfall import Gap, draw_waterfall, gap
 from .files import write_files
 from .folders import ReportSources, SourceRuns, read_sources
 from .tables import (
@@ -143,28 +143,8 @@ def breakable(label: str) -> Markup:
 
 def _view(study: ReportSources) -> dict[str, Any]:
     summary, measured = study.main.results.summary, study.measured
-    metric = second_metric(study)
-    trained = _has(study, "train_loss")
-    sent = bool((study.main.results.metrics["bytes_sent"] > 0).any())
-    drawn: dict[str, Picture] = {}
-    between = gap(study.main)
-    if between is not None:
-        drawn["waterfall"] = draw_waterfall(study, between)
-    axes: tuple[tuple[str, By], ...] = (("time", "time_s"), ("bytes", "bytes_sent"), ("step", "step"))
-    for name, by in axes:
-        if sent or by != "bytes_sent":
-            if trained:
-                drawn[f"loss_{name}"] = draw_curves(study, "train_loss", by)
-            if metric is not None and (metric, name) != ("consensus_distance", "step"):  # drawn below
-                drawn[f"metric_{name}"] = draw_curves(study, metric, by)
-    if _has(study, "consensus_distance"):
-        drawn["consensus_step"] = draw_curves(study, "consensus_distance", "step")
-    if any(row["iterations"] for row in study.main.rows):
-        drawn["step_cost"] = draw_step_cost(study)
-        drawn["run_cost"] = draw_run_cost(study)
-    where = draw_cluster_map(study)
-    if where is not None:
-        drawn["map"] = where
+    metric, between = second_metric(study), gap(study.main)
+    drawn = _figures(study, metric, between)
     described = about(study)
     timelines = [
         (_SOURCES[part.source] if measured else "", draw_timeline(study, part, _WORKERS_SHOWN))
@@ -184,7 +164,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "failures": words.failures(summary, study.main.source) + warnings(summary, study.main.source),
         "proxy": describe_proxy(study.scenario),
         "transport": assumptions.transport(summary),
-        "trained": trained,
+        "trained": _has(study, "train_loss"),
         "metric": metric,
         "figures": {name: Markup(picture.svg) for name, picture in drawn.items()},
         "timelines": [(kind, Markup(picture.svg)) for kind, picture in timelines],
@@ -207,6 +187,30 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "agreement": measured and agreement(study.main, measured),
         "validated": words.validated(study.main.results.validation) if measured else [],
     }
+
+
+def _figures(study: ReportSources, metric: str | None, between: Gap | None) -> dict[str, Picture]:
+    """The figures of the page but for the timelines, by name."""
+    trained = _has(study, "train_loss")
+    sent = bool((study.main.results.metrics["bytes_sent"] > 0).any())
+    drawn: dict[str, Picture] = {}
+    if between is not None:
+        drawn["waterfall"] = draw_waterfall(study, between)
+    axes: tuple[tuple[str, By], ...] = (("time", "time_s"), ("bytes", "bytes_sent"), ("step", "step"))
+    for name, by in axes:
+        if sent or by != "bytes_sent":
+            if trained:
+                drawn[f"loss_{name}"] = draw_curves(study, "train_loss", by)
+            if metric is not None and (metric, name) != ("consensus_distance", "step"):  # drawn below
+                drawn[f"metric_{name}"] = draw_curves(study, metric, by)
+    if _has(study, "consensus_distance"):
+        drawn["consensus_step"] = draw_curves(study, "consensus_distance", "step")
+    if any(row["iterations"] for row in study.main.rows):
+        drawn["step_cost"] = draw_step_cost(study)
+        drawn["run_cost"] = draw_run_cost(study)
+    if (where := draw_cluster_map(study)) is not None:
+        drawn["map"] = where
+    return drawn
 
 
 def overview(studies: Sequence[ReportSources]) -> list[tuple[str, list[str]]]:

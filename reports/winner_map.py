@@ -58,21 +58,17 @@ def write_winner_map(answer: Mapping[str, Any], path: Path) -> bool:
             verdict = row["verdict"]
             colour = colours.get(verdict["first"], _NOBODY)
             opacity = 1.0 if verdict["settled"] else _PALE
-            axes.add_patch(
-                Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, alpha=opacity, edgecolor="white")
-            )
+            square = Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, alpha=opacity, edgecolor="white")
+            axes.add_patch(square)
             ink = "white" if colour in _DARK and verdict["settled"] else "black"
             axes.text(x, y, _words(verdict), ha="center", va="center", fontsize=9, color=ink)
-        axes.set_xlim(-0.5, len(columns) - 0.5)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
         axes.set_xticks(range(len(columns)), [_short(value) for value in columns])
         axes.set_yticks(range(len(rows)), [_short(value) if down else "" for value in rows])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         names = short_keys(keys)
-        axes.set_xlabel(names[-1])
-        if down:
-            axes.set_ylabel(names[0])
+        axes.set(xlabel=names[-1], ylabel=names[0] if down else "")
         key = [Patch(facecolor=colour, label=_short(label)) for label, colour in colours.items()]
         if any(not row["verdict"]["settled"] for row in answer["settings"]):
             key.append(Patch(facecolor="#666666", alpha=_PALE, label="pale: not settled"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -70,36 +71,21 @@ class Jitter(OneOf):
 
     def factors_of(self, seed: int, workers: range, purpose: str, block: int) -> Floats:
         """Each worker's ``factors``, [len(workers), BLOCK]."""
+        block_of = partial(seeds.block_rows, seed, workers, purpose, block)
         if self.lognormal is not None:
             variance = math.log1p(self.lognormal.cv**2)
-            drawn = seeds.block_rows(seed, workers, purpose, block, _normals)
+            drawn = block_of(lambda numbers, row: numbers.standard_normal(out=row))
             drawn *= math.sqrt(variance)
             drawn -= variance / 2
             np.exp(drawn, out=drawn)
             return drawn
         if self.gamma is not None:
             scale = self.gamma.cv**2
-
-            def gammas(numbers: np.random.Generator, row: Floats) -> None:
-                numbers.standard_gamma(1 / scale, out=row)
-
-            return scale * seeds.block_rows(seed, workers, purpose, block, gammas)
+            return scale * block_of(lambda numbers, row: numbers.standard_gamma(1 / scale, out=row))
         if self.shifted_exponential is not None:
             cv = self.shifted_exponential.cv
-            return (1 - cv) + cv * seeds.block_rows(seed, workers, purpose, block, _exponentials)
+            return (1 - cv) + cv * block_of(lambda numbers, row: numbers.standard_exponential(out=row))
         assert self.pareto is not None
         shape = self.pareto.shape
-        above = 1 - seeds.block_rows(seed, workers, purpose, block, _uniforms)
+        above = 1 - block_of(lambda numbers, row: numbers.random(out=row))
         return (shape - 1) / shape * above ** (-1 / shape)
-
-
-def _normals(numbers: np.random.Generator, row: Floats) -> None:
-    numbers.standard_normal(out=row)
-
-
-def _exponentials(numbers: np.random.Generator, row: Floats) -> None:
-    numbers.standard_exponential(out=row)
-
-
-def _uniforms(numbers: np.random.Generator, row: Floats) -> None:
-    numbers.random(out=row)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from paceline.reports.plot import plot_loss
+from paceline.reports.files import plot_loss
 from paceline.sim.config.files import save_atomically
 from paceline.sim.records.folder import read_results
 

@@ -21,27 +21,20 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from paceline.commands import measure, predict
-from paceline.commands.console import AsJson, ReportFile, print_json, say, terminal
+from paceline.commands.console import AsJson, ReportFile, plain_app, print_json, say, terminal
 from paceline.commands.sweep import sweep
 from paceline.commands.topology import topology_app
 from paceline.sim.config.standard_streams import ignore_broken_pipes
 from paceline.sim.errors import InputError, PacelineError
 
-_HELP_WIDTH: Final = 100
 _COLLECT_EVERY: Final = 10_000
 """New objects between garbage collections: at Python's 700, importing torch takes a sixth longer."""
 _LIBRARIES_BYTES: Final = 1.04e9
 _LIBRARIES_BYTES_PER_CORE: Final = 80e6
 """Address space of torch, NumPy and SciPy: with less, their linear algebra crashes or hangs."""
 
-app = typer.Typer(
-    name="paceline",
-    help="Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,  # plain help shows flags alike in all versions of typer
-    context_settings={"max_content_width": _HELP_WIDTH},
-    pretty_exceptions_enable=False,
+app = plain_app(
+    "Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?"
 )
 lab_app = typer.Typer(help="The emulated network on this machine.", no_args_is_help=True)
 app.add_typer(lab_app, name="lab")

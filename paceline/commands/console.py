@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from paceline.sim.records.summary import SchemeFacts, Tuned
     from paceline.sim.scenario.schema import Scenario
 
+_HELP_WIDTH: Final = 100
 LINES_APART_S: Final = 10.0
 """Seconds between two lines of progress where standard error is no terminal."""
 
@@ -46,6 +47,21 @@ ReportFile = Annotated[
 TraceOption = Annotated[
     bool, typer.Option("--trace", help="add trace.json to --out, for Chrome's tracing page and Perfetto")
 ]
+
+
+def plain_app(help: str | None = None) -> typer.Typer:
+    """An app with plain help, which shows flags alike in all versions of typer."""
+    return typer.Typer(
+        name="paceline",
+        help=help,
+        no_args_is_help=help is not None,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"max_content_width": _HELP_WIDTH},
+        pretty_exceptions_enable=False,
+    )
+
+
 _output: ContextVar[TextIO | None] = ContextVar("_output", default=None)
 """Destination of the JSON object, in a command that prints one."""
 

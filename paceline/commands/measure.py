@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -33,12 +33,30 @@ from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
     from paceline.realrun.calibration.validate import Validation
+    from paceline.realrun.launch.job import JobRanks
+    from paceline.realrun.launch.processes import Processes
+    from paceline.sim.network.profile import HostKind
     from paceline.sim.records.run import Run
+    from paceline.sim.scenario.schema import Scenario
 
 
 Slurm = Annotated[bool, typer.Option("--slurm", help="run nothing; print a script that does, for sbatch")]
 PerNode = Annotated[
     int, typer.Option("--per-node", metavar="N", help="--slurm: processes (with NCCL: GPUs) of a node")
+]
+
+
+Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="how long any wait may last")]
+MEASURED_MARKS: Final = (b'"plan"', b'"durations"')
+"""Contents of all files of ``probe``."""
+MeasuredFile = Annotated[Path, typer.Option("--out", metavar="MEASURED.json", help="the file to write")]
+StepsOption = Annotated[
+    int | None,
+    typer.Option("--steps", metavar="N", help="compare N steps instead of running to the target"),
+]
+Tolerance = Annotated[
+    float,
+    typer.Option("--tolerance", metavar="PERCENT", help="how far off a scheme's times may be to pass"),
 ]
 
 
@@ -53,26 +71,21 @@ def realrun(
     ] = False,
     slurm: Slurm = False,
     per_node: PerNode = 1,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="how long any wait may last")
-    ] = 60.0,
+    timeout: Timeout = 60.0,
     out: Out = None,
     force: Force = False,
     trace: TraceOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure: the same scenario and the same scheme code on real processes."""
-    from contextlib import ExitStack
-
     from paceline.realrun.calibration.validate import lab_of
     from paceline.realrun.group.store import check_timeout
-    from paceline.realrun.launch.cells import keep_runs, run_requests
-    from paceline.realrun.launch.length import with_lengths
-    from paceline.realrun.launch.processes import Processes, check_processes, measure_runs
+    from paceline.realrun.launch.cells import run_requests
+    from paceline.realrun.launch.processes import Processes, check_processes
     from paceline.realrun.launch.slurm import script
     from paceline.sim.experiments.prepare import with_units
     from paceline.sim.network.build import build_network
-    from paceline.sim.scenario.schema import load, over_transport
+    from paceline.sim.scenario.schema import load
 
     check_trace(trace, out)
     check_timeout("--timeout", timeout)
@@ -93,53 +106,79 @@ def realrun(
         )
     loaded = with_units(load(scenario, changes or []))
     check_processes(loaded.cluster.workers)
+    network = build_network(loaded.cluster.network, loaded.cluster.workers)
+    pool = Processes(lab=lab_of(loaded, network) if lab else None, timeout_s=timeout)
+    measure("realrun --lab" if lab else "realrun --processes", loaded, pool, out, force, trace, as_json)
+
+
+def measure(
+    command: str,
+    scenario: Scenario,
+    pool: Processes | JobRanks,
+    out: Path | None,
+    force: bool,
+    trace: bool,
+    as_json: bool,
+) -> None:
+    """Make a scenario's real runs, as ``command``, on processes of this machine or the ranks of a job."""
+    from paceline.realrun.driver.clocks import describe_clocks
+    from paceline.realrun.launch.cells import keep_runs, run_requests
+    from paceline.realrun.launch.job import JobRanks
+    from paceline.realrun.launch.length import with_lengths
+    from paceline.realrun.launch.processes import measure_runs
+    from paceline.sim.scenario.schema import over_transport
+
     runs: list[Run] = []
-    interrupted = False
-    command = "realrun --lab" if lab else "realrun --processes"
-    with keep_runs(loaded, command, out, force, say) as parts:
+    in_job = isinstance(pool, JobRanks)
+    interrupted = broken = False
+    with keep_runs(scenario, command, out, force, say) as parts:
         try:
-            with ExitStack() as stack:
-                progress = stack.enter_context(watching(loaded))
-                requests = with_lengths(loaded, progress)
-                network = build_network(loaded.cluster.network, loaded.cluster.workers)
-                hosts = lab_of(loaded, network) if lab else None
-                pool = stack.enter_context(Processes(lab=hosts, timeout_s=timeout))
+            with watching(scenario) as progress:
+                requests = run_requests(scenario) if in_job else with_lengths(scenario, progress)
                 progress.begin(parts.num_runs)
-                for result in measure_runs(loaded, requests, pool, progress=progress, parts=parts):
-                    runs.append(result.run)
-                    if len(runs) > parts.num_runs:
-                        progress.complete()
+                with pool:
+                    for result in measure_runs(scenario, requests, pool, progress=progress, parts=parts):
+                        runs.append(result.run)
+                        if len(runs) > parts.num_runs:
+                            progress.complete()
+                        broken = in_job and result.run.status == "partial"
+                        if broken:  # a job's ranks are not started anew
+                            break
         except KeyboardInterrupt:
             interrupted = True
-        if not interrupted:
+        unfinished = interrupted or broken
+        if not unfinished:
             parts.check_not_replaced()
-        carried = over_transport(loaded, loaded.cluster.backend)
-        hand_over(carried, runs, None if interrupted else out, as_json, trace)
+        if sentence := describe_clocks(runs):
+            say(sentence)
+        carried = over_transport(scenario, scenario.cluster.backend)
+        hand_over(carried, runs, None if unfinished else out, as_json, trace)
         if interrupted:
-            end_interrupted(loaded, runs, out)
+            end_interrupted(scenario, runs, out)
 
 
-def probe(
-    scenario: ScenarioFile,
-    out: Annotated[Path, typer.Option("--out", metavar="MEASURED.json", help="the file to write")],
-    changes: SetOption = None,
-    lab: OnLab = False,
-) -> None:
+def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, lab: OnLab = False) -> None:
     """Measure transfers, collectives and gradients one by one on the scenario's network."""
-    from paceline.realrun.calibration import measure as probing
     from paceline.realrun.calibration import validate as validation
-    from paceline.sim.config import files
     from paceline.sim.scenario.schema import load
 
-    check_out_file(out, [scenario], (b'"plan"', b'"durations"'))
+    check_out_file(out, [scenario], MEASURED_MARKS)
     loaded = load(scenario, changes or [])
-    if loaded.cluster.workers < 2:
-        raise InputError("a probe needs at least two workers")
     hosts = validation.hosts_of(loaded, lab)
-    with validation.processes_for(loaded, lab, probing=False) as pool:
+    measure_hosts(loaded, hosts, validation.processes_for(loaded, lab, probing=False), out)
+
+
+def measure_hosts(scenario: Scenario, hosts: HostKind, pool: Processes | JobRanks, out: Path) -> None:
+    """Probe the network of a scenario on ``hosts``, and write the measurements to ``out``."""
+    from paceline.realrun.calibration.measure import check_probed
+    from paceline.realrun.calibration.measure import measure as probe_network
+    from paceline.sim.config.files import write_json
+
+    check_probed(scenario)
+    with pool:
         say(f"probing a {hosts}")
-        measurements = probing.measure(pool, hosts, loaded)
-    files.write_json(measurements, out)
+        measurements = probe_network(pool, hosts, scenario)
+    write_json(measurements, out)
     rates = ", ".join(f"{name}: {rate / 1e6:.3g} MB/s" for name, rate in measurements.encoding.items())
     say(f"wrote {out}; a core of this machine encodes at cluster.compute.encoding: {{{rates}}}")
 
@@ -188,14 +227,8 @@ def validate(
     changes: SetOption = None,
     lab: OnLab = False,
     profile: ProfileFile = None,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", min=1, metavar="N", help="compare N steps instead of running to the target"),
-    ] = None,
-    tolerance: Annotated[
-        float,
-        typer.Option("--tolerance", metavar="PERCENT", help="how far off a scheme's times may be to pass"),
-    ] = 5.0,
+    steps: StepsOption = None,
+    tolerance: Tolerance = 5.0,
     slurm: Slurm = False,
     per_node: PerNode = 1,
     out: Out = None,
@@ -207,15 +240,8 @@ def validate(
     Exit status 1 where the verdict is that predictions are off by more than --tolerance, or where not all
     runs were made; 0 where they are within it, or where real runs differ too much to tell.
     """
-    from contextlib import nullcontext
-
-    from paceline.realrun.calibration import fit as calibration
-    from paceline.realrun.calibration import measure as probing
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.launch.slurm import script
-    from paceline.reports import page
-    from paceline.sim.config.files import claim_folder
-    from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import load
 
     loaded = load(scenario, changes or [])
@@ -227,25 +253,63 @@ def validate(
         options = job_options(changes, values, {"--force": force, "--json": as_json})
         print_result(script(loaded, scenario, per_node, options, "validate"))
         return
+
+    def start(probing: bool) -> Processes:
+        return validation.processes_for(loaded, lab, probing)
+
+    compare(loaded, validation.hosts_of(loaded, lab), start, profile, steps, tolerance, out, force, as_json)
+
+
+def compare(
+    scenario: Scenario,
+    hosts: HostKind,
+    start: Callable[[bool], Processes | JobRanks],
+    profile: Path | None,
+    steps: int | None,
+    tolerance_pct: float,
+    out: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Predict, measure and compare; ``start`` opens the hosts and learns whether they are probed first."""
+    from contextlib import nullcontext
+
+    from paceline.realrun.calibration import measure as probes_of
+    from paceline.realrun.calibration import validate as validation
+    from paceline.realrun.calibration.fit import calibrate as fit
+    from paceline.realrun.launch.job import JobRanks
+    from paceline.reports import page
+    from paceline.sim.config.files import claim_folder
+    from paceline.sim.records import folder as result_folder
+
+    backend, network = scenario.cluster.backend, scenario.cluster.network
+    validation.check_options(scenario, steps, tolerance_pct)
     with nullcontext() if out is None else claim_folder(out):
         if out is not None:
             if result_folder.lacks_page(out):
                 page.build([out], out / result_folder.REPORT_FILE)
                 say(f"the page of {out} was missing, and is there now")
             result_folder.check_free(out, force)
-        hosts = validation.hosts_of(loaded, lab)
-        factors = validation.profile_for(loaded, profile, hosts)
-        with validation.processes_for(loaded, lab, probing=factors is None) as pool:
-            probes = None
-            if factors is None:
-                say("no --profile: probing this machine first")
-                network = loaded.cluster.network
-                own = hosts.kind == "cluster" and loaded.cluster.workers > 1
-                probed = loaded if own else probing.standard(network.tcp, network.queue)
-                probes = probing.measure(pool, hosts, probed)
-                factors = calibration.calibrate([probes]).profile
-            say(f"measuring a {hosts}")
-            outcome = validation.validate(loaded, pool, factors, steps, say, tolerance)
+        factors, probes = validation.profile_for(scenario, profile, hosts), None
+        if backend != "gloo":
+            if factors is not None:
+                raise InputError(
+                    f"the profile is of gloo, and cluster.backend is {backend}: leave one of them out"
+                )
+            say(f"nothing is fitted over {backend}: its packaged constants predict")
+        probing = factors is None and backend == "gloo"
+        with start(probing) as pool:
+            if probing:
+                in_job = isinstance(pool, JobRanks)
+                own = in_job or (hosts.kind == "cluster" and scenario.cluster.workers > 1)
+                probed = scenario if own else probes_of.standard(network.tcp, network.queue)
+                probes_of.check_probed(probed)
+                say(f"no --profile: probing {'these hosts' if in_job else 'this machine'} first")
+                probes = probes_of.measure(pool, hosts, probed)
+                factors = fit([probes]).profile
+            if factors is not None:
+                say(f"measuring a {hosts}")
+            outcome = validation.validate(scenario, pool, factors, steps, say, tolerance_pct)
         if out is not None:
             validation.write(outcome, out, force, factors, probes)
             page.build([out], out / result_folder.REPORT_FILE)
@@ -261,6 +325,7 @@ def _print_outcome(outcome: Validation, as_json: bool) -> None:
 
     if as_json:
         print_json(outcome.comparison)
+        say(outcome.comparison["verdict"]["text"])
     else:
         terminal().print(tables.render_comparison(outcome.comparison))
     if sentence := clocks.describe_clocks(outcome.measured):

@@ -53,7 +53,7 @@ def simulate(
     from paceline.sim.experiments.costs.bounds import describe_schemes
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.network import profile as profiles
-    from paceline.sim.scenario.lines import name_lines
+    from paceline.sim.scenario.overrides import name_lines
     from paceline.sim.scenario.schema import load
 
     check_trace(trace, out)
@@ -115,7 +115,7 @@ def check(
     from paceline.reports import tables
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.costs import check as checking
-    from paceline.sim.scenario.lines import name_lines
+    from paceline.sim.scenario.overrides import name_lines
     from paceline.sim.scenario.schema import load
 
     with patience("check"):
@@ -143,7 +143,7 @@ def throughput(
     """Say how fast a language model trains, and which bandwidth that needs."""
     from paceline.reports import tables
     from paceline.sim.experiments.costs import tokens as counting
-    from paceline.sim.scenario.lines import name_lines
+    from paceline.sim.scenario.overrides import name_lines
     from paceline.sim.scenario.schema import load
 
     with patience("throughput"):

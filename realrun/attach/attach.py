@@ -195,16 +195,7 @@ def attach(
     records: Path | str | None = None,
 ) -> Iterator[Attached]:
     """Attach a scheme to a training loop: see ``paceline.attach`` for arguments and errors."""
-    if not 1 <= steps <= MAX_STEPS:
-        raise InputError(f"attach: steps is {shorten(steps)}; from 1 to {MAX_STEPS:,} are possible")
-    if not 0 <= seed <= MAX_SEED:
-        raise InputError(f"attach: seed is {shorten(seed)}; from 0 to {MAX_SEED} are possible")
-    check_timeout("attach: timeout_s", timeout_s)
-    if inside is not None and backend != "gloo":
-        raise InputError(
-            f"attach: with 'inside' workers exchange over gloo, not {backend}: two communicators of NCCL "
-            "that are used at once may wait for each other for ever"
-        )
+    _check_arguments(steps, seed, timeout_s, "gloo" if inside is None else backend)
     rule = TorchRule(optimizer)
     vector = ModelVector(model)
     entry = _parse_scheme(scheme)
@@ -250,6 +241,20 @@ def attach(
                 _write(worker.run, job, entry, Path(records))
         if worker._error is not None:
             raise worker._error
+
+
+def _check_arguments(steps: int, seed: int, timeout_s: float, beside: str) -> None:
+    """Raise ``InputError`` for numbers out of range, or another backend ``beside`` the loop's own group."""
+    if not 1 <= steps <= MAX_STEPS:
+        raise InputError(f"attach: steps is {shorten(steps)}; from 1 to {MAX_STEPS:,} are possible")
+    if not 0 <= seed <= MAX_SEED:
+        raise InputError(f"attach: seed is {shorten(seed)}; from 0 to {MAX_SEED} are possible")
+    check_timeout("attach: timeout_s", timeout_s)
+    if beside != "gloo":
+        raise InputError(
+            f"attach: with 'inside' workers exchange over gloo, not {beside}: two communicators of NCCL "
+            "that are used at once may wait for each other for ever"
+        )
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from scipy.optimize import least_squares
 
 from paceline.sim.compute import attached
 from paceline.sim.config import files
-from paceline.sim.config.files import save_atomically
-from paceline.sim.config.yaml_file import validate_document
+from paceline.sim.config.files import MAX_JSON_BYTES, parse_json, save_atomically
+from paceline.sim.config.yaml_file import parse as parse_yaml
+from paceline.sim.config.yaml_file import read_text, validate_document
 from paceline.sim.errors import InputError
 from paceline.sim.network.profile import (
     FACTORS,
@@ -35,8 +36,7 @@ from paceline.sim.scenario.schema import Scenario
 from paceline.sim.seeds import Floats
 
 from . import measure
-from .calibration_data import CalibrationData, MeasuredOperation
-from .other_files import name_other_file
+from .calibration_data import CalibrationData, MeasuredOperation, Origin
 from .run_folder import load_runs
 from .training_run import TrainingRun
 
@@ -69,6 +69,8 @@ PICTURE_MARK: Final = "paceline calibrate"
 """Creator recorded in a picture."""
 _QUANTILES: Final = 200
 """Number of equally likely values that stand for a distribution in a profile."""
+_YAML_BYTES: Final = 1 << 20
+"""Longest text parsed as YAML to recognise it."""
 
 
 @dataclass(frozen=True)
@@ -121,20 +123,9 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     covariance, freedom = solution.covariance, solution.freedom
     if len(probed) > 1:
         covariance = covariance + np.cov([_fit([m], known).x for m in probed], rowvar=False)
-    half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     sizes = np.array(list(_FITTED.values()))
     joint = covariance * np.outer(sizes, sizes)
-    sources = tuple(f"{origin.measured_at}: {origin.what}" for origin in origins)
-    factors = {
-        name: Factor(
-            value=float(x) * size,
-            low=max(0.0, float(x - h) * size),
-            high=float(x + h) * size,
-            unit=FACTORS[name],
-            measurements=sources,
-        )
-        for (name, size), x, h in zip(_FITTED.items(), solution.x, half, strict=True)
-    }
+    factors = _fitted_factors(solution.x, covariance, freedom, origins)
     factors["buffer_bytes"] = buffer
     low, high = _median_interval(late)
     factors["late_s"] = Factor(
@@ -172,6 +163,24 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     profile = validate_document(Profile, fields, "the factors that fit these measurements best")
     labels = tuple(row.label for _, row in rows)
     return Fit(profile, labels, solution.measured_s, solution.fitted_s, _undetermined(solution, profile))
+
+
+def _fitted_factors(
+    values: Floats, covariance: Floats, freedom: int, origins: Sequence[Origin]
+) -> dict[str, Factor]:
+    """The jointly fitted factors, with intervals."""
+    half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    sources = tuple(f"{origin.measured_at}: {origin.what}" for origin in origins)
+    return {
+        name: Factor(
+            value=float(x) * size,
+            low=max(0.0, float(x - h) * size),
+            high=float(x + h) * size,
+            unit=FACTORS[name],
+            measurements=sources,
+        )
+        for (name, size), x, h in zip(_FITTED.items(), values, half, strict=True)
+    }
 
 
 def _undetermined(solution: _Solution, profile: Profile) -> tuple[str, ...]:
@@ -220,7 +229,8 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
     """Robust least squares over all durations of ``several``."""
     rows = _rows(several)
     measured = np.array([row.median_s for _, row in rows])
-    scale = np.array([_scale(row) for _, row in rows])
+    noise = np.array([row.noise_s for _, row in rows])
+    scale = np.hypot(np.hypot(_NOISE_FLOOR_S, _NOISE_SHARE * measured), noise)
     sizes, shift = np.array(list(_FITTED.values())), np.array(_SHIFT)
     complete = any(m.origin.complete for m in several)
 
@@ -256,11 +266,6 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
 def _equally_likely(values: Sequence[float]) -> tuple[float, ...]:
     """A distribution as equally likely values: its quantiles at the middles of equal parts."""
     return tuple(float(q) for q in np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES))
-
-
-def _scale(row: MeasuredOperation) -> float:
-    """Uncertainty of a fitted duration: its noise, and a share of it."""
-    return float(np.hypot(np.hypot(_NOISE_FLOOR_S, _NOISE_SHARE * row.median_s), row.noise_s))
 
 
 def _buffer(several: Sequence[CalibrationData]) -> Factor:
@@ -323,7 +328,7 @@ def load(path: Path, nominal: Scenario | None) -> CalibrationData:
 
     Raises ``InputError`` if the file is not usable, or the network of its run is unknown.
     """
-    if other := name_other_file(path):
+    if other := _name_other_file(path):
         raise InputError(f"{path}: is {other}")
     data = files.read_json(path, "'paceline probe' or paceline.attach")
     if data.get("kind") != attached.KIND:
@@ -334,3 +339,37 @@ def load(path: Path, nominal: Scenario | None) -> CalibrationData:
             f"{path}: was recorded by paceline.attach; say on what network with --nominal SCENARIO"
         )
     return TrainingRun(record, nominal, path)
+
+
+def _name_other_file(path: Path) -> str:
+    """Kind of a file, and what to give in its place; "" if it may be measurements. ``InputError``:
+    unreadable.
+    """
+    text = read_text(path, MAX_JSON_BYTES, (".json",))
+    try:
+        document: Any = parse_json(text)
+    except ValueError:
+        document = _parse_yaml(text)
+    if not isinstance(document, dict):
+        return ""
+    keys = set(document)
+    if {"factors", "residual_pct"} <= keys:
+        return "a profile, which 'paceline calibrate' has written already: give it to --profile"
+    if {"workload", "schemes"} <= keys or {"cluster", "schemes"} <= keys:
+        return "a scenario: measure with 'paceline probe SCENARIO --out MEASURED.json' first"
+    if {"summary", "runs"} <= keys:
+        return f"the summary of a result folder: give the folder, {path.parent}"
+    if {"cells", "decision"} <= keys:
+        return f"the comparison of 'paceline validate': give the folder that it lies in, {path.parent}"
+    if "bundle" in str(document.get("kind", "")) or "bundle" in keys:
+        return "a bundle of 'paceline report --bundle', which has no events: give the folder of the run"
+    return ""
+
+
+def _parse_yaml(text: str) -> Any:
+    if len(text) > _YAML_BYTES:
+        return None
+    try:
+        return parse_yaml(text, "").value
+    except InputError:
+        return None

@@ -223,6 +223,17 @@ def standard_plan(repeats: int) -> ProbePlan:
     return plan_for(build_network(cluster.network, cluster.workers), MESSAGE_SIZES_BYTES, repeats + 1)
 
 
+def check_probed(scenario: Scenario) -> None:
+    """Raise ``InputError`` if a scenario's network cannot be probed."""
+    if scenario.cluster.workers < 2:
+        raise InputError("a probe needs at least two workers")
+    if scenario.cluster.backend != "gloo":
+        raise InputError(
+            f"probes are of gloo: over {scenario.cluster.backend} there are no factors to fit yet, and "
+            "predictions take the constants of network.transport; leave cluster.backend out to probe gloo"
+        )
+
+
 def measure(
     ranks: RankPool, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
 ) -> Measurements:

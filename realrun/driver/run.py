@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -61,17 +61,16 @@ def run_job(
     """
     _check(group, job, backend)
     control = group.next_run()
-    facts = {
+    control.agree("job", {
         "scheme": job.scheme.name, "label": job.label, "options": repr(job.options), "workers": job.workers,
         "seed": job.seed, "max_iterations": job.max_iterations, "max_time_s": job.max_time_s,
         "bytes_per_parameter": job.bytes_per_parameter, "initial model": digest([job.start])[:12],
         "backend": backend,
-    }  # fmt: skip
-    control.agree("job", facts, clocks.TO_START_S)
+    }, clocks.TO_START_S)  # fmt: skip
     watchdog = Watchdog(control, timeout_s)
     transport = _transport(group, job, backend, timeout_s)
     took_s = _warm_up(group, job) if job.problem is not None and warm_up else 0.0
-    program = programs(group.rank) if programs is not None else job.program(group.rank)
+    program = (programs or job.program)(group.rank)
     begun = clocks.start(group.gloo, control)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(begun.zero_s, job.transfer.seed)
@@ -88,15 +87,18 @@ def run_job(
         pass
     except RunError as error:
         watchdog.fail(error, driver.step)
-    if transport.exceeded:
-        log.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
-    at_once = driver.exchanges.collectives_at_once
+    log.timing.notes += _notes(transport.exceeded, driver.exchanges.collectives_at_once)
+    return _collect(group, rank, log, machines, backend)
+
+
+def _notes(exceeded: bool, at_once: int) -> Iterator[str]:
+    if exceeded:
+        yield "payload is smaller than the tensors, which were sent as they are"
     if at_once > COLLECTIVES_AT_ONCE:
-        log.timing.notes.append(
+        yield (
             f"{at_once} collectives were under way at once, of which gloo carries {COLLECTIVES_AT_ONCE}: "
             "with a larger bucket there are fewer"
         )
-    return _collect(group, rank, log, machines, backend)
 
 
 def _check(group: Group, job: Job, backend: str) -> None:

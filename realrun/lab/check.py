@@ -18,7 +18,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from paceline.sim.network.build import build_network
-from paceline.sim.network.network import Network
+from paceline.sim.network.network import Network, rate_of
 from paceline.sim.network.settings import NetworkSettings
 
 from .lab import Lab, python_environment
@@ -239,8 +239,8 @@ class ProbeProcess:
 
 
 def _check_route(lab: Lab, probes: Sequence[ProbeProcess], network: Network, a: int, b: int) -> RouteCheck:
-    latency_s = network.route(a, b).latency_s
-    bandwidth = _slowest(network, a, b)
+    route = network.route(a, b)
+    latency_s, bandwidth = route.latency_s, rate_of(network, route)
     to = lab.address(b)
     (small_times,) = probes[a].run(ProbeFlow(to, 64, 15, _soon_s(latency_s), 0.003))
     small = [end - start for start, end in small_times]
@@ -290,14 +290,9 @@ def _kinds_of_routes(network: Network) -> list[tuple[int, int]]:
     """One pair of hosts for every distinct combination of latency and bandwidth."""
     kinds: dict[tuple[float, float], tuple[int, int]] = {}
     for a, b in permutations(range(network.num_hosts), 2):
-        kinds.setdefault((network.route(a, b).latency_s, _slowest(network, a, b)), (a, b))
+        route = network.route(a, b)
+        kinds.setdefault((route.latency_s, rate_of(network, route)), (a, b))
     return list(kinds.values())
-
-
-def _slowest(network: Network, a: int, b: int) -> float:
-    route = network.route(a, b)
-    bandwidths = [network.links[link].bandwidth_bytes_per_s for link in route.links]
-    return min([route.per_flow_bytes_per_s, *bandwidths])
 
 
 def _star(bandwidth: float, latency_s: float) -> Network:

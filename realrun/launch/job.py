@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
@@ -20,14 +20,18 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from typing_extensions import override
 
-from paceline.sim.errors import PacelineError, RunError
+from paceline.sim.errors import InputError, PacelineError, RunError
 from paceline.sim.network.network import Network
+from paceline.sim.scenario.schema import Scenario, dump, parse
 
 from ..group.group import Group, leave, meet
-from ..group.store import Control
+from ..group.hosts import host_name, workers_of
+from ..group.job_store import JobStore
+from ..group.life import SignsOfLife
+from ..group.store import Control, check_timeout, torchrun_store
 from ..lab.protocol import Statistics
 from ..transport.connections import PROBE_TAG, PeerGone, finish, receive
-from .cells import REQUEST, RankPool, Result, RunRequest
+from .cells import REQUEST, RankPool, Result, RunRequest, fingerprint
 from .run_state import RunState
 from .serve import error_answer, join_order, obey, run_order
 
@@ -38,6 +42,56 @@ _ANSWER_LOOK_S: Final = 0.02
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 """Signals by which torchrun and Slurm announce the end, also after the death of another rank on the host."""
 _ENDED: Final = "the job was ended from outside, or one of its ranks on this host has died"
+
+
+_TO_READ_S: Final = 300.0
+"""Time limit for a rank to read a scenario while the others wait; a silent rank has the timeout."""
+
+
+def meet_ranks(
+    environment: MutableMapping[str, str],
+    how: str,
+    read: Callable[[], Scenario],
+    timeout_s: float,
+    every_rank: bool,
+) -> tuple[JobStore, int, int, Scenario]:
+    """Meet a job's other ranks; returns its store, this rank's worker, their number and the scenario.
+
+    Args:
+        environment: of torchrun or Slurm.
+        how: advice in the error about starting the processes.
+        read: reads the scenario, which must be alike on all ranks.
+        timeout_s: time limit of any wait.
+        every_rank: whether each rank must be a worker.
+
+    Raises:
+        InputError: a rank cannot read the scenario, reads another one, or the ranks do not fit it.
+        RunError: a rank did not come.
+    """
+    check_timeout("--timeout", timeout_s)
+    store, rank, size = torchrun_store(environment, timeout_s, how)
+    control = Control(store, rank, size, life=SignsOfLife(store, rank, timeout_s, "rank"))
+    text = problem = ""
+    try:
+        text = dump(read())
+    except InputError as error:
+        problem = str(error)
+    problems = control.meet("scenario", problem, max(timeout_s, _TO_READ_S))
+    if any(problems):
+        first, why = next((rank, text) for rank, text in enumerate(problems) if text)
+        raise InputError(why if len(set(problems)) == 1 else f"rank {first}: {why}")
+    control.agree("arguments", {"a scenario with hash": fingerprint(text)}, timeout_s)
+    scenario = parse(text)
+    workers = scenario.cluster.workers
+    if workers > size or (every_rank and workers != size):
+        raise InputError(f"the scenario has {workers} workers, but {size} processes were started")
+    if any(straggler.crash for straggler in scenario.cluster.stragglers):
+        raise InputError(
+            "torchrun ends all processes when one crashes: let 'paceline realrun --processes' or --lab start "
+            "them, or leave cluster.stragglers with crash out"
+        )
+    names = control.meet("hosts", host_name(), timeout_s)
+    return store, workers_of(names, scenario.cluster.hosts)[rank], size, scenario
 
 
 class Mailbox:

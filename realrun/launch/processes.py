@@ -359,7 +359,7 @@ class _Child:
 def measure_runs(
     scenario: Scenario,
     requests: Iterable[RunRequest],
-    processes: Processes,
+    processes: RankPool,
     *,
     progress: RunProgress | None = None,
     parts: Parts = NOTHING_KEPT,

@@ -19,25 +19,25 @@ from ..devices import one_thread
 from ..drivers.job import Job
 from ..errors import InputError, KeyedError
 from ..network.build import build_network
+from ..network.network import Network
 from ..network.profile import Profile
+from ..network.settings import NetworkSettings
 from ..network.transfer import TransferModel
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..network.variation import changes_per_s
 from ..scenario.entries import SchemeEntry, WorkloadEntry
-from ..scenario.parts import Evaluate, format_keep
+from ..scenario.parts import Evaluate, Stop, format_keep
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
 from ..schemes.common.inside import possible_units
 from ..traffic.choice import Algorithms
-from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
+from ..training.gradients import SAMPLER_KEY, Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
 from ..training.snapshots import keep_rule
-from ..training.weighted import SAMPLER_KEY
 from ..workloads import find_task
 from ..workloads.layers.segments import UNITS, forward_fractions, layer_segments, ready_fractions
-from ..workloads.layers.settings import LayerProfile
 from ..workloads.partition import Batches, shards
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Task
@@ -266,16 +266,11 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     workload, cluster, stop = scenario.workload, scenario.cluster, scenario.stop
     chosen = scenario.collectives.chosen
     names = chosen.get(entry.label, {}) if isinstance(chosen, dict) else {}
-    inside: str = scenario.collectives.inside
-    if inside == "auto":
-        inside = names.get("inside", "workers")
+    wanted = scenario.collectives.inside
+    inside: str = names.get("inside", "workers") if wanted == "auto" else wanted
     transport = TRANSPORTS[cluster.network.transport]
-    method: Method = "batched" if scenario.gradients == "batched" else "looped"
     task = find_task(workload.task)
-    problem = None
-    if not workload.timing_only:
-        problem = _with_sampler(_problem(workload, cluster.workers, seed, method, device), workload)
-    sampler, workers = problem.sampler if problem else None, range(cluster.workers)
+    problem = None if workload.timing_only else _trained(scenario, seed, device)
     buffers = problem.workload.num_buffers if problem else 0
     scheme = find_scheme(entry.name)
     profile = workload.layer_profile
@@ -286,28 +281,10 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     members = cluster.workers // scheme.units(entry.options, network)
     length = max(1, buckets, parts) * members if profile is None else UNITS
     start = problem.workload.start if problem else torch.zeros(length)
-    if parts > start.numel():
-        raise InputError(
-            f"schemes ({entry.label}): the model is cut into {parts} parts, but the one that is trained "
-            f"({workload.task}) has only {start.numel()} parameters; write fewer"
-        )
-    if buckets > start.numel():
-        raise InputError(
-            f"schemes ({entry.label}): the payload has {buckets} buckets, the model that is trained "
-            f"({workload.task}) only {start.numel()} parameters; write a larger bucket"
-        )
-    if profile is not None and len(profile.layers) > start.numel():
-        raise InputError(
-            f"workload.layer_profile: {len(profile.layers)} layers, and the model that is trained "
-            f"({workload.task}) has only {start.numel()} parameters; train a larger one"
-        )
+    _check_pieces(scenario, entry, parts, buckets, start.numel())
     rule = make_optimizer(entry.optimizer or workload.optimizer, buffers)
     model_bytes = standing if standing is not None else start.numel() * start.element_size()
     kept = _kept(scenario, start).kept
-    target = None
-    if stop.target is not None:
-        falling = stop.target.metric in task.falling
-        target = Target(stop.target.metric, stop.target.value, falling, stop.target.on)
     return Job(
         scheme=scheme,
         options=entry.options,
@@ -319,33 +296,13 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         problem=problem,
         task=task if problem else None,
         bytes_per_parameter=model_bytes / start.numel(),
-        compute=ComputeModel(
-            cluster.compute.at(
-                workload.batch_size, profile.flops / cluster.speed_factor if profile else None
-            ),
-            cluster.stragglers,
-            seed,
-            gradients_each=[sampler.gradients_each(worker) for worker in workers] if sampler else (),
-            added_s=[sampler.added_s(worker) for worker in workers] if sampler else (),
-        ),
-        transfer=transport.transfer(
-            TransferModel(
-                network=network,
-                sharing=cluster.network.sharing,
-                overhead_s=cluster.network.overhead,
-                announcement=cluster.network.announcement,
-                seed=seed,
-                queue=cluster.network.queue,
-                tcp=cluster.network.tcp,
-            )
-        ),
+        compute=_compute_model(scenario, seed, problem.sampler if problem else None),
+        transfer=transport.transfer(_nominal(cluster.network, network, seed)),
         transport=transport,
         all_reduce=scenario.collectives.all_reduce,
         chosen=Algorithms(names),
         sums_inside=None if inside == "workers" else inside,
-        segments=_segments(profile, start.numel(), buckets)
-        if problem is None or standing is not None
-        else problem.workload.segments,
+        segments=_segments(workload, problem, start.numel(), buckets),
         ready_at=ready_fractions(profile.layers) if profile else (),
         forward=forward_fractions(profile.layers) if profile else (),
         averaging_share=transport.averaging_share if scheme.averages_gradients(entry.options) else 0.0,
@@ -353,7 +310,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         on=scenario.evaluate.on,
         keep=kept.apart,
         keep_share=kept.share,
-        target=target,
+        target=_target(stop, task),
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,
         record_events=scenario.events != "none",
@@ -362,7 +319,68 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     )
 
 
-def _segments(profile: LayerProfile | None, length: int, buckets: int) -> tuple[tuple[str, int, int], ...]:
+def _trained(scenario: Scenario, seed: int, device: torch.device) -> TrainingProblem:
+    method: Method = "batched" if scenario.gradients == "batched" else "looped"
+    problem = _problem(scenario.workload, scenario.cluster.workers, seed, method, device)
+    return _with_sampler(problem, scenario.workload)
+
+
+def _target(stop: Stop, task: Task) -> Target | None:
+    goal = stop.target
+    return None if goal is None else Target(goal.metric, goal.value, goal.metric in task.falling, goal.on)
+
+
+def _check_pieces(scenario: Scenario, entry: SchemeEntry, parts: int, buckets: int, length: int) -> None:
+    """Raise ``InputError`` if a trained model of ``length`` parameters is too short for its pieces."""
+    trained, profile = scenario.workload.task, scenario.workload.layer_profile
+    if parts > length:
+        raise InputError(
+            f"schemes ({entry.label}): the model is cut into {parts} parts, but the one that is trained "
+            f"({trained}) has only {length} parameters; write fewer"
+        )
+    if buckets > length:
+        raise InputError(
+            f"schemes ({entry.label}): the payload has {buckets} buckets, the model that is trained "
+            f"({trained}) only {length} parameters; write a larger bucket"
+        )
+    if profile is not None and len(profile.layers) > length:
+        raise InputError(
+            f"workload.layer_profile: {len(profile.layers)} layers, and the model that is trained "
+            f"({trained}) has only {length} parameters; train a larger one"
+        )
+
+
+def _compute_model(scenario: Scenario, seed: int, sampler: Sampler | None) -> ComputeModel:
+    workload, cluster = scenario.workload, scenario.cluster
+    profile, workers = workload.layer_profile, range(cluster.workers)
+    flops = profile.flops / cluster.speed_factor if profile else None
+    return ComputeModel(
+        cluster.compute.at(workload.batch_size, flops),
+        cluster.stragglers,
+        seed,
+        gradients_each=[sampler.gradients_each(worker) for worker in workers] if sampler else (),
+        added_s=[sampler.added_s(worker) for worker in workers] if sampler else (),
+    )
+
+
+def _nominal(settings: NetworkSettings, network: Network, seed: int) -> TransferModel:
+    return TransferModel(
+        network=network,
+        sharing=settings.sharing,
+        overhead_s=settings.overhead,
+        announcement=settings.announcement,
+        seed=seed,
+        queue=settings.queue,
+        tcp=settings.tcp,
+    )
+
+
+def _segments(
+    workload: WorkloadEntry, problem: TrainingProblem | None, length: int, buckets: int
+) -> tuple[tuple[str, int, int], ...]:
+    if problem is not None and workload.model_bytes is None:
+        return problem.workload.segments
+    profile = workload.layer_profile
     return equal_segments(length, buckets) if profile is None else layer_segments(length, profile.layers)
 
 

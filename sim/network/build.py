@@ -214,8 +214,7 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
         links.append(Link(name, bandwidth_bytes_per_s))
         return len(links) - 1
 
-    up: dict[int, int] = {}
-    down: dict[int, int] = {}
+    up, down = dict[int, int](), dict[int, int]()
     gpus = settings.gpus
     if access is not None:
         for host in range(workers // gpus):
@@ -224,20 +223,16 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
             for worker in range(host * gpus, (host + 1) * gpus):
                 up[worker], down[worker] = card, way_in
 
-    number = {name: index for index, name in enumerate(names)}
     pipe = {
-        (number[a], number[b]): add(f"{a}->{b}", bandwidth) for (a, b), bandwidth in settings.pipes().items()
+        (names.index(a), names.index(b)): add(f"{a}->{b}", rate) for (a, b), rate in settings.pipes().items()
     }
-
-    leave: dict[int, int] = {}
-    enter: dict[int, int] = {}
+    leave, enter = dict[int, int](), dict[int, int]()
     for site, name in enumerate(names):
         if name in settings.uplink:
             leave[site] = add(f"{name} out", settings.uplink[name])
             enter[site] = add(f"{name} in", settings.uplink[name])
 
-    inner_up: dict[int, int] = {}
-    inner_down: dict[int, int] = {}
+    inner_up, inner_down = dict[int, int](), dict[int, int]()
     if settings.host is not None and gpus > 1:
         _add_inner_links(links, settings.host, range(workers), inner_up, inner_down)
 

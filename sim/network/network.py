@@ -173,3 +173,8 @@ class Network:
 def free_network(hosts: int) -> Network:
     """Network on which nothing takes time: for real messages, and to time computations alone."""
     return Network(("all",), (0,) * hosts, (), ((0.0,),), ((float("inf"),),))
+
+
+def rate_of(network: Network, route: Route) -> float:
+    """Nominal bytes per second of one connection alone: those of the slowest link, or its own limit."""
+    return min([route.per_flow_bytes_per_s, *(network.links[k].bandwidth_bytes_per_s for k in route.links)])

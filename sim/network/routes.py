@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..seeds import Floats, Integers
 from .network import Network, Route
@@ -73,7 +72,6 @@ class PairRoutes:
     Attributes:
         links: [pairs, most links of one] links crossed by each pair; -1: none.
         bytes_per_s, latency_s: [pairs] of a message without others.
-        one_end: each link is used by messages of one source only, or to one destination only.
         most_pairs: number of pairs on the busiest link.
         access_only: only access links of the members' hosts are used, not shared with other hosts.
     """
@@ -81,7 +79,6 @@ class PairRoutes:
     links: Integers
     bytes_per_s: Floats
     latency_s: Floats
-    one_end: bool
     most_pairs: int
     access_only: bool
 
@@ -94,27 +91,15 @@ def route_pairs(
     routes = find_routes(network, hosts[sources], hosts[destinations])
     bandwidths = np.array([*(link.bandwidth_bytes_per_s for link in network.links), np.inf])  # -1: no link
     alone = np.minimum(routes.per_flow_bytes_per_s, bandwidths[routes.links].min(axis=1, initial=np.inf))
-    row, column = np.nonzero(routes.links >= 0)
-    link = routes.links[row, column]
-    used = np.bincount(link, minlength=len(network.links))
-    one_source, one_destination = (_all_equal(each[row], link, used) for each in (sources, destinations))
+    used = np.bincount(routes.links[routes.links >= 0], minlength=len(network.links))
     taking_part = set(members)
     return PairRoutes(
         links=routes.links,
         bytes_per_s=model.efficiency * alone,
         latency_s=routes.latency_s + model.added_latency_s,
-        one_end=bool((one_source | one_destination).all()),
         most_pairs=int(used.max(initial=0)),
         access_only=all(
             each in network.own_links and network.own_links[each] <= taking_part
             for each in np.flatnonzero(used).tolist()
         ),
     )
-
-
-def _all_equal(ranks: Integers, link: Integers, used: Integers) -> NDArray[np.bool_]:
-    """Whether all users of each link are one rank; true for unused links."""
-    last = np.zeros(len(used), np.int64)
-    last[link] = ranks
-    alike: NDArray[np.bool_] = np.bincount(link[ranks == last[link]], minlength=len(used)) == used
-    return alike

@@ -417,7 +417,9 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
     by_clock = is_by_step(p) and is_by_step(m)
     p_behind, m_behind = (
         {
-            row["label"]: row["wall_clock_s"] if by_clock else math.inf if is_by_step(side) else _ratio(row)
+            row["label"]: row["wall_clock_s"]
+            if by_clock
+            else _or_inf(None if is_by_step(side) else row["ratio_to_best"]["median"])
             for row in side["summary"]
         }
         for side in (p, m)
@@ -437,10 +439,6 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
         kendall_tau=kendall_tau([p_behind[x] for x in m_behind], list(m_behind.values())),
         interval_coverage=coverage(p["summary"], m["summary"]),
     )
-
-
-def _ratio(row: SchemeSummary) -> float:
-    return _or_inf(row["ratio_to_best"]["median"])
 
 
 def _or_inf(value: float | None) -> float:

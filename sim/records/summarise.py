@@ -89,10 +89,7 @@ def summarise(
     )
     if tuning:
         summary["tuning"] = list(tuning)
-    if runs:
-        summary["verdict"] = verdict_of(summary, runs[0].source)
-    else:
-        summary["verdict"] = find_verdict([], {})
+    summary["verdict"] = verdict_of(summary, runs[0].source) if runs else find_verdict([], {})
     if transport is not None:
         summary["transport"] = transport
     if proxy is not None:

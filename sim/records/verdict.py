@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
@@ -180,25 +180,17 @@ def find_verdict(
         time_s = format_seconds(of_median(list(times[first].values()))["median"] or 0.0)
         text = f"{first} takes {time_s} a step" if by_step else f"{first} reaches the target after {time_s}"
         return _verdict(text, True, first, repeats_needed=0)
-    bounds = at_least or times
     tied = {label for label in others if _is_tied(times[label], times[first], exact)}
-    open_ = [x for x in others if x in tied or not _is_behind(times[x], times[first], bounds[x], exact)]
-    enough = exact or any(len(paired_ratios(times[x], times[first])) >= FEWEST for x in open_)
-    if open_ and not enough:
-        # Too few repeats to leave anybody out, but a scheme that was never ahead needs no mention.
-        ahead = {x for x in open_ if min(paired_ratios(times[x], times[first]), default=1.0) <= 1}
-        open_ = [x for x in open_ if x in ahead or x == others[0]]
+    open_ = _may_be_first(first, others, tied, times, at_least or times, exact)
     unsure = [label for label in open_ if label not in tied]
     faster = _may_be_faster(first, others, times, tried or {})
     open_ = [x for x in others if x in open_ or x in faster]
     second = (open_ or others)[0]
     ratio = of_ratio(times[second], times[first])
     races = len(paired_ratios(times[second], times[first]))
-    factor, interval = ratio["median"], None
-    if races >= FEWEST:
-        interval = [ratio["low"], ratio["high"]]
-    elif exact:
-        interval = [factor, factor]
+    factor = ratio["median"]
+    measured = [ratio["low"], ratio["high"]] if races >= FEWEST else None
+    interval = measured or ([factor, factor] if exact else None)
     if by_step and first in uneven:
         lead = _lead(second, times[first], times[second], interval, exact, by_step)
         text = f"no winner{by} alone: {first} is ahead{lead}, but its fastest worker does "
@@ -217,9 +209,25 @@ def find_verdict(
     most = max(known, default=None) if len(known) == len(needed) else None
     text = f"not settled{by}: {_choice([first, *open_])}; {_more(unsure, most, races, faster)}"
     verdict = _verdict(text, False, first, second, factor, interval, None if faster else most)
-    if faster:
-        verdict["may_be_faster"] = faster
-    return verdict
+    return Verdict(**verdict, may_be_faster=faster) if faster else verdict
+
+
+def _may_be_first(
+    first: str,
+    others: Sequence[str],
+    tied: Collection[str],
+    times: Mapping[str, Mapping[int, float]],
+    at_least: Mapping[str, Mapping[int, float]],
+    exact: bool,
+) -> list[str]:
+    """Those of ``others`` that are ``tied`` with the first, or not surely behind it."""
+    open_ = [x for x in others if x in tied or not _is_behind(times[x], times[first], at_least[x], exact)]
+    if exact or any(len(paired_ratios(times[x], times[first])) >= FEWEST for x in open_):
+        return open_
+    # Too few repeats to leave anybody out, but a scheme that was never ahead needs no mention.
+    return [
+        x for x in open_ if x == others[0] or min(paired_ratios(times[x], times[first]), default=1.0) <= 1
+    ]
 
 
 def _verdict(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from ..config import yaml_file
 from ..config.problems import KeyPath, format_value, join_keys
 from ..config.yaml_file import Document, SourceLine
-from ..errors import InputError, did_you_mean, shorten
+from ..errors import InputError, KeyedError, did_you_mean, shorten
 
 MAX_KEYS: Final = 50
 """Keys in the path of an assignment: more than the depth of any scenario."""
@@ -82,3 +84,13 @@ def _index(key: str, length: int, where: str) -> int:
         return int(key)
     entries = f"entries 0 to {length - 1}" if length else "no entries"
     raise InputError(f"{where}: this list has {entries}")
+
+
+@contextmanager
+def name_lines(path: Path, changes: Sequence[Change]) -> Iterator[None]:
+    """Add file and line of the key to a ``KeyedError`` of the block; the file is read again for it."""
+    try:
+        yield
+    except KeyedError as error:
+        document = apply(yaml_file.parse(yaml_file.read_text(path), str(path)), changes)
+        raise InputError(f"{document.place(error.at)}: {error}") from error

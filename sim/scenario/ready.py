@@ -66,7 +66,8 @@ def copy_scenario(name: str, target: Path) -> list[Path]:
     if name not in ready:
         raise InputError(f"{name}: no ready scenario has this name; {did_you_mean(name, ready)}")
     text = read_text(ready[name])
-    beside = [path for path in sorted(ready[name].parent.iterdir()) if _is_named(path, text)]
+    others = (path for path in sorted(ready[name].parent.iterdir()) if path.suffix not in YAML_SUFFIXES)
+    beside = [path for path in others if path.is_file() and path.name in text]
     texts = {target: text, **{target.with_name(path.name): read_text(path) for path in beside}}
     for path, content in texts.items():
         # An interrupted copy has left the named files, which are written first.
@@ -75,7 +76,3 @@ def copy_scenario(name: str, target: Path) -> list[Path]:
     for path, content in reversed(texts.items()):
         write_atomically(path, content)
     return [*texts]
-
-
-def _is_named(path: Path, text: str) -> bool:
-    return path.is_file() and path.suffix not in YAML_SUFFIXES and path.name in text

@@ -22,11 +22,11 @@ from typing_extensions import override
 
 from ..config.problems import explain
 from ..config.settings import Named, Settings, keyed
-from ..config.user_code.call import is_import_path, load_object
+from ..config.user_code import call
 from ..errors import InputError, did_you_mean, quote
 from .graphs import files, static
 from .graphs.static import Graphs
-from .graphs.user import from_function
+from .matrix import from_networkx
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,29 @@ def topology_named(name: str) -> Topology:
     """
     if name == FILE.name:
         return FILE
-    if is_import_path(name):
-        load_object(name)  # refuse a missing one at once
-        return Topology(name, partial(from_function, name), static.NoOptions, "as its author says", "", True)
+    if call.is_import_path(name):
+        call.load_object(name)  # refuse a missing one at once
+        return Topology(name, partial(_from_function, name), static.NoOptions, "as its author says", "", True)
     if name.endswith(files.SUFFIXES):
         raise InputError(f"unknown topology {quote(name)}; for a graph in a file write {{file: {name}}}")
     if name not in TOPOLOGIES:
         raise InputError(f"unknown topology {quote(name)}; {did_you_mean(name, TOPOLOGIES)}")
     return TOPOLOGIES[name]
+
+
+def _from_function(path: str, workers: int, options: static.NoOptions, seed: int) -> Graphs:
+    """Build the graph of ``function(workers)``; ``InputError`` unless networkx's, of that many nodes."""
+    import networkx as nx
+
+    read = call.instance_of(nx.Graph)
+    arguments = {"workers": workers}
+    graph = call.call(path, arguments, read, "a networkx graph")
+    if graph.number_of_nodes() != workers:
+        place = call.format_place(call.load_object(path))
+        raise InputError(
+            f"{quote(path)} returned a graph of {graph.number_of_nodes()} nodes, not {workers}{place}"
+        )
+    return static.static(from_networkx(files.ranked(graph, call.format_call(path, arguments))))
 
 
 BRIEF: Final = {"files": "by name"}

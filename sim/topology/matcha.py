@@ -6,7 +6,6 @@ Source: Wang, Sahu, Yang, Joshi and Kar, arXiv 1905.09435.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final
 
@@ -44,23 +43,6 @@ class MatchaOptions(Settings):
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Decomposition:
-    """A graph's decomposition by MATCHA.
-
-    Attributes:
-        matchings: adjacencies [n, n] that add up to the graph's.
-        probabilities: how often each is active [number of matchings].
-        share: the weight a of an active edge: W = I - a L.
-        rate: factor per step by which disagreement shrinks in mean square.
-    """
-
-    matchings: tuple[Matrix, ...]
-    probabilities: Floats
-    share: float
-    rate: float
-
-
 def matcha(workers: int, options: MatchaOptions, seed: int) -> Graphs:
     """A graph's edges fall into matchings; at each step each is active with a probability of its own.
 
@@ -85,8 +67,9 @@ def matcha(workers: int, options: MatchaOptions, seed: int) -> Graphs:
             f"matcha: the graph {entry.name} has {graph.nnz // 2} edges, up to {degree} of them at a worker, "
             f"and their product may be at most {_MAX_WORK}; use a graph with fewer edges, or random_matching"
         )
-    parts = _analyse(workers, tuple(map(tuple, edges_of(graph, directed=False).tolist())), options.budget)
-    number = len(parts.matchings)
+    edges = tuple(map(tuple, edges_of(graph, directed=False).tolist()))
+    matchings, probabilities, share, rate = _analyse(workers, edges, options.budget)
+    number = len(matchings)
 
     def at(step: int) -> Matrix:
         from scipy.sparse import csr_array
@@ -94,15 +77,18 @@ def matcha(workers: int, options: MatchaOptions, seed: int) -> Graphs:
         draws = [
             seeds.uniform(seed, seeds.SHARED, "topology matcha", step * number + j) for j in range(number)
         ]
-        active = [parts.matchings[j] for j in range(number) if draws[j] < parts.probabilities[j]]
+        active = [matchings[j] for j in range(number) if draws[j] < probabilities[j]]
         union = sum(active, csr_array((workers, workers)))
-        return with_diagonal(csr_array(parts.share * union), 1.0 - parts.share * in_degrees(union))
+        return with_diagonal(csr_array(share * union), 1.0 - share * in_degrees(union))
 
-    return Graphs(at, None, weighted=True, rate=parts.rate)
+    return Graphs(at, None, weighted=True, rate=rate)
 
 
 @lru_cache(maxsize=16)
-def _analyse(workers: int, edges: tuple[tuple[int, int], ...], budget: float) -> Decomposition:
+def _analyse(
+    workers: int, edges: tuple[tuple[int, int], ...], budget: float
+) -> tuple[list[Matrix], Floats, float, float]:
+    """Matchings, how often each is active, the weight of an active edge, and the decay of disagreement."""
     matchings = decompose(workers, edges)
     laplacians = [laplacian(workers, edges_of(m, directed=False)).toarray() for m in matchings]
     second, _ = laplacian_ends(undirected(workers, edges))
@@ -110,7 +96,7 @@ def _analyse(workers: int, edges: tuple[tuple[int, int], ...], budget: float) ->
         raise InputError("the graph that matcha decomposes is not connected; add edges, or use ring_lattice")
     probabilities = activation(laplacians, budget)
     share, rate = best_share(laplacians, probabilities)
-    return Decomposition(tuple(matchings), probabilities, share, rate)
+    return matchings, probabilities, share, rate
 
 
 def decompose(workers: int, edges: Sequence[tuple[int, int]]) -> list[Matrix]:

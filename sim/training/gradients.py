@@ -20,14 +20,16 @@ from torch import Tensor
 
 from .. import seeds
 from ..devices import to_device, torch_random, torch_threads
-from ..errors import RunError, SchemeError
+from ..errors import KeyedError, RunError, SchemeError
 from ..workloads.partition import Batches
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Evaluated, GradientFunction, LossAtTensors, SegmentCallback, Workload
 from .capture import CALLS_BEFORE, Captured, Computation, count_flop
-from .weighted import weighted_evaluation
 
 Method = Literal["batched", "looped"]
+SAMPLER_KEY = ("workload", "sampler")
+
+Weighted = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 CHUNK_BYTES: Final = 64 * 2**20
 """Parameters of one batched evaluation on a CPU; bounds its memory."""
@@ -73,7 +75,7 @@ class TrainingProblem:
 
     def __post_init__(self) -> None:
         if self.sampler is not None:
-            self._weighted = weighted_evaluation(self.workload)
+            self._weighted = _weighted_evaluation(self.workload)
             self._weighted_batched = torch.func.vmap(self._weighted)
         start, gradient_on = self.workload.start, self.workload.gradient_on
         self._batched: Computation = _evaluation(self.workload)
@@ -338,3 +340,26 @@ def choose_method(workload: Workload, batches: Batches, workers: int) -> Method:
     problem = TrainingProblem(workload, batches, "looped")
     flop, convolves = count_flop(lambda: problem.gradient(0, 0, workload.start))
     return "looped" if convolves or flop > BATCHED_FLOP else "batched"
+
+
+def _weighted_evaluation(workload: Workload) -> Weighted:
+    """Build ``(x [d], inputs [m, ...], targets [m, ...], weights [m])`` -> gradient [d], loss, norms [m].
+
+    Raises ``KeyedError`` where examples of this task have no gradients of their own.
+    """
+    if workload.num_buffers or workload.stochastic:
+        why = "batch norm mixes the examples of a batch" if workload.num_buffers else "it has dropout"
+        raise KeyedError(SAMPLER_KEY, f"task '{workload.task}' cannot weigh examples one by one: {why}")
+
+    def loss(x: Tensor, example: Tensor, target: Tensor) -> Tensor:
+        return workload.loss(x, example.unsqueeze(0), target.unsqueeze(0))
+
+    each = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0))
+
+    def evaluate(
+        x: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gradients, losses = each(x, inputs, targets)
+        return weights @ gradients, weights @ losses, gradients.norm(dim=-1)
+
+    return evaluate

@@ -88,12 +88,8 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
 
     def call(called: torch.nn.Module, held: dict[str, Tensor], inputs: Tensor) -> Tensor:
         with in_use:
-            outputs: Tensor = torch.func.functional_call(
-                called,
-                held,
-                (inputs,),
-                tie_weights=tied,  # looking for ties takes a while
-            )
+            # Looking for ties takes a while.
+            outputs: Tensor = torch.func.functional_call(called, held, (inputs,), tie_weights=tied)
         return outputs
 
     def tensors_at(x: Tensor, buffers: dict[str, Tensor]) -> dict[str, Tensor]:

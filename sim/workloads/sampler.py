@@ -205,10 +205,6 @@ class Sampler:
             self._couplings[worker] = Coupling(self.smoothness[self.shards[worker]])
         return self._couplings[worker]
 
-    def table_of(self, worker: int) -> WeightedKeys:
-        """The currently known norms of a worker."""
-        return self._tables[worker].norms
-
     def added_s(self, worker: int) -> float:
         """Seconds of drawing and refreshing beside each gradient of a worker."""
         levels = math.log2(len(self.shards[worker]) + 1)

@@ -83,27 +83,21 @@ class SumTree:
 
 
 class WeightedKeys:
-    """Keys from 0 to ``number`` - 1 (at least 1 key), each of the weight ``default`` until it has its own."""
+    """Keys from 0 to ``number`` - 1 (at least 1 key), each of weight 1 until it has its own."""
 
-    def __init__(self, number: int, default: float = 1.0) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self._default = default
         self._tree = SumTree()
         self._keys = array("q")  # of the tree's places
         self._places: dict[int, int] = {}
         # Keys without a weight, in a row without gaps: entry p is key p, except as noted here.
         self._others: dict[int, int] = {}
-        self._entries: dict[int, int] = {}  # key -> its entry, with the same default
+        self._entries: dict[int, int] = {}  # key -> its entry, without a weight of its own
 
     @property
     def total(self) -> float:
         """The sum of all weights."""
-        return self._tree.total + self._default * self._unweighted
-
-    @property
-    def visited(self) -> int:
-        """Number of keys with their own weight."""
-        return len(self._tree)
+        return self._tree.total + self._unweighted
 
     @property
     def height(self) -> int:
@@ -117,7 +111,7 @@ class WeightedKeys:
     def weight(self, key: int) -> float:
         """The key's weight."""
         place = self._places.get(key)
-        return self._default if place is None else self._tree.weight(place)
+        return 1.0 if place is None else self._tree.weight(place)
 
     def probability(self, key: int) -> float:
         """The chance that ``draw`` gives this key; where all weights are 0, all are as likely."""
@@ -145,5 +139,5 @@ class WeightedKeys:
         target = uniform * total
         if target < self._tree.total or not self._unweighted:
             return self._keys[self._tree.place_at(target)]
-        entry = min(int((target - self._tree.total) / self._default), self._unweighted - 1)
+        entry = min(int(target - self._tree.total), self._unweighted - 1)
         return self._others.get(entry, entry)

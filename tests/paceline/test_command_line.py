@@ -330,6 +330,7 @@ def test_cuda_asked_for_and_absent(
         (["simulate", "{tiny}", "--set", "cluster.workers=66"], "66 workers"),
         (["simulate", "{tiny}", "--device", "gpu"], "choose from auto, cpu, cuda"),
         (["simulate", "{tiny}", "--engine", "warp"], "--engine warp"),
+        (["probe", "{tiny}", "--set", "cluster.backend=nccl", "--out", "m.json"], "probes are of gloo"),
         (["report", "nowhere"], "nowhere"),
         (["report", "{tiny}"], "tiny.yaml"),
     ],

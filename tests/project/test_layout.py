@@ -29,14 +29,14 @@ def test_a_folder_of_the_product_holds_few_files() -> None:
 
 ROOMS = {
     "paceline": 750,
-    "paceline/commands": 1_550,
-    "realrun": 350,
+    "paceline/commands": 1_750,
+    "realrun": 50,
     "realrun/attach": 600,
-    "realrun/calibration": 2_100,
+    "realrun/calibration": 2_000,
     "realrun/driver": 2_250,
     "realrun/group": 1_400,
     "realrun/lab": 1_950,
-    "realrun/launch": 1_550,
+    "realrun/launch": 1_600,
     "realrun/transport": 1_250,
     "reports": 2_500,
     "reports/figures": 1_000,

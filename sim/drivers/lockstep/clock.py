@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from torch import Tensor
 
+from ... import seeds
+from ...compute.model import ComputeModel
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...records.run import INSTANT, UNTIMED_ENCODING
@@ -20,9 +22,35 @@ from ..job import Job
 from ..outcome import Outcome
 from .accounts import Counts, StackedAccounts, StackedOperation
 from .collectives import CollectiveTimes
-from .durations import Durations
 from .messages import MixTimes
 from .published import PublishedRows, PublishedSteps
+
+STRIP: Final = 32
+"""Gradients per strip of rows [n], transposed from rows by worker; a strip fits into a cache."""
+
+
+class Durations:
+    """Durations of all workers' gradients, in order."""
+
+    def __init__(self, model: ComputeModel, workers: int) -> None:
+        self._model = model
+        self._ranks = range(workers)
+        self._taken = 0
+        self._steady: Floats | None = None if model.varies else model.blocks_s(self._ranks, 0)[:, 0].copy()
+        self._block = self._strip = np.empty((0, workers))
+
+    def next_s(self) -> Floats:
+        """Seconds of the next gradient on each worker [n]."""
+        if self._steady is not None:
+            return self._steady
+        number, offset = divmod(self._taken, seeds.BLOCK)
+        if offset == 0:
+            self._block = self._model.blocks_s(self._ranks, number)
+        if offset % STRIP == 0:
+            self._strip = np.ascontiguousarray(self._block[:, offset : offset + STRIP].T)
+        self._taken += 1
+        durations_s: Floats = self._strip[offset % STRIP]
+        return durations_s
 
 
 class LockstepClock:

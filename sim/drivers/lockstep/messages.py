@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from ...errors import NotInLockstep
-from ...network.network import Network, Route
+from ...network.network import Network, rate_of
 from ...network.transfer import TransferModel
 from ...program.pattern import Pattern
 from ...seeds import Floats, Integers
@@ -65,10 +65,6 @@ class HostRoutes:
             rates[list(links.keys())] = of_links[list(links.values())]
         return rates
 
-    def _rate(self, route: Route) -> float:
-        crossed = (self._network.links[link].bandwidth_bytes_per_s for link in route.links)
-        return min([route.per_flow_bytes_per_s, *crossed])
-
     def of(self, sources: Integers, destinations: Integers) -> tuple[Floats, Floats]:
         """Latency in seconds and bytes per second of each pair of hosts [m]."""
         model = self._model
@@ -78,7 +74,7 @@ class HostRoutes:
                 for a, b in zip(sources.tolist(), destinations.tolist(), strict=True)
             ]
             latency_s = np.array([route.latency_s for route in routes])
-            rates = np.array([self._rate(route) for route in routes])
+            rates = np.array([rate_of(self._network, route) for route in routes])
         else:
             a, b = self._sites[sources], self._sites[destinations]
             latency_s = self._latency_s[a, b]

@@ -19,7 +19,7 @@ from ...compute.measure import timer_of
 from ...compute.model import steady_compute
 from ...devices import one_thread
 from ...drivers.job import Job
-from ...network.network import Network
+from ...network.network import Network, rate_of
 from ...program.averaging import mean_model
 from ...records.scenario_facts import read_facts
 from ...scenario.device_memory import memory_record
@@ -34,49 +34,31 @@ TRIAL_S: Final = 3.0
 """Limit in processor seconds of the trial of synchronous SGD."""
 
 
-@dataclass(frozen=True)
-class RouteKind:
-    """Routes of equal cost between two sites.
+def route_kinds(network: Network) -> list[dict[str, Any]]:
+    """Group routes of equal cost between the same sites, in the order of the hosts.
 
-    Attributes:
-        pairs: number of ordered pairs of hosts with such a route.
-        latency_s: one-way.
-        bytes_per_s: nominal, of the slowest link or the cap on one connection; ``inf``: unlimited.
-        hosts, links: of one of them.
+    A row has the number of ordered pairs of hosts and one of them as an example; a rate of None has no limit.
     """
-
-    source: str
-    destination: str
-    pairs: int
-    latency_s: float
-    bytes_per_s: float
-    hosts: tuple[int, int]
-    links: tuple[str, ...]
-
-
-def route_kinds(network: Network) -> list[RouteKind]:
-    """Group routes of equal cost between the same sites, in the order of the hosts."""
     alike: dict[tuple[int, int, float, float], tuple[tuple[int, int], int]] = {}
     for (a, b), pairs in _pairs_of_hosts(network):
         route = network.route(a, b)
-        widths = [network.links[link].bandwidth_bytes_per_s for link in route.links]
-        key = (
-            network.site_of[a], network.site_of[b], route.latency_s,
-            min([route.per_flow_bytes_per_s, *widths]),
-        )  # fmt: skip
+        key = network.site_of[a], network.site_of[b], route.latency_s, rate_of(network, route)
         first, before = alike.get(key, ((a, b), 0))
         alike[key] = first, before + pairs
     return [
-        RouteKind(
-            source=network.sites[source],
-            destination=network.sites[destination],
-            pairs=pairs,
-            latency_s=latency_s,
-            bytes_per_s=bandwidth,
-            hosts=hosts,
-            links=tuple(network.links[link].name for link in network.route(*hosts).links),
-        )
-        for (source, destination, latency_s, bandwidth), (hosts, pairs) in alike.items()
+        {
+            "from": network.sites[source],
+            "to": network.sites[destination],
+            "pairs": pairs,
+            "latency_s": latency_s,
+            "bytes_per_s": None if math.isinf(bandwidth) else bandwidth,
+            "example": {
+                "source": a,
+                "destination": b,
+                "links": [network.links[link].name for link in network.route(a, b).links],
+            },
+        }
+        for (source, destination, latency_s, bandwidth), ((a, b), pairs) in alike.items()
     ]
 
 
@@ -221,17 +203,7 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
             {"name": each.name, "bytes_per_s": each.bandwidth_bytes_per_s, "varies": bool(each.variation)}
             for each in network.links
         ],
-        "routes": [
-            {
-                "from": kind.source,
-                "to": kind.destination,
-                "pairs": kind.pairs,
-                "latency_s": kind.latency_s,
-                "bytes_per_s": None if math.isinf(kind.bytes_per_s) else kind.bytes_per_s,
-                "example": {"source": kind.hosts[0], "destination": kind.hosts[1], "links": list(kind.links)},
-            }
-            for kind in route_kinds(network)
-        ],
+        "routes": route_kinds(network),
         "schemes": rows,
         "repeats": max_repeats(resolved.repeats),
         "steps_to_target_in_trial": effort.steps_to_target,

@@ -42,14 +42,6 @@ class Within(Settings):
     )
 
 
-def _latencies_for_all_pairs(value: object, info: ValidationInfo) -> object:
-    return _for_all_pairs(value, info, parse_duration, "s")
-
-
-def _rates_for_all_pairs(value: object, info: ValidationInfo) -> object:
-    return _for_all_pairs(value, info, parse_bandwidth, "B/s")
-
-
 def _for_all_pairs(
     value: object, info: ValidationInfo, parse: Callable[[object], float], unit: str
 ) -> object:
@@ -73,14 +65,20 @@ def _matrix(path: Path, parse: Callable[[object], float], unit: str) -> dict[str
     return values
 
 
-Rates = Annotated[dict[str, Rate], BeforeValidator(_rates_for_all_pairs), WithJsonSchema(_RATE)]
+Rates = Annotated[
+    dict[str, Rate],
+    BeforeValidator(partial(_for_all_pairs, parse=parse_bandwidth, unit="B/s")),
+    WithJsonSchema(_RATE),
+]
 
 
 class Between(Settings):
     """The network between sites."""
 
     latency: Annotated[
-        dict[str, BoundedSeconds], BeforeValidator(_latencies_for_all_pairs), WithJsonSchema(_LATENCY)
+        dict[str, BoundedSeconds],
+        BeforeValidator(partial(_for_all_pairs, parse=parse_duration, unit="s")),
+        WithJsonSchema(_LATENCY),
     ] = Field(
         description="one-way latency between hosts of two sites: one value, one per pair of sites ({us-eu: "
         "40 ms, default: 90 ms}; both directions unless both are given), or a CSV file with a row and a "

@@ -9,7 +9,7 @@ import torch
 
 from paceline.sim.errors import InputError, KeyedError
 from paceline.sim.experiments import memory, prepare
-from paceline.sim.scenario.lines import name_lines
+from paceline.sim.scenario.overrides import name_lines
 from paceline.sim.scenario.schema import load, parse
 
 TEXT = """\

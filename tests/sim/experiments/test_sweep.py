@@ -18,8 +18,7 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.experiments.sweep.grid import changes_of, read_grid, resolve, settings_of
-from paceline.sim.experiments.sweep.shared import simulate_jobs
+from paceline.sim.experiments.sweep.grid import changes_of, read_grid, resolve, settings_of, share_training
 from paceline.sim.program.worker import Worker
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import WorkloadEntry
@@ -65,7 +64,8 @@ def alone(jobs: list[Job]) -> list[Run]:
 
 
 def together(jobs: list[Job]) -> list[Run]:
-    return simulate_jobs([(job, None) for job in jobs])
+    shared = share_training([(job, None) for job in jobs])
+    return [shared[index] if index in shared else simulate_job(job) for index, job in enumerate(jobs)]
 
 
 @pytest.fixture

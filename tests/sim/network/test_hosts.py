@@ -41,7 +41,10 @@ def test_one_gpu_is_a_host_as_ever() -> None:
 
 
 def test_check_groups_routes_inside_and_between_hosts() -> None:
-    kinds = [(kind.source, kind.destination, kind.pairs, kind.hosts) for kind in route_kinds(two_sites())]
+    kinds = [
+        (kind["from"], kind["to"], kind["pairs"], (kind["example"]["source"], kind["example"]["destination"]))
+        for kind in route_kinds(two_sites())
+    ]
     assert kinds == [
         ("a", "a", 4, (0, 1)), ("a", "a", 8, (0, 2)), ("a", "b", 16, (0, 4)),
         ("b", "a", 16, (4, 0)), ("b", "b", 4, (4, 5)), ("b", "b", 8, (4, 6)),
