@@ -10,7 +10,7 @@ import pytest
 
 import paceline
 from benchmarks.sudden_death import contents
-from paceline.sim.experiments.sweep import shared
+from paceline.sim.experiments.sweep import grid
 from tests.paceline.test_command_line import TINY, run
 
 GRID = (
@@ -83,7 +83,7 @@ def test_progress_shows_what_is_prepared_and_summarised(
 def test_an_interrupted_sweep_goes_on_to_the_same_bytes(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original = shared.share_training
+    original = grid.share_training
     numbers: list[int] = []
 
     def interrupted(jobs: Any, progress: Any) -> Any:
