@@ -340,7 +340,7 @@ def cases() -> list[Case]:
 
 
 _SHOWS: Final = (("report", "r", "--out", "p.html"), ("replay", "r"), ("calibrate", "r", "--out", "p.yaml"))
-_READS: Final = (*_SHOWS, ("report", "--bundle", "r"))
+_READS: Final[tuple[tuple[str, ...], ...]] = (*_SHOWS, ("report", "--bundle", "r"))
 
 
 def _damaged() -> Iterator[Case]:
@@ -353,11 +353,11 @@ def _damaged() -> Iterator[Case]:
     for name, damage in REPLAYED.items():
         yield Case(f"replayed-{name}", ("replay", "r"), ("r",), damage=damage, sealed=True)
     for number, (name, damage) in enumerate(NO_FILES.items()):
-        command = _READS[number % len(_READS)]
-        yield Case(f"{'-'.join(command[:2])}-{name}", command, ("r",), damage=damage)
+        reads = _READS[number % len(_READS)]
+        yield Case(f"{'-'.join(reads[:2])}-{name}", reads, ("r",), damage=damage)
     for number, (name, damage) in enumerate(SIGNED.items()):
-        command = _SHOWS[number % len(_SHOWS)]
-        yield Case(f"signed-{command[0]}-{name}", command, ("r",), damage=damage)
+        reads = _SHOWS[number % len(_SHOWS)]
+        yield Case(f"signed-{reads[0]}-{name}", reads, ("r",), damage=damage)
 
 
 def _unfinished() -> Iterator[Case]:
