@@ -14,6 +14,8 @@ PARALLEL := -n 2 --dist worksteal --durations 30
 PIP := pip install --disable-pip-version-check --no-compile -c constraints.txt
 # The index of torch's CPU builds, a tenth of the size of those for CUDA.
 TORCH_CPU := https://download.pytorch.org/whl/cpu
+# Where it is set, every process that a test starts compiles all of torch again, two seconds each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all lab bench validate gpu
 

@@ -15,7 +15,7 @@ _BOTH: Final = "paceline {0} 2>one & paceline {0} 2>two; b=$?; wait $!; a=$?; ca
 """The same command twice at once; ``$a`` and ``$b`` are their statuses."""
 _REFUSED: Final = '[ "$a$b" = 02 ] || [ "$a$b" = 20 ] || [ "$a$b" = 00 ]'
 """One was refused; or, where the first had ended before the second looked, none."""
-_LONG: Final = "--set stop.max_iterations=800 --set gradients=looped --set repeats=3 --jobs 1 --out new"
+_LONG: Final = "--set stop.max_iterations=400 --set gradients=looped --set repeats=3 --jobs 1 --out new"
 _MEANWHILE: Final = (
     f"paceline simulate s.yaml {_LONG} >/dev/null & "
     "for i in $(seq 600); do [ -d new/parts/run-000000 ] && break; sleep 0.1; done; {}; wait $!"
@@ -75,7 +75,6 @@ PERMISSIONS: Final[Mapping[str, Surrounding]] = {
 """What another user, who has no rights here, may not read or write."""
 
 TOGETHER: Final[Mapping[str, Surrounding]] = {
-    "two-reports": Surrounding(_BOTH.format("report r") + _REFUSED, 0, (), ("report.html", "report-files")),
     "two-reports-over-an-older-one": Surrounding(
         "paceline report r 2>/dev/null; " + _BOTH.format("report r") + _REFUSED,
         0,

@@ -307,11 +307,11 @@ def whole() -> Iterator[Case]:
     """The file as a whole is wrong."""
     for name, (content, word) in WHOLE.items():
         yield in_file(f"file-{name}", content, word)
-    for name, path in PATHS.items():
+    for number, (name, path) in enumerate(PATHS.items()):
         says = (path[-40:],) if name not in ("empty", "dash", "nul") else ()
         files: dict[str, str | bytes] = {"s.yaml": _TEXT, "loop.yaml": "->loop.yaml"}
-        for command in ("check", "simulate"):
-            yield Case(f"path-{command}-{name}", (command, path), says, files)
+        command = ("check", "simulate")[number % 2]  # both load it by the same function
+        yield Case(f"path-{command}-{name}", (command, path), says, files)
 
 
 NETWORK: Final = "{{graph: {}}}"

@@ -47,43 +47,58 @@ class Shell:
     changed: list[str] = field(default_factory=list)
 
 
-_ENVIRONMENTS: Final = {
-    "dumb-terminal": "TERM=dumb", "no-terminal": "-u TERM", "odd-terminal": "TERM=nonsense",
-    "no-colour": "NO_COLOR=1", "colour": "FORCE_COLOR=1", "one-column": "COLUMNS=1",
-    "no-columns": "COLUMNS=0", "negative-columns": "COLUMNS=-5", "columns-in-words": "COLUMNS=many",
-    "many-columns": "COLUMNS=1000000",
-    "one-line": "COLUMNS=1 LINES=1", "plain-c": "LANG=C LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
-    "no-language": "-u LANG -u LC_ALL", "odd-language": "LANG=xx_YY.nonsense LC_ALL=xx_YY.nonsense",
-    "ascii": "PYTHONIOENCODING=ascii:strict", "utf-16": "PYTHONIOENCODING=utf-16",
-    "no-home": "-u HOME", "home-missing": "HOME=/nonexistent/home", "home-is-a-device": "HOME=/dev/null",
-    "temporary-missing": "TMPDIR=/nonexistent", "temporary-is-a-device": "TMPDIR=/dev/null",
-    "cache-is-a-device": "XDG_CACHE_HOME=/dev/null XDG_CONFIG_HOME=/dev/null MPLCONFIGDIR=/dev/null",
-    "no-path": "-u PATH", "no-user": "-u USER -u LOGNAME", "optimised": "PYTHONOPTIMIZE=1",
-    "interpreter-verbose-off": "PYTHONDONTWRITEBYTECODE=1", "threads-in-words": "OMP_NUM_THREADS=many",
-    "no-threads": "OMP_NUM_THREADS=0", "odd-backend": "MPLBACKEND=nonsense",
-    "gpu-in-words": "CUDA_VISIBLE_DEVICES=nonsense",
+_COMMANDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "show": ("topology show ring --workers 4", ()),
+    "check": ("check s.yaml", ()),
+    "simulate": ("simulate s.yaml --out new", ("new",)),
+    "report": ("report r", ("report.html", "report-files")),
+}
+"""A table, a table after training, results with a line of progress, and a page with figures."""
+_ENVIRONMENTS: Final[Mapping[str, tuple[str, str]]] = {
+    "dumb-terminal": ("TERM=dumb", "show simulate"), "no-terminal": ("-u TERM", "show"),
+    "odd-terminal": ("TERM=nonsense", "show"), "no-colour": ("NO_COLOR=1", "show"),
+    "colour": ("FORCE_COLOR=1", "show simulate"), "one-column": ("COLUMNS=1", "show check simulate"),
+    "no-columns": ("COLUMNS=0", "show"), "negative-columns": ("COLUMNS=-5", "show"),
+    "columns-in-words": ("COLUMNS=many", "show"), "many-columns": ("COLUMNS=1000000", "show"),
+    "one-line": ("COLUMNS=1 LINES=1", "show"),
+    "plain-c": ("LANG=C LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", "check simulate report"),
+    "no-language": ("-u LANG -u LC_ALL", "show"),
+    "odd-language": ("LANG=xx_YY.nonsense LC_ALL=xx_YY.nonsense", "show report"),
+    "ascii": ("PYTHONIOENCODING=ascii:strict", "check simulate report"),
+    "utf-16": ("PYTHONIOENCODING=utf-16", "show simulate"),
+    "no-home": ("-u HOME", "simulate"), "home-missing": ("HOME=/nonexistent/home", "report"),
+    "home-is-a-device": ("HOME=/dev/null", "simulate report"),
+    "temporary-missing": ("TMPDIR=/nonexistent", "simulate report"),
+    "temporary-is-a-device": ("TMPDIR=/dev/null", "report"),
+    "cache-is-a-device": (
+        "XDG_CACHE_HOME=/dev/null XDG_CONFIG_HOME=/dev/null MPLCONFIGDIR=/dev/null", "report"
+    ),
+    "no-path": ("-u PATH", "simulate report"), "no-user": ("-u USER -u LOGNAME", "simulate"),
+    "optimised": ("PYTHONOPTIMIZE=1", "check simulate report"),
+    "interpreter-verbose-off": ("PYTHONDONTWRITEBYTECODE=1", "show"),
+    "threads-in-words": ("OMP_NUM_THREADS=many", "check simulate"),
+    "no-threads": ("OMP_NUM_THREADS=0", "simulate"), "odd-backend": ("MPLBACKEND=nonsense", "report"),
+    "gpu-in-words": ("CUDA_VISIBLE_DEVICES=nonsense", "check simulate"),
 }  # fmt: skip
-"""Name -> arguments of env; no command needs any of it."""
+"""Name -> arguments of env, and the commands that may look at it; none needs any of it."""
 
 _STREAMS: Final[Mapping[str, Surrounding]] = {
-    "output-closed": Surrounding("paceline check s.yaml >&-"),
-    "errors-closed": Surrounding("paceline check s.yaml 2>&-"),
+    "output-closed": Surrounding("paceline topology show ring --workers 4 >&-"),
+    "errors-closed": Surrounding("paceline topology show ring --workers 4 2>&-"),
     "input-closed": Surrounding("paceline check s.yaml <&-"),
     "all-closed": Surrounding("paceline simulate s.yaml --out new <&- >&- 2>&-", writes=("new",)),
     "all-closed-and-wrong": Surrounding("paceline check nothing.yaml <&- >&- 2>&-", 2),
-    "output-full": Surrounding("paceline check s.yaml >/dev/full", 1, ("No space left",)),
+    "output-full": Surrounding("paceline topology show ring --workers 4 >/dev/full", 1, ("No space left",)),
     "output-full-json": Surrounding("paceline check s.yaml --json >/dev/full", 1, ("No space left",)),
-    "output-full-schema": Surrounding("paceline schema >/dev/full", 1, ("No space left",)),
     "output-full-list": Surrounding("paceline list >/dev/full", 1, ("No space left",)),
     "output-full-results": Surrounding(
         "paceline simulate s.yaml --out new >/dev/full", 1, ("No space left",), ("new",)
     ),
-    "errors-full": Surrounding("paceline check s.yaml 2>/dev/full"),
+    "errors-full": Surrounding("paceline topology show ring --workers 4 2>/dev/full"),
     "errors-full-and-wrong": Surrounding("paceline check nothing.yaml 2>/dev/full", 2),
     "errors-full-and-unknown": Surrounding("paceline simulat 2>/dev/full", 2),
     "errors-full-and-unknown-option": Surrounding("paceline check s.yaml --nope 2>/dev/full", 2),
-    "both-full": Surrounding("paceline check s.yaml >/dev/full 2>/dev/full", 1),
-    "nobody-reads": Surrounding("paceline schema | true"),
+    "both-full": Surrounding("paceline topology show ring --workers 4 >/dev/full 2>/dev/full", 1),
     "nobody-reads-errors": Surrounding("paceline check nothing.yaml 2>&1 | true"),
     **{
         f"nobody-reads-{name}": Surrounding(
@@ -93,7 +108,7 @@ _STREAMS: Final[Mapping[str, Surrounding]] = {
             ("results", "simulate s.yaml --out new", ("new",)),
             ("json", "simulate s.yaml --out new --json", ("new",)),
             ("replay", "replay r", ()),
-            ("schema-at-length", "schema", ()),
+            ("schema", "schema", ()),
             ("sweep", "sweep s.yaml --grid seed=1,2 --out new", ("new",)),
         )
     },
@@ -104,12 +119,6 @@ _STREAMS: Final[Mapping[str, Surrounding]] = {
 _FOLDERS: Final[Mapping[str, Surrounding]] = {
     "folder-gone": Surrounding(
         'mkdir d && cd d && rmdir ../d && paceline check "$TOP/s.yaml"', 2, ("working folder",)
-    ),
-    "folder-gone-relative": Surrounding(
-        "mkdir d && cd d && rmdir ../d && paceline check s.yaml", 2, ("working folder",)
-    ),
-    "folder-gone-out": Surrounding(
-        'mkdir d && cd d && rmdir ../d && paceline simulate "$TOP/s.yaml" --out new', 2, ("working folder",)
     ),
     "folder-gone-report": Surrounding(
         'mkdir d && cd d && rmdir ../d && paceline report "$TOP/r"', 2, ("working folder",)
@@ -132,7 +141,6 @@ _FOLDERS: Final[Mapping[str, Surrounding]] = {
     "report-to-a-folder": Surrounding("paceline report r -o .", 2, ("folder",)),
     "report-to-the-top": Surrounding("paceline report r -o /", 2, ("folder",)),
     "report-to-nothing": Surrounding("paceline report r -o ''", 2, ("folder",)),
-    "report-above": Surrounding("paceline report r -o ..", 2, ("folder",)),
     "report-in-the-style-of-tex": Surrounding(
         "echo text.usetex: True > matplotlibrc; paceline report r",
         0,
@@ -145,7 +153,6 @@ _FOLDERS: Final[Mapping[str, Surrounding]] = {
     "profile-in-place-of-a-picture": Surrounding(
         "echo mine > p.png; paceline calibrate r --out p.yaml", 2, ("p.png: is there already",), ("p.png",)
     ),
-    "profile-to-the-top": Surrounding("paceline calibrate r --out /", 2, ("--out",)),
     "profile-in-place-of-its-source": Surrounding("paceline calibrate s.yaml --out s.yaml", 2, ("s.yaml",)),
     "profile-in-place-of-its-picture": Surrounding("paceline calibrate r --out p.png", 2, ("p.png",)),
     "profile-nowhere": Surrounding("paceline calibrate r --out nowhere/p.yaml", 2, ("nowhere",)),
@@ -183,13 +190,11 @@ _LIMITS: Final[Mapping[str, Surrounding]] = {
 def surroundings() -> dict[str, Surrounding]:
     """All of them, by name."""
     usual = {
-        f"{name}-{command.split()[0]}": Surrounding(f"env {arguments} paceline {command}", 0, (), writes)
-        for name, arguments in _ENVIRONMENTS.items()
-        for command, writes in (
-            ("check s.yaml", ()),
-            ("simulate s.yaml --out new", ("new",)),
-            ("report r", ("report.html", "report-files")),
+        f"{name}-{word}": Surrounding(
+            f"env {arguments} paceline {_COMMANDS[word][0]}", 0, (), _COMMANDS[word][1]
         )
+        for name, (arguments, words) in _ENVIRONMENTS.items()
+        for word in words.split()
     }
     return {**usual, **_STREAMS, **_FOLDERS, **_LIMITS}
 

@@ -11,6 +11,7 @@ from tests.hostile import sandbox
 from tests.hostile.surroundings import find_faults, run_in_shell, surroundings
 
 ALL = surroundings()
+SCENARIO = sandbox.SMALL.replace(", ad_psgd", "")
 QUICK = ("few-files-realrun", "errors-full-and-unknown", "folder-gone")
 """Those that every run of the tests looks at."""
 
@@ -18,13 +19,13 @@ QUICK = ("few-files-realrun", "errors-full-and-unknown", "folder-gone")
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
-    sandbox.write_good(folder, sandbox.SMALL)
+    sandbox.write_good(folder, SCENARIO)
     return folder / "r"
 
 
 def check(name: str, tmp_path: Path, results: Path) -> None:
     shutil.copytree(results, tmp_path / "r")
-    (tmp_path / "s.yaml").write_text(sandbox.SMALL)
+    (tmp_path / "s.yaml").write_text(SCENARIO)
     ended = run_in_shell(ALL[name], tmp_path)
     assert not find_faults(ALL[name], ended), ended.err[-2000:]
 

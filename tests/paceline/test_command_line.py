@@ -25,6 +25,8 @@ from tests.support.made_records import record
 from tests.support.markup import MARKUP
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("little_work")
+
 TINY = """
 name: tiny
 seed: 3
@@ -104,7 +106,6 @@ def test_labels_are_no_markup(
 ) -> None:
     for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "100")):
         monkeypatch.setenv(name, value)  # as on a terminal, where progress is drawn
-    monkeypatch.setattr("paceline.sim.experiments.costs.step_cost.ENOUGH_WORK", 100)
     few = "--set=stop.max_iterations=2"
     out = tmp_path / "r"
     code, printed, _ = run(monkeypatch, capsys, "simulate", tiny, labelled(*MARKUP), few, "--out", out)

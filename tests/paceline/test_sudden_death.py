@@ -98,7 +98,7 @@ def test_a_signal_before_a_command_has_begun(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("command", "moments"), [("simulate", 3), ("report", 2), ("realrun", 2)])
+@pytest.mark.parametrize(("command", "moments"), [("simulate", 2), ("report", 2), ("realrun", 2)])
 def test_random_moments(command: Command, moments: int, tmp_path: Path) -> None:
     for line, wrong in campaign(command, moments, 1, tmp_path):
         assert not wrong, line

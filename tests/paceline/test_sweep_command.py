@@ -13,6 +13,8 @@ from benchmarks.sudden_death import contents
 from paceline.sim.experiments.sweep import grid
 from tests.paceline.test_command_line import TINY, run
 
+pytestmark = pytest.mark.usefixtures("little_work")
+
 GRID = (
     "--grid",
     "cluster.network.latency=1 ms, 2 s",

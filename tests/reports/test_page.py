@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.reports.folders import read_sources
+from paceline.reports import page as pages
+from paceline.reports.figures.curves import By, draw_curves
+from paceline.reports.figures.drawing import Picture
+from paceline.reports.folders import ReportSources, read_sources
 from paceline.reports.page import about, build, render, tight
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import compare, judge
@@ -22,6 +25,19 @@ from tests.support.html_page import Page
 from tests.support.made_results import EVIL, SCENARIO, measured, simulated, write_made_results
 from tests.support.made_runs import made_bounds, made_run, made_scenario
 from tests.support.markup import MARKUP
+
+
+@pytest.fixture
+def one_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One picture of curves is drawn, and stands for all: for tests that look at words."""
+    drawn: list[Picture] = []
+
+    def draw_once(study: ReportSources, metric: str, by: By) -> Picture:
+        if not drawn:
+            drawn.append(draw_curves(study, metric, by))
+        return drawn[0]
+
+    monkeypatch.setattr(pages, "draw_curves", draw_once)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +120,7 @@ def test_the_table(page: Page) -> None:
 
 
 @pytest.mark.parametrize("chosen", [0.4, None])
+@pytest.mark.usefixtures("one_curve")
 def test_some_runs_of_a_tuned_scenario_say_what_tuning_has_chosen_or_nothing(
     tmp_path: Path, chosen: float | None
 ) -> None:
@@ -135,6 +152,7 @@ seed: 0
     assert "Medians over 1 to 2 repeats" in text
 
 
+@pytest.mark.usefixtures("one_curve")
 def test_what_bounds_the_schemes_and_what_they_assume(tmp_path: Path) -> None:
     scenario = """\
 name: s
@@ -204,6 +222,7 @@ def test_what_users_write_is_text(page: Page, text: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_curve")
 def test_labels_with_markup_stand_on_the_page_as_they_are(tmp_path: Path) -> None:
     runs = [made_run(label, reached_s=10.0 + k) for k, label in enumerate(MARKUP)]
     write_results(tmp_path / "r", made_scenario("r"), "r", runs)
@@ -266,6 +285,7 @@ def test_predicted_beside_measured(folders: Path) -> None:
     assert len(page.ids) == len(set(page.ids))
 
 
+@pytest.mark.usefixtures("one_curve")
 def test_a_validation_has_its_verdict_on_the_page(tmp_path: Path) -> None:
     runs = [*simulated(), *measured()]
     compared = compare("four", simulated(), measured())
@@ -294,6 +314,7 @@ def test_several_scenarios_on_one_page(folders: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_curve")
 def test_the_same_scenario_twice_is_told_apart_by_folder(folders: Path, tmp_path: Path) -> None:
     shutil.copytree(folders / "timed", tmp_path / "again")
     page = Page(render([folders / "timed", tmp_path / "again"]))
@@ -317,13 +338,14 @@ def test_odd_results(tmp_path: Path, runs: list[Run]) -> None:
     assert "four" in Page(render([tmp_path / "r"])).headings
 
 
+@pytest.mark.usefixtures("one_curve")
 def test_runs_that_are_missing_are_named(tmp_path: Path) -> None:
     there = [made_run("sync", status="partial", message="worker 1 was lost")]
     schemes = "[{sync: {label: sync}}, {gossip: {label: ring}}]"
     scenario = made_scenario("s", "seed: 0\nrepeats: 1\n").replace("[any]", schemes)
     write_results(tmp_path / "r", scenario, "s", there)
-    assert "Not complete: there is no run of 'ring'." in Page(render([tmp_path / "r"])).text
     assert build([tmp_path / "r"], tmp_path / "r.html") == ["s is not complete: there is no run of 'ring'"]
+    assert "Not complete: there is no run of 'ring'." in Page((tmp_path / "r.html").read_text()).text
     write_results(tmp_path / "whole", scenario, "s", [*there, made_run("ring", scheme="gossip")])
     assert "Not complete" not in Page(render([tmp_path / "whole"])).text
 

@@ -213,11 +213,14 @@ def named(forms: Iterable[Form]) -> list[Any]:
 
 
 def in_turn(forms: Iterable[Form], ways: Sequence[Any], slow: Sequence[Any] = ()) -> list[Any]:
-    """Each form in each way as parameters of a test: in one of ``ways``, in turn, as ``named``; else slow."""
+    """Forms and ways as parameters of a test: each form in one of ``ways``, in turn, as ``named``.
+
+    Slow are its others, or, where there are ``slow`` ones, that which stands there in the same place.
+    """
     return [
         _case((form, way), form.alike or way is not quick, f"{form}-{way}")
-        for form, quick in zip(forms, cycle(ways), strict=False)
-        for way in (*ways, *slow)
+        for form, quick, long in zip(forms, cycle(ways), cycle(slow or [None]), strict=False)
+        for way in ((quick, long) if slow else ways)
     ]
 
 

@@ -27,6 +27,7 @@ _PRELOAD = [
     "paceline.commands.app", "paceline.realrun.attach.attach", "paceline.realrun.launch.serve",
     "paceline.realrun.calibration.probes", "torch.distributed.run", "torch._dynamo", "paceline.reports.files",
     "paceline.sim.experiments.replay", "paceline.sim.topology.search", "networkx", "pyarrow.parquet",
+    "paceline.reports.page", "tests.hostile.sandbox",
 ]  # fmt: skip
 
 

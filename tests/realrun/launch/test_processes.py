@@ -373,6 +373,10 @@ def _torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _ranks(agent: subprocess.Popen[Any]) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()]
+
+
 @pytest.mark.slow
 def test_torchrun_goes_on_after_its_death(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SCENARIO)
@@ -384,10 +388,10 @@ def test_torchrun_goes_on_after_its_death(tmp_path: Path) -> None:
         while not (out / "parts" / "run-000001").is_dir():
             assert agent.poll() is None
             signal.sigtimedwait([], 0.01)
-        ranks = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        ranks = _ranks(agent)
         agent.kill()
     assert len(ranks) == 2
-    wait_for_end([int(rank) for rank in ranks])
+    wait_for_end(ranks)
     before = runs_of(read_results(out))
     assert 2 <= len(before) < 6
     done = _torchrun(*arguments)
@@ -410,9 +414,15 @@ def test_a_rank_that_is_stopped_before_the_first_meeting_is_named(tmp_path: Path
         "def seconds(worker, index, random):\n"
         "    return 0.005\n"
     )
-    done = _torchrun(str(tmp_path / "small.yaml"), "--timeout", "5")
-    assert done.returncode == 1
-    assert "worker 1 has not answered for 5 s: it was stopped, or hangs (scenario)" in done.stderr
+    argv, environment = [*TORCHRUN, "small.yaml", "--timeout", "5"], {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as agent:
+        assert agent.stderr is not None
+        said = next(line for line in agent.stderr if line.startswith("worker 1 "))
+        for rank in _ranks(agent):  # torchrun waits half a minute for the end of one that is stopped
+            os.kill(rank, signal.SIGCONT)
+        agent.communicate(timeout=60)
+    assert said == "worker 1 has not answered for 5 s: it was stopped, or hangs (scenario)\n"
+    assert agent.returncode == 1
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def _disturbed(rubbish: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[Run | s
     stranger = Stranger(mark, rubbish)
     (request,) = run_requests(parse(SCENARIO))
     try:
-        with stranger, Processes(timeout_s=10.0) as processes:
+        with stranger, Processes(timeout_s=5.0) as processes:
             return processes.run(request).run, stranger
     except RunError as error:
         return str(error), stranger
@@ -105,7 +105,7 @@ def test_a_stranger_makes_no_false_result(kind: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", RUBBISH)
+@pytest.mark.parametrize("kind", ["nothing", "zeros", "letters"])
 def test_rubbish_at_torchruns_own_port_makes_no_false_result(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +115,7 @@ def test_rubbish_at_torchruns_own_port_makes_no_false_result(
     (tmp_path / "s.yaml").write_text(SCENARIO)
     with Stranger(mark, RUBBISH[kind], "torchrun's agent") as stranger:
         job = subprocess.run(
-            [*TORCHRUN, str(tmp_path / "s.yaml"), "--timeout", "10", "--out", str(tmp_path / "r")],
+            [*TORCHRUN, str(tmp_path / "s.yaml"), "--timeout", "5", "--out", str(tmp_path / "r")],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=120,
         )  # fmt: skip
     assert stranger.connections

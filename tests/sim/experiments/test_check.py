@@ -373,6 +373,7 @@ def test_names_of_schemes_sites_and_links_are_no_markup(trained: dict[str, Any],
     assert text.count(name) == 6
 
 
+@pytest.mark.usefixtures("little_work")
 def test_repeats_until_the_answer_is_clear_count_with_the_most() -> None:
     found = check(parse(TRAINED, changes=["repeats=auto"]), torch.device("cpu"))
     assert found["repeats"] == 30

@@ -223,6 +223,7 @@ def test_a_name_of_an_older_version_is_read_and_chosen_anew() -> None:
     assert resolve(older, CPU) == resolved
 
 
+@pytest.mark.usefixtures("little_work")
 def test_what_is_chosen_is_what_check_prices() -> None:
     asked = scenario("flat", "stock")
     resolved = resolve(asked, CPU)

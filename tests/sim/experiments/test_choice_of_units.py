@@ -75,6 +75,7 @@ def test_the_choice_is_written_down(transport: str) -> None:
     assert [prepare(resolved, entry, 0).sums_inside for entry in resolved.schemes] == ["sites", None]
 
 
+@pytest.mark.usefixtures("little_work")
 def test_the_choice_counts_for_check_and_simulate() -> None:
     scenario = asked()
     row = check(scenario, CPU)["schemes"][0]

@@ -41,7 +41,10 @@ def scenario_of(
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
-    return throughput(scenario_of(), tokens=1e9)
+    with pytest.MonkeyPatch.context() as patch:  # every step is like every other
+        patch.setattr("paceline.sim.experiments.costs.step_cost.ENOUGH_WORK", 2_000)
+        patch.setattr("paceline.sim.experiments.costs.bandwidth.ENOUGH_PART_WORK", 300)
+        return throughput(scenario_of(), tokens=1e9)
 
 
 def test_tokens_hours_and_bytes_by_hand(answer: dict[str, Any]) -> None:
@@ -80,7 +83,8 @@ def test_tokens_hours_and_bytes_by_hand(answer: dict[str, Any]) -> None:
         ("{latency: 1 ms}", "between hosts"),
     ],
 )
-def test_bytes_that_stay_inside_are_named(network: str, links: str) -> None:
+def test_bytes_that_stay_inside_are_named(monkeypatch: pytest.MonkeyPatch, network: str, links: str) -> None:
+    monkeypatch.setattr("paceline.sim.experiments.costs.tokens.UTILISATIONS", ())
     text = SCENARIO.format(model="gpt2", latency="0 s", bandwidth="1 GB/s", more="", speed="10 Tflop/s")
     head, rest = text[: text.index("  network:")], text[text.index("schemes:") :]
     workers = "" if "sites" in network else "  workers: 2\n"
