@@ -81,7 +81,6 @@ class TransportRules:
 
     Attributes:
         name: as scenarios spell it; empty: versions before there were transports.
-        posted_ahead: receives of collectives are posted when a rank joins, so that only data is waited for.
         gloo_messages: messages are gloo's: streams, announcements, its constants.
         nccl_collectives: collectives are NCCL's; their choice goes by size and number of ranks.
         ordered: a worker's collectives and mixes go one after another, in the order in which they began.
@@ -90,7 +89,6 @@ class TransportRules:
     """
 
     name: str
-    posted_ahead: bool = False
     gloo_messages: bool = False
     nccl_collectives: bool = False
     ordered: bool = False
@@ -135,11 +133,10 @@ class TransportRules:
 TRANSPORTS: Final[Mapping[str | None, TransportRules]] = MappingProxyType(
     {
         None: TransportRules(""),
-        "ideal": TransportRules("ideal", posted_ahead=True),
+        "ideal": TransportRules("ideal"),
         "gloo": TransportRules("gloo", gloo_messages=True),
         "nccl": TransportRules(
             "nccl",
-            posted_ahead=True,
             gloo_messages=True,
             nccl_collectives=True,
             ordered=True,
