@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.main import get_command
 
+from docs.make import schemes
 from docs.make.picture import draw_picture
 from paceline.commands.app import app
 from paceline.sim.records.folder import write_results
@@ -75,6 +76,7 @@ def test_every_key_of_a_run_is_described() -> None:
 
 def test_every_scheme_has_its_row() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", SCHEMES_PAGE, flags=re.MULTILINE)) == set(SCHEMES)
+    assert schemes.renewed(SCHEMES_PAGE) == SCHEMES_PAGE, "run: python -m docs.make.schemes"
 
 
 @pytest.mark.slow
