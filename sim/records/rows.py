@@ -1,7 +1,4 @@
-"""Runs as rows of ``summary.json``: each key is declared, written and read here.
-
-``None`` stands for a number that is missing or not finite.
-"""
+"""Runs as rows of ``summary.json``: each key is declared, written and read here."""
 
 from __future__ import annotations
 
@@ -47,10 +44,9 @@ class RowCounts(TypedDict):
 class RunRow(TypedDict):
     """One run.
 
-    ``final``: the last scores, None for a metric that the task lacks; ``digest``, ``exchanges``,
-    ``bracket_s``, ``engine``, ``engine_reason``, ``left_out``, ``pace``: see ``Run``, and for ``step_s``,
-    ``step_shares``, ``average_s`` ``Pace``; these and ``rows`` are absent in older folders, and ``rows`` in
-    bundles. ``leaves_out``: costs that ``step_s`` does not count, as phrases.
+    ``final``: the last scores, None for a metric that the task lacks; ``leaves_out``: costs that ``step_s``
+    does not count, as phrases; others: see ``Run`` and ``Pace``. Keys that are not required are absent in
+    older folders, ``rows`` also in bundles.
     """
 
     scheme: str

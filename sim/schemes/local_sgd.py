@@ -2,7 +2,8 @@
 
     x_i <- x_i - step of the optimiser at g_i;   at the end of a period:  x_i <- (1/n) sum_j x_j
 
-A straggler's jitter averages out inside a period. Three schemes choose the period.
+Bytes per step and worker: an all-reduce's over the period. Waits for: all workers, once a period. A
+straggler's jitter averages out inside a period. Three schemes choose the period.
 
 ``local_sgd``: ``period`` is constant. Steps are counted from the end of the warm-up, in which models are
 averaged at every step. With ``quorum`` or ``deadline`` a straggler is left out; it abandons the rest of its
@@ -96,10 +97,7 @@ def held(options: LocalSgdOptions, sizes: Sizes) -> Held:
 
 
 def local_sgd(worker: Worker, options: LocalSgdOptions) -> Program:
-    """Local SGD: workers step alone, and models are averaged every ``period`` steps.
-
-    Bytes per step and worker: an all-reduce's over the period. Waits for: all workers, once a period.
-    """
+    """Local SGD: workers step alone, and models are averaged every ``period`` steps."""
     if leaves_out(options):
         like = pack(worker.start, worker.optimizer.init(worker.start), options.momentum)
         rounds = Rounds(worker, options.quorum, options.deadline, like)

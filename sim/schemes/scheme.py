@@ -21,8 +21,7 @@ from .common.inside import count_units
 
 def if_asynchronous(options: Any) -> bool:
     """``depends_on_timing`` of a scheme with an option ``asynchronous``."""
-    asynchronous: bool = options.asynchronous
-    return asynchronous
+    return bool(options.asynchronous)
 
 
 def as_inside_says(options: Any) -> str | None:
@@ -37,8 +36,7 @@ MAX_BUCKETS: Final = 10_000
 
 def one_period(options: Any, workers: int) -> int:
     """``cycle`` of a scheme that averages every ``period`` steps."""
-    period: int = options.period
-    return period
+    return int(options.period)
 
 
 @dataclass(frozen=True)
