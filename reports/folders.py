@@ -13,8 +13,9 @@ import pandas as pd
 from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.records.folder import Results, read_results
+from paceline.sim.records.rows import RunRow
 from paceline.sim.records.run import Source
-from paceline.sim.records.summary import RunRow, SchemeSummary
+from paceline.sim.records.summary import SchemeSummary
 
 from . import words
 

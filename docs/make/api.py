@@ -79,8 +79,13 @@ def _class(name: str, kind: type) -> Iterator[str]:
         fields = kind.model_fields.items()
         yield "\n".join(f"- `{key}`: {field.description}" for key, field in fields if field.description)
         yield ""
+    described_above = getattr(kind, "__dataclass_fields__", ())
     for member, value in vars(kind).items():
-        if member.startswith("_") or (issubclass(kind, BaseModel) and not callable(value)):
+        if (
+            member.startswith("_")
+            or member in described_above
+            or (issubclass(kind, BaseModel) and not callable(value))
+        ):
             continue
         value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         if inspect.isfunction(value):
@@ -138,7 +143,7 @@ def _type_name(kind: Any) -> str:
 def _signature(name: str, function: Callable[..., Any]) -> str:
     """As it is written in the source, without ``self``; on several lines where it is long."""
     signature = inspect.signature(function)
-    parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    parameters = [_with_source(p) for p in signature.parameters.values() if p.name not in ("self", "cls")]
     result = signature.return_annotation
     if isinstance(function, type):
         result = inspect.Signature.empty
@@ -153,6 +158,21 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
         rows.insert(star, "*")
     end = "" if result is inspect.Signature.empty else f" -> {result}".replace("'", "")
     return f"{name}(\n    " + ",\n    ".join(map(_without_addresses, rows)) + f",\n){end}"
+
+
+class _Source(str):
+    """Source code, printed as it is."""
+
+    __repr__ = str.__str__
+
+
+def _with_source(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A parameter whose default, if that is a lambda, is its source."""
+    if getattr(parameter.default, "__name__", "") != "<lambda>":
+        return parameter
+    return parameter.replace(
+        default=_Source(inspect.getsource(parameter.default).partition(" = ")[2].strip())
+    )
 
 
 def _without_addresses(written: str) -> str:

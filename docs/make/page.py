@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 
 def renewed(page: str, mark: str, generated: str) -> str:
     """``page`` with everything below the line ``mark`` made anew.
@@ -13,3 +15,8 @@ def renewed(page: str, mark: str, generated: str) -> str:
     if not there:
         raise ValueError(f"the page has lost the line {mark!r}")
     return head + mark + generated
+
+
+def first_paragraph(docstring: str | None) -> str:
+    """The first paragraph of a docstring in one line, in Markdown."""
+    return " ".join(inspect.cleandoc(docstring or "").split("\n\n")[0].split()).replace("``", "`")

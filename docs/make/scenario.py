@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -60,11 +59,11 @@ def _sections() -> Iterator[str]:
     yield "## Keys\n\n" + _HEAD + "".join(_rows(Scenario, ""))
     yield "## Tasks\n"
     for name, task in sorted(TASKS.items()):
-        about = f"{_first_paragraph(task.build.__doc__)} Metrics: {', '.join(task.metrics)}."
+        about = f"{generated_page.first_paragraph(task.build.__doc__)} Metrics: {', '.join(task.metrics)}."
         yield f"### `{name}`\n\n{about}\n\n{_options(task.options, 'workload.')}"
     yield "## Schemes\n"
     for name, scheme in sorted(SCHEMES.items()):
-        about = _first_paragraph(scheme.program.__doc__)
+        about = generated_page.first_paragraph(scheme.program.__doc__)
         kind = "Synchronous." if scheme.synchronous else "Asynchronous."
         yield f"### `{name}`\n\n{about} {kind}\n\n{_options(scheme.options, f'schemes[].{name}.')}"
     yield "## Names in papers and tools\n\n| there | here |\n| --- | --- |"
@@ -75,10 +74,6 @@ def _sections() -> Iterator[str]:
     )
     yield f"| {', '.join(SHARDED)} | none: {WHY_NOT_SHARDED} |"
     yield f"\nExamples to copy, in `docs/schemes`: {', '.join(examples)}.\n"
-
-
-def _first_paragraph(text: str | None) -> str:
-    return " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split()).replace("``", "`")
 
 
 def _options(model: type[BaseModel], prefix: str) -> str:

@@ -1,6 +1,6 @@
 """Network settings of a scenario.
 
-Four forms. *Flat*: ``latency`` and ``bandwidth`` of one switch that never blocks. *Sites*: ``sites``,
+*Flat form*: ``latency`` and ``bandwidth`` of one switch that never blocks. *Sites*: ``sites``,
 ``within``, ``between`` and perhaps ``uplink``. *Graph*: ``graph``. The user's own: ``model``. Latency is
 one-way; in the first two forms it is end to end between two hosts, in a graph that of a link. A bandwidth
 that is left out is unlimited. Where ``host`` has several ``gpus``, each of them is a worker.
@@ -29,6 +29,8 @@ from .stock_tcp import HostTuning, TcpSettings
 TransportName = Literal["ideal", "gloo", "nccl"]
 QueueName = Literal["fair", "fifo"]
 
+WHOLE: Final = ("graph", "model")
+"""Forms of a single key; whether they fit the workers shows when the network is built."""
 _SITE_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
@@ -176,7 +178,7 @@ class NetworkSettings(Settings):
         ):
             if wrong:
                 return [Mistake((key,), text)]
-        whole = [key for key in ("graph", "model") if getattr(self, key) is not None]
+        whole = [key for key in WHOLE if getattr(self, key) is not None]
         if whole and (flat or parts or len(whole) > 1):
             other = [*flat, *parts, *whole[1:]][0]
             text = f"{quote(other)} is of another form than '{whole[0]}'; keep to one of them"
@@ -197,6 +199,11 @@ class NetworkSettings(Settings):
         if self.sites is not None and len(self.sites) > 1:
             needed.append("between")
         return [Mistake((key,), "is missing") for key in needed if getattr(self, key) is None]
+
+    @property
+    def whole(self) -> str | None:
+        """The key of a form of a single key; None in the flat and the sites form."""
+        return next((key for key in WHOLE if getattr(self, key) is not None), None)
 
     @property
     def gpus(self) -> int:

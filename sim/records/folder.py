@@ -24,10 +24,11 @@ from .comparison import Comparison
 from .formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
 from .formats.trace import write_trace
 from .integrity.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
-from .run import Evaluation, Machine, Pace, Run, TimeShare
+from .rows import RunRow, run_of
+from .run import Evaluation, Run
 from .scenario_facts import PlannedRuns, read_facts
 from .summarise import summarise, summarise_resolved
-from .summary import SUMMARY_VERSION, RunRow, SchemeFacts, Summary, Tuned
+from .summary import SUMMARY_VERSION, SchemeFacts, Summary, Tuned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -337,19 +338,9 @@ def runs_of(results: Results) -> list[Run]:
         key = (row["label"], row["seed"], row["source"])
         of_run = metrics[key].to_dict("records") if key in metrics else []
         runs.append(
-            Run(
-                scheme=row["scheme"],
-                label=row["label"],
-                seed=row["seed"],
-                source=row["source"],
-                status=row["status"],
-                reached_target=row["reached_target"],
-                time_to_target_s=row["time_to_target_s"],
-                wall_clock_s=row["wall_clock_s"],
-                iterations=row["iterations"],
-                bytes_sent=row["bytes_sent"],
-                time_s=TimeShare(**row["time_s"]),
-                evaluations=tuple(
+            run_of(
+                row,
+                evaluations=[
                     Evaluation(
                         e["step"],
                         e["time_s"],
@@ -358,18 +349,8 @@ def runs_of(results: Results) -> list[Run]:
                         tuple(int(step) for step in e.get(STEP_VECTOR, ())),
                     )
                     for e in of_run
-                ),
-                digest=row["digest"],
+                ],
                 events=parquet.events_of(events[key]) if key in events else (),
-                message=row.get("message", ""),
-                machines=tuple(Machine(**each) for each in row.get("machines", [])),
-                hosts=row.get("hosts", {}),
-                exchanges=tuple(row["exchanges"]) if "exchanges" in row else None,
-                bracket_s=(row["bracket_s"][0], row["bracket_s"][1]) if "bracket_s" in row else None,
-                engine=row.get("engine", ""),
-                engine_reason=row.get("engine_reason", ""),
-                left_out=tuple((late, of) for late, of in row.get("left_out", ())),
-                pace=Pace.read(row["pace"]) if "pace" in row else None,
             )
         )
     return runs

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
-from ..config.units import format_seconds
 from ..errors import InputError, quote
 from .equal_terms import equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, finite, of_median, of_ratio
-from .run import Evaluation, Run, Source, untimed
+from .rows import left_out_of, mean, mean_shares, row_of
+from .run import Evaluation, Run, Source
 from .scenario_facts import Goal, TransportRecord, read_facts
 from .summary import (
     SUMMARY_VERSION,
     Lead,
-    MachineRow,
-    RowCounts,
-    RunRow,
     SchemeFacts,
     SchemeSummary,
-    Shares,
     Summary,
     Tuned,
     is_uneven,
@@ -31,8 +26,6 @@ from .summary import (
     verdict_of,
 )
 from .verdict import chance_to_win, find_verdict, find_winner, find_winners
-
-_ALWAYS: Final = ("train_loss", "test_accuracy", "consensus_distance")
 
 
 def summarise(
@@ -80,7 +73,7 @@ def summarise(
         version=SUMMARY_VERSION,
         scenario=scenario_name,
         target=target,
-        runs=[_run_row(run) for run in runs],
+        runs=[row_of(run) for run in runs],
         summary=rows,
         winner=None if winner is None else winner["label"],
         lead=lead,
@@ -125,49 +118,6 @@ def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:
     return groups
 
 
-def _run_row(run: Run) -> RunRow:
-    last: Mapping[str, float | None] = run.evaluations[-1].metrics if run.evaluations else {}
-    names = dict.fromkeys((*_ALWAYS, *last))
-    row = RunRow(
-        scheme=run.scheme,
-        label=run.label,
-        seed=run.seed,
-        source=run.source,
-        reached_target=run.reached_target,
-        time_to_target_s=run.time_to_target_s,
-        wall_clock_s=run.wall_clock_s,
-        iterations=run.iterations,
-        final={name: finite(last.get(name)) for name in names},
-        bytes_sent=run.bytes_sent,
-        time_s=_shares([run]),
-        status=run.status,
-        digest=run.digest,
-    )
-    if run.pace is not None:
-        row |= {
-            "step_s": run.pace.step_s, "step_shares": run.pace.shares, "average_s": run.pace.average_s,
-            "leaves_out": _left_out([run]), "pace": run.pace.record(),
-        }  # fmt: skip
-    if run.message:
-        row["message"] = run.message
-    if run.machines:
-        row["machines"] = [MachineRow(host=m.host, clock_error_s=m.clock_error_s) for m in run.machines]
-    if run.hosts:
-        row["hosts"] = dict(run.hosts)
-    if run.exchanges is not None:
-        row["exchanges"] = list(run.exchanges)
-    if run.bracket_s is not None:
-        row["bracket_s"] = list(run.bracket_s)
-    if run.engine:
-        row["engine"] = run.engine
-    if run.engine_reason:
-        row["engine_reason"] = run.engine_reason
-    if run.left_out:
-        row["left_out"] = [list(each) for each in run.left_out]
-    row["rows"] = RowCounts(evaluations=len(run.evaluations), operations=len(run.events))
-    return row
-
-
 def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
     time, step = (of_median(list(_times(group, by_step).values())) for by_step in (False, True))
     steps, least_steps = _to_target(group, lambda met: float(met.step), lambda run: run.iterations)
@@ -192,20 +142,20 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
         bytes_to_target=sent,
         score_at_equal_time=None,
         score_at_equal_bytes=None,
-        wall_clock_s=_mean([run.wall_clock_s for run in group]),
-        iterations=_mean([run.iterations for run in group]),
-        bytes_sent=_mean([run.bytes_sent for run in group]),
-        time_s=_shares(group),
+        wall_clock_s=mean([run.wall_clock_s for run in group]),
+        iterations=mean([run.iterations for run in group]),
+        bytes_sent=mean([run.bytes_sent for run in group]),
+        time_s=mean_shares(group),
     )
     paces = [run.pace for run in group if run.pace is not None]
     if len(paces) == len(group):
         row["step_shares"] = [
-            None if None in each else _mean([share for share in each if share is not None])
+            None if None in each else mean([share for share in each if share is not None])
             for each in zip(*(pace.shares for pace in paces if pace.shares), strict=True)
         ]
         averages = [[each or math.inf for each in pace.average_s] for pace in paces]
-        row["average_s"] = [finite(_mean(each)) for each in zip(*averages, strict=True)]
-        row["leaves_out"] = _left_out(group)
+        row["average_s"] = [finite(mean(each)) for each in zip(*averages, strict=True)]
+        row["leaves_out"] = left_out_of(group)
     if facts is not None:
         row["does"] = facts["does"]
         if "memory" in facts:
@@ -215,29 +165,9 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
     return row
 
 
-def _left_out(group: Sequence[Run]) -> list[str]:
-    phrases = []
-    if idle_s := _mean([run.time_s.idle for run in group]):
-        phrases.append(f"an idle end of {format_seconds(idle_s)}, after the first worker was through")
-    if group[0].source == "simulated":
-        phrases += untimed([name for run in group for name in run.exchanges or ()])
-    return phrases
-
-
-def _shares(group: Sequence[Run]) -> Shares:
-    shares = Shares(
-        compute=_mean([run.time_s.compute for run in group]),
-        communicate=_mean([run.time_s.communicate for run in group]),
-        wait=_mean([run.time_s.wait for run in group]),
-    )
-    if any(run.time_s.idle for run in group):
-        shares["idle"] = _mean([run.time_s.idle for run in group])
-    return shares
-
-
 def _times(group: Sequence[Run], by_step: bool) -> dict[int, float]:
     """Seed -> the times that schemes are compared by (``race_s``); by seed, so that order cannot matter."""
-    return dict(sorted((run.seed, race_s(_run_row(run), by_step)) for run in group))
+    return dict(sorted((run.seed, race_s(row_of(run), by_step)) for run in group))
 
 
 def _to_target(
@@ -276,7 +206,3 @@ def _lead(ranked: Sequence[SchemeSummary]) -> Lead | None:
 
 def _median(values: Sequence[float]) -> float:
     return float(np.median(np.array(values)))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

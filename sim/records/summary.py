@@ -20,7 +20,8 @@ from typing_extensions import TypedDict
 
 from .equal_terms import Equal
 from .intervals import Interval
-from .run import PaceRecord, Source, Status
+from .rows import RunRow, Shares
+from .run import Source
 from .scenario_facts import Goal, TransportRecord
 from .verdict import Tried, Value, Verdict, find_verdict
 
@@ -29,70 +30,6 @@ SUMMARY_VERSION: Final = 3
 
 UNEVEN: Final = 2.0
 """Ratio of the fastest worker's steps to the slowest one's beyond which a mean step names no winner."""
-
-
-class Shares(TypedDict):
-    """Seconds per worker; add up to the wall clock.
-
-    ``idle``: after the first worker was done, where they do not keep step; absent where there is none.
-    """
-
-    compute: float
-    communicate: float
-    wait: float
-    idle: NotRequired[float]
-
-
-class MachineRow(TypedDict):
-    """Machine of a worker, as in ``paceline.sim.records.run.Machine``."""
-
-    host: str
-    clock_error_s: float | None
-
-
-class RowCounts(TypedDict):
-    """Numbers of a run's rows in each table of the folder."""
-
-    evaluations: int
-    operations: int
-
-
-class RunRow(TypedDict):
-    """One run.
-
-    ``final``: the last scores, None for a metric that the task lacks; ``digest``, ``exchanges``,
-    ``bracket_s``, ``engine``, ``engine_reason``, ``left_out``, ``pace``: see ``Run``, and for ``step_s``,
-    ``step_shares``, ``average_s`` ``Pace``; these and ``rows`` are absent in older folders, and ``rows`` in
-    bundles. ``leaves_out``: costs that ``step_s`` does not count, as phrases.
-    """
-
-    scheme: str
-    label: str
-    seed: int
-    source: Source
-    reached_target: bool
-    time_to_target_s: float | None
-    wall_clock_s: float
-    iterations: float
-    final: dict[str, float | None]
-    bytes_sent: int
-    time_s: Shares
-    status: Status
-    message: NotRequired[str]
-    digest: str
-    machines: NotRequired[list[MachineRow]]
-    hosts: NotRequired[dict[str, str]]
-    exchanges: NotRequired[list[str]]
-    bracket_s: NotRequired[list[float]]
-    engine: NotRequired[str]
-    engine_reason: NotRequired[str]
-    left_out: NotRequired[list[list[int]]]
-    step_s: NotRequired[float | None]
-    step_shares: NotRequired[list[float | None]]
-    average_s: NotRequired[list[float | None]]
-    leaves_out: NotRequired[list[str]]
-    pace: NotRequired[PaceRecord]
-    rows: NotRequired[RowCounts]
 
 
 Cost = Literal["compute", "waiting", "latency", "bandwidth", "software"]

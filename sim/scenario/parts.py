@@ -44,6 +44,9 @@ ALL_REDUCE_NAMES: Final = tuple(
 )
 """All-reduce algorithms of all transports."""
 
+_NAMED: Final = "; ".join(
+    f"{name}: {', '.join(each.all_reduces)}" for name, each in TRANSPORTS.items() if name
+)
 _KEEP: Final = re.compile(r"every +0*([1-9][0-9]{0,8}) +steps?(?:, then ((?:[0-9]\.)?[1-9]) %)?")
 
 
@@ -177,8 +180,8 @@ class Cluster(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         raise_mistakes([*self._wrong_workers(), *self._wrong_island()])
-        for part in ("graph", "model", "variation"):  # their mistakes only show when the network is built
-            if getattr(self.network, part):
+        for part in (self.network.whole, "variation"):  # their mistakes only show when the network is built
+            if part and getattr(self.network, part):
                 steady = {"variation": ()} if part != "variation" else {}
                 with place_errors("network", part):
                     build_network(self.network.model_copy(update=steady), self.workers)
@@ -298,7 +301,7 @@ class CollectiveSettings(Settings):
         default="auto",
         description="all-reduce: auto (ideal: ring, double_tree, halving_doubling or, with sites or hosts "
         "of several GPUs, hierarchical, by the scheme's shortest step; gloo: its ring; nccl: ring or "
-        "tree, by NCCL's rule), one of these, ring_stop_and_wait, or your function package.module:name of "
+        f"tree, by NCCL's rule), one by name ({_NAMED}), or your function package.module:name of "
         "(workers, bytes); unused for `qsgd` and `top_k`, which cannot be summed in transit",
     )
     inside: Literal["auto", "workers", "hosts", "sites"] = Field(

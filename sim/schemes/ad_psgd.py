@@ -9,7 +9,7 @@ can form. Worker 0 is active. At each of its steps an active worker
 
 A passive worker steps alone while a service on its host answers swaps. The metric ``staleness`` counts the
 swaps of a worker's model between the read at which a gradient was computed and its application. Bytes per
-step: one model out and one in per active step. Waits for: the passive host's service only.
+step and worker: one model out and one in per active step. Waits for: the passive host's service only.
 
 Source: Lian et al., ICML 2018 (AD-PSGD), Algorithm 1 and its bipartite communication.
 """

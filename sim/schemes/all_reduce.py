@@ -2,7 +2,7 @@
 
     x(k+1) = x(k) - step of the optimiser at (1/n) sum_i grad F_i(x(k))
 
-This is one process's update with the n-fold batch. Bytes per step and worker: 2 (n-1)/n x model with a ring.
+This is one process's update with the n-fold batch. Bytes per step and worker: 2 (n-1)/n models (ring).
 Waits for: all workers.
 
 ``overlap``: parts of the gradient are all-reduced during the backward pass, by layers or in buckets, as in

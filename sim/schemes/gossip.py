@@ -15,7 +15,7 @@ With ``compression`` Q each average is x_i + sum_j W_ij (Q(x_j) - Q(x_i)): the m
 where W is doubly stochastic. With ``inside`` the workers of a host (or of a site) act as one: they average
 their gradients at every step, and the topology joins hosts (``inside.py``).
 
-Bytes per step and worker: out-degree x model, twice that with one mixed buffer; an all-reduce's in a global
+Bytes per step and worker: out-degree models, twice that with one mixed buffer; an all-reduce's in a global
 step. Waits for: the neighbours of this step (to a receiver too: a message leaves when it is awaited), so a
 straggler's delay spreads one hop a step; for all workers in a global step.
 

@@ -13,7 +13,7 @@ set (``partition: replicated``) this is leader gradient descent, LGD.
 Asynchronous: a service of worker 0 counts the steps of all workers together; after every n * period of them,
 more by faster workers, all meet in a round. A worker that has done its steps waits in the next round.
 
-Bytes per step and worker, over the period: (n-1)/n models (a broadcast along a tree), 4 (n-1) bytes of losses
+Bytes per step and worker: over the period (n-1)/n models (a broadcast along a tree), 4 (n-1) bytes of losses
 and, asynchronous, two numbers a step to and from the counter. Waits for: its group once a period, all workers
 once a global period; asynchronous: all workers once a round, and for the counter's answer. A worker sends its
 request for a step to the counter before it computes the previous step.

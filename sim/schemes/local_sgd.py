@@ -2,7 +2,7 @@
 
     x_i <- x_i - step of the optimiser at g_i;   at the end of a period:  x_i <- (1/n) sum_j x_j
 
-Bytes per step and worker: an all-reduce's over the period. Waits for: all workers, once a period, so a
+Bytes per step and worker: an all-reduce's over the period. Waits for: all workers, once a period. A
 straggler's jitter averages out inside a period. Three schemes choose the period.
 
 ``local_sgd``: ``period`` is constant. Steps are counted from the end of the warm-up, in which models are
@@ -19,7 +19,7 @@ local steps
     afterwards:         p <- p + 1  if S < 0.7 lr C,     p <- p - 1  if S > 1.3 lr C  (never below 1)
 
 so the variance stays in proportion to the learning rate, and the period grows when the learning rate drops.
-It sends one more scalar to all workers, once a period. Where nothing is trained the period is constant.
+Where nothing is trained the period is constant.
 Source: ADPSGD in Jiang and Agrawal, arXiv 2007.06134 (not the asynchronous ``ad_psgd``). That S / lr is
 controlled is in the paper's text; the factors 0.7 and 1.3 and the initial period of 4 are quoted from memory.
 
@@ -29,8 +29,8 @@ controlled is in the paper's text; the factors 0.7 and 1.3 and the initial perio
     then:           x_i <- x_i - step of the optimiser at g_i;
                     if (k + 1 - switch_at) mod period = 0:  x_i <- (1/n) sum_j x_j
 
-The optimiser's buffers are equal on all workers at the switch. Before it, a step costs the bytes of an
-all-reduce and waits for all workers. Source: Lin et al., ICLR 2020 (arXiv 1808.07217).
+The optimiser's buffers are equal on all workers at the switch. Source: Lin et al., ICLR 2020
+(arXiv 1808.07217).
 """
 
 from __future__ import annotations
@@ -204,7 +204,11 @@ def held_adaptive(options: AdaptiveLocalSgdOptions, sizes: Sizes) -> Held:
 
 
 async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -> None:
-    """Local SGD with an adaptive period: average often where the models drift apart fast, seldom later."""
+    """Local SGD with an adaptive period: average often where the models drift apart fast, seldom later.
+
+    Bytes per step and worker: over the period an all-reduce's, and 4 bytes to all. Waits for: all workers,
+    once a period.
+    """
     x = worker.start
     state = worker.optimizer.init(x)
     period, since = Period(options.initial_period), 0
@@ -251,7 +255,11 @@ def held_after_switch(options: PostLocalSgdOptions, sizes: Sizes) -> Held:
 
 
 async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
-    """Post-local SGD: synchronous SGD first, local SGD from a certain step on."""
+    """Post-local SGD: synchronous SGD first, local SGD from a certain step on.
+
+    Bytes per step and worker: an all-reduce's, later that over the period. Waits for: all workers, later once
+    a period.
+    """
     x = worker.start
     state = worker.optimizer.init(x)
     async for k in worker.steps():

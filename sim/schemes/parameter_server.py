@@ -10,11 +10,11 @@ Every ``period`` steps they exchange, with alpha = pull / n; every gradient is a
     c   <- c + alpha (x_i - c)    for one visitor (asynchronous)
     c   <- c + pull (mean of x - c)    for all at once (synchronous)
 
-EAMSGD has Nesterov's momentum in the local step: v <- m v - lr g(x + m v), x <- x + v. Bytes per step and
-worker, over the period: synchronous 2 (n-1)/n models with a ring (every worker keeps a copy of the centre,
-and the mean is an all-reduce: as many bytes as a reduce and a broadcast), asynchronous one model out and one
-in, except on the centre's own host. Waits for: all workers, or the centre's host alone. Source: Zhang,
-Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), equations 5 and 6 and Algorithms 1 and 2.
+EAMSGD has Nesterov's momentum in the local step: v <- m v - lr g(x + m v), x <- x + v. Synchronous, every
+worker keeps a copy of the centre, and the mean is an all-reduce: as many bytes as a reduce and a broadcast.
+Bytes per step and worker: over the period 2 (n-1)/n models (ring); asynchronous one model out and one in,
+except on the centre's own host. Waits for: all workers, once a period; asynchronous: the centre's host.
+Source: Zhang, Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), equations 5 and 6 and Algorithms 1 and 2.
 
 ``downpour``: workers push the sum of their updates to the centre and continue from the result. Every
 ``period`` steps of a worker, with u_i its updates since its last visit:
@@ -22,8 +22,7 @@ Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), equations 5 and 6 and Algori
     c <- c + u_i,   x_i <- c,   u_i <- 0
 
 so n workers together move the centre n times as far as one: the learning rate has to be smaller.
-Bytes per step and worker: one model out and one in over the period, except on the centre's own host. Waits
-for: the centre's host alone. Source: Dean et al., NeurIPS 2012, with equal periods for pushing and fetching
+Source: Dean et al., NeurIPS 2012, with equal periods for pushing and fetching
 and without Adagrad, as in Zhang, Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), Algorithm 3.
 """
 
@@ -136,7 +135,11 @@ async def _elastic_steps(
 
 
 def downpour(worker: Worker, options: DownpourOptions) -> Program:
-    """DOWNPOUR: workers push the sum of their updates to a centre, and continue from the result."""
+    """DOWNPOUR: workers push the sum of their updates to a centre, and continue from the result.
+
+    Bytes per step and worker: one model out and one in over the period, except on the centre's own host.
+    Waits for: the centre's host alone.
+    """
 
     def meet(centre: Tensor, updates: Tensor) -> tuple[Tensor, Tensor]:
         return centre + updates, centre + updates

@@ -19,24 +19,9 @@ from .common.held import Held, Sizes
 from .common.inside import count_units
 
 
-def accept_any_number(options: Settings, workers: int) -> None:
-    """``check`` of a scheme that runs with any number of workers."""
-
-
-def never(options: Settings) -> bool:
-    """``depends_on_timing`` or ``encodes`` of a scheme whose options do not affect that."""
-    return False
-
-
 def if_asynchronous(options: Any) -> bool:
     """``depends_on_timing`` of a scheme with an option ``asynchronous``."""
-    asynchronous: bool = options.asynchronous
-    return asynchronous
-
-
-def act_alone(options: Settings) -> str | None:
-    """``inside`` of a scheme whose workers each act on their own."""
-    return None
+    return bool(options.asynchronous)
 
 
 def as_inside_says(options: Any) -> str | None:
@@ -45,39 +30,13 @@ def as_inside_says(options: Any) -> str | None:
     return inside
 
 
-def send_at_the_end(options: Settings) -> tuple[float, float] | None:
-    """``bucket_bytes`` of a scheme that sends gradients only when they are complete."""
-    return None
-
-
-def averages_models(options: Settings) -> bool:
-    """``averages_gradients`` of a scheme that averages something else."""
-    return False
-
-
-def in_one_part(options: Settings) -> int:
-    """``parts`` of a scheme that averages whole models."""
-    return 1
-
-
 MAX_BUCKETS: Final = 10_000
 """Largest number of buckets of a payload: each is a collective at every step."""
 
 
-def one_step(options: Settings, workers: int) -> int:
-    """``cycle`` of a scheme whose steps are all alike."""
-    return 1
-
-
 def one_period(options: Any, workers: int) -> int:
     """``cycle`` of a scheme that averages every ``period`` steps."""
-    period: int = options.period
-    return period
-
-
-def keep_options(options: Any) -> Any:
-    """``long_run`` of a scheme without a warm-up."""
-    return options
+    return int(options.period)
 
 
 @dataclass(frozen=True)
@@ -90,7 +49,7 @@ class Scheme:
         options: settings model of the options.
         synchronous: uses pattern operations only, so results do not depend on timing (unless the options make
             it ``depends_on_timing``).
-        check: raises ``InputError`` where the options do not fit the number of workers.
+        check: raises ``InputError`` where the options do not fit the number of workers (default: any fit).
         own_momentum: the scheme brings its own momentum, so its optimiser must have none.
         averages: it publishes its averages, where it is synchronous; None: unknown.
         check_network: raises ``InputError`` where the options do not fit the hosts or sites; None: any fit.
@@ -111,19 +70,19 @@ class Scheme:
     program: Callable[[Worker, Any], Coroutine[Any, Any, None] | Program]
     options: type[Settings]
     synchronous: bool
-    check: Callable[[Any, int], None] = accept_any_number
+    check: Callable[[Any, int], None] = lambda options, workers: None
     own_momentum: bool = False
     check_network: Callable[[Any, Network], None] | None = None
     averages: bool | None = None
-    bucket_bytes: Callable[[Any], tuple[float, float] | None] = send_at_the_end
-    averages_gradients: Callable[[Any], bool] = averages_models
-    cycle: Callable[[Any, int], int] = one_step
-    parts: Callable[[Any], int] = in_one_part
-    long_run: Callable[[Any], Any] = keep_options
+    bucket_bytes: Callable[[Any], tuple[float, float] | None] = lambda options: None
+    averages_gradients: Callable[[Any], bool] = lambda options: False
+    cycle: Callable[[Any, int], int] = lambda options, workers: 1
+    parts: Callable[[Any], int] = lambda options: 1
+    long_run: Callable[[Any], Any] = lambda options: options
     held: Callable[[Any, Sizes], Held] | None = None
-    depends_on_timing: Callable[[Any], bool] = never
-    encodes: Callable[[Any], bool] = never
-    inside: Callable[[Any], str | None] = act_alone
+    depends_on_timing: Callable[[Any], bool] = lambda options: False
+    encodes: Callable[[Any], bool] = lambda options: False
+    inside: Callable[[Any], str | None] = lambda options: None
 
     @property
     def does(self) -> str:

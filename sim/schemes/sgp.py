@@ -12,10 +12,10 @@ timing. With ``asynchronous`` every worker goes at its own pace and adds message
 has done its steps forwards arriving mass to its out-neighbours, one after another, so that active workers
 keep their mass. ``biased`` leaves out the division by w: wrong wherever w is not 1.
 
-Bytes per step and worker: out-degree x model, and 4 for w, which is not sent where it stays 1 by itself (rows
-of P that also sum to 1, no overlap). Waits for: the in-neighbours of this step, or of T steps ago, and until
-its own messages have left, that is until their receivers have reached the same step; asynchronously, for the
-hosts of its out-neighbours alone.
+Bytes per step and worker: out-degree models, and 4 bytes for each w, which is not sent where it stays 1 by
+itself (rows of P that also sum to 1, no overlap). Waits for: the in-neighbours of this step, or of
+``overlap`` steps ago, and until its own messages have left, that is until their receivers have reached the
+same step; asynchronously, for the hosts of its out-neighbours alone.
 
 Source: Assran et al., ICML 2019 (arXiv 1811.10792): SGP and overlap SGP, whose published code also adds a
 message exactly one step later for T = 1 (for longer T the paper adds arrivals earlier). Asynchronous:

@@ -9,8 +9,7 @@ With d(y) the step of the optimiser along y, and W the mixing matrix:
 
 The sum of all y is the sum of all gradients at every step, whatever W does, so that with a constant learning
 rate and unequal data workers reach the common optimum, where ``gossip`` stops beside it. W has to be doubly
-stochastic. Bytes per step and worker: twice out-degree x model, in one message. Waits for: the neighbours of
-this step. With ``compression`` Q each average is v_i + sum_j W_ij (Q(v_j) - Q(v_i)), which keeps both sums.
+stochastic. With ``compression`` Q each average is v_i + sum_j W_ij (Q(v_j) - Q(v_i)), which keeps both sums.
 Source: Pu and Nedic, Mathematical Programming 2021 (arXiv 1805.11454), DSGT; d is its learning rate times y
 with plain SGD, other optimisers are ours.
 
@@ -23,7 +22,7 @@ compression, v_j the public copy of worker j's model, v_j(0) = x(0), and consens
 
 A part of a change lost in Q is in the next change, so models converge however little is sent, if gamma is
 small enough; the mean of all models is kept. A worker stores only the sum of W_ij v_j, so W must be constant.
-Bytes per step and worker: out-degree x the encoded model. Waits for: the neighbours. Without compression and
+Without compression and
 with gamma = 1 it is ``gossip``, adapt then combine. Source: Koloskova, Stich, Jaggi, ICML 2019
 (arXiv 1902.00340), algorithm 2; v_j(0) = 0 there.
 """
@@ -71,7 +70,10 @@ def held_tracking(options: TrackingOptions, sizes: Sizes) -> Held:
 
 
 async def gradient_tracking(worker: Worker, options: TrackingOptions) -> None:
-    """Gradient tracking: gossip in which each worker steps along its estimate of the mean gradient of all."""
+    """Gradient tracking: gossip in which each worker steps along its estimate of the mean gradient of all.
+
+    Bytes per step and worker: 2 x out-degree models, in one message. Waits for: the neighbours of this step.
+    """
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
     x = worker.start
     state = worker.optimizer.init(x)
@@ -126,7 +128,10 @@ def held_choco(options: ChocoOptions, sizes: Sizes) -> Held:
 
 
 async def choco_sgd(worker: Worker, options: ChocoOptions) -> None:
-    """CHOCO-SGD: gossip of compressed changes, to copies of the neighbours' models that lose nothing."""
+    """CHOCO-SGD: gossip of compressed changes, to copies of the neighbours' models that lose nothing.
+
+    Bytes per step and worker: out-degree encoded models. Waits for: the neighbours.
+    """
     pattern = topology.plan(options.topology, worker.size, options.weights, worker.seed).at(0)
     x = public = neighbours = worker.start
     state = worker.optimizer.init(x)

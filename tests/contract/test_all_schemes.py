@@ -17,7 +17,9 @@ from tests.support.scheme_forms import DISTINCT, FORMS, SIZE, STEPS, WORKERS, Fo
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_registered_scheme_has_forms_with_claims(name: str) -> None:
     forms = [form for form in FORMS if form.scheme == name]
-    assert any(form.models_sent is not None and not form.alike for form in forms)
+    assert any(form.models_sent is not None and not form.alike for form in forms), (
+        "add a form with the models that it sends to tests/support/scheme_forms.py"
+    )
     assert all(form.models_sent is not None for form in forms if form.synchronous)
     assert all(form.fits(WORKERS) for form in forms)
 

@@ -11,9 +11,11 @@ import pytest
 import typer
 from typer.main import get_command
 
+from docs.make import schemes
 from docs.make.picture import draw_picture
 from paceline.commands.app import app
 from paceline.sim.records.folder import write_results
+from paceline.sim.records.rows import RunRow
 from paceline.sim.scenario.ready import ready_scenarios
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes import SCHEMES
@@ -22,6 +24,7 @@ from tests.support.made_runs import made_run, made_scenario
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+RECORDS_PAGE = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
 SCHEMES_PAGE = (ROOT / "docs" / "schemes.md").read_text(encoding="utf-8")
 
 
@@ -63,8 +66,17 @@ def test_the_scheme_is_the_one_that_runs() -> None:
     assert shown == re.sub(r'    """.*?"""\n', "", code, flags=re.DOTALL)
 
 
+def test_every_key_of_a_run_is_described() -> None:
+    described = set(
+        re.findall(r"`(\w+)`", RECORDS_PAGE.partition("A run:")[2].partition("\n\n`validate`")[0])
+    )
+    missing = set(RunRow.__annotations__) - described
+    assert not missing, "add a row to the table of a run in docs/records.md"
+
+
 def test_every_scheme_has_its_row() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", SCHEMES_PAGE, flags=re.MULTILINE)) == set(SCHEMES)
+    assert schemes.renewed(SCHEMES_PAGE) == SCHEMES_PAGE, "run: python -m docs.make.schemes"
 
 
 @pytest.mark.slow

@@ -17,14 +17,16 @@ MAX_LOOSE_FILES = 12
 def test_a_file_is_short(folder: str) -> None:
     lengths = {place_of(path): path.read_bytes().count(b"\n") for path in modules_below(folder)}
     assert lengths
-    assert {place: lines for place, lines in lengths.items() if lines > MAX_LINES} == {}
+    long = {place: lines for place, lines in lengths.items() if lines > MAX_LINES}
+    assert long == {}, f"more than {MAX_LINES} lines: move one reason to change to a file of its own"
 
 
 def test_a_folder_of_the_product_holds_few_files() -> None:
     modules = [path for path in modules_below(*PRODUCT) if path.name != "__init__.py"]
     loose = Counter(place_of(path.parent) for path in modules)
     assert len(loose) > 20
-    assert {folder: files for folder, files in loose.items() if files > MAX_LOOSE_FILES} == {}
+    full = {folder: files for folder, files in loose.items() if files > MAX_LOOSE_FILES}
+    assert full == {}, f"more than {MAX_LOOSE_FILES} files: open a folder for some of them"
 
 
 ROOMS = {
@@ -66,4 +68,5 @@ def test_a_room_keeps_to_its_lines() -> None:
         room = "/".join(parts[: min(2, len(parts) - 1)])
         lines[room] += path.read_bytes().count(b"\n")
     assert set(lines) == set(ROOMS)
-    assert {room: found for room, found in lines.items() if found > ROOMS[room]} == {}
+    full = {room: (found, ROOMS[room]) for room, found in lines.items() if found > ROOMS[room]}
+    assert full == {}, "(lines, budget): take something out first; only an issue raises a budget"

@@ -53,7 +53,8 @@ def test_a_class_an_alias_or_a_constant_has_one_home() -> None:
 def test_a_docstring_can_be_read_alone(path: Path) -> None:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = [ast.get_docstring(node) or "" for node in ast.walk(_tree(path)) if isinstance(node, documented)]
-    assert not [text for text in texts if text.startswith("The same")]
+    unclear = [text for text in texts if text.startswith("The same")]
+    assert not unclear, "name the thing: a docstring is read without the one above it"
 
 
 def _names(tree: ast.Module) -> Iterator[tuple[str, int]]:

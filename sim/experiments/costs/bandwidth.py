@@ -42,10 +42,10 @@ class Utilisation:
         self._scenario, self._entry = scenario, entry
         self._known: dict[float, Followed] = {}
         network = scenario.cluster.network
-        if network.between is None and (network.graph is not None or network.model is not None):
+        if network.whole is not None:
             raise InputError(
                 "cluster.network: a bandwidth can be looked for between sites, or of hosts behind one switch;"
-                " a graph and a model of your own have no such knob"
+                f" '{network.whole}' has no such knob"
             )
         self.step = follow_whole(scenario, entry)
         free = on_free_network(whole_job(scenario, entry))

@@ -23,8 +23,8 @@ With ``inside`` the workers of a host (or of a site) act as one: they average th
 step, and D_i is their common model's (``inside.py``). With ``quorum`` or ``deadline`` a straggler's D_i is
 left out of the mean; it abandons the rest of its period and takes the new t (``quorum/rounds.py``).
 
-Bytes per step and worker: those of an all-reduce over the period. Waits for: all workers, P times a period,
-with a delay only if the average has not arrived after T steps.
+Bytes per step and worker: those of an all-reduce over the period. Waits for: all workers, once a period for
+each fragment; with a delay only if the average has not arrived after ``delay`` steps.
 
 Source: Douillard et al., arXiv 2311.08105 (DiLoCo, algorithm 1); arXiv 2501.18512 (streaming), which cuts by
 layers. Its delay counts inner steps, as here.

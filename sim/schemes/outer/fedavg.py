@@ -11,9 +11,9 @@ begins each round anew. All do the same steps on batches of one size, so the mea
 paper's are in proportion to a worker's examples. With all workers, and plain SGD, it is ``local_sgd``. With
 ``quorum`` or ``deadline`` a straggler's change is left out of the mean (``quorum/rounds.py``).
 
-Bytes per step and worker, over the period: those of an all-reduce among m = |S| workers, 2 (m-1)/n models,
+Bytes per step and worker: over the period those of an all-reduce among m = |S| workers, 2 (m-1)/n models,
 and, unless m = n, of a broadcast of the mean to all, (n-1)/n models; ``compression`` encodes the first. Waits
-for: all of S(r), once a round.
+for: the participants, once a round.
 
 Source: McMahan, Moore, Ramage, Hampson, Arcas, AISTATS 2017 (arXiv 1602.05629), algorithm 1, whose server
 sends the mean to the next round's workers alone.
