@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from paceline.sim.errors import InputError, RunError
-from paceline.sim.network.network import Network
+from paceline.sim.network.network import Link, Network
 from paceline.sim.network.stock_tcp import HostTuning, TcpSettings
 
 from . import enter, kernel
@@ -214,3 +215,16 @@ def python_environment() -> dict[str, str]:
     """Environment in which another Python imports the project, and nothing from the working folder."""
     paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+
+
+@functools.cache
+def available() -> str | None:
+    """Try to make a lab of one host: None, or why this machine cannot and what to do about it."""
+    if sys.platform != "linux":
+        return f"no lab on {sys.platform}: it needs Linux"
+    nowhere = Network(("here",), (0,), (Link("unused", 1.0),), ((0.0,),), ((1.0,),))
+    try:
+        with Lab(nowhere):
+            return None
+    except InputError as error:
+        return str(error)

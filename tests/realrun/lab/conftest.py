@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 
 import pytest
 
-from paceline.realrun.lab import Lab
-from paceline.sim.errors import InputError
-from paceline.sim.network.network import Link, Network
+from paceline.realrun.lab import available
 
-
-@cache
-def _missing() -> str | None:
-    """Why this machine can make no lab of one host; None: it can."""
-    if sys.platform != "linux":
-        return f"no lab on {sys.platform}: it needs Linux"
-    nowhere = Network(("here",), (0,), (Link("unused", 1.0),), ((0.0,),), ((1.0,),))
-    try:
-        with Lab(nowhere):
-            return None
-    except InputError as error:
-        return str(error)
+_missing = cache(available)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
