@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -20,11 +21,14 @@ laws = settings(deadline=None, max_examples=60)
 BUILDERS = {"hierarchical": hierarchical, "exchange": exchange, "ring": ring}
 
 
-def clustered(sites: int, hosts: int, gpus: int, pipe: float) -> TransferModel:
+def clustered(sites: int, hosts: int, gpus: int, pipe: float, first: float = 1.0) -> TransferModel:
+    """Equal sites of hosts of GPUs; the pipes between the first two are ``first`` times the others."""
+    pairs = combinations(range(sites), 2)
+    rates = {f"s{a}-s{b}": f"{pipe * (first if b == 1 else 1.0)} Gbit/s" for a, b in pairs}
     network = network_of(
         sites * hosts * gpus, sites={f"s{number}": hosts * gpus for number in range(sites)},
         within={"latency": "1 ms", "bandwidth": "4 Gbit/s"},
-        between={"latency": "20 ms", "bandwidth": f"{pipe} Gbit/s"},
+        between={"latency": "20 ms", "bandwidth": rates or f"{pipe} Gbit/s"},
         host={"gpus": gpus, "latency": "0.1 ms", "bandwidth": "80 Gbit/s"},
     )  # fmt: skip
     return TransferModel(network, overhead_s=0.001, efficiency=0.9)
@@ -51,13 +55,14 @@ def one_by_one_s(placed: Placed, ready_s: tuple[float, ...]) -> list[float]:
     shape=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(2, 3)),
     num_bytes=st.integers(1, 10**8),
     pipe=st.floats(0.1, 10.0),
+    first=st.sampled_from([1.0, 0.5, 3.0]),
     late=st.lists(st.sampled_from([0.0, 0.0, 0.05]), min_size=27, max_size=27),
 )
 def test_a_class_takes_what_its_messages_take(
-    name: str, shape: tuple[int, int, int], num_bytes: int, pipe: float, late: list[float]
+    name: str, shape: tuple[int, int, int], num_bytes: int, pipe: float, first: float, late: list[float]
 ) -> None:
     sites, hosts, gpus = shape
-    model = clustered(*shape, pipe)
+    model = clustered(*shape, pipe, first)
     cluster = ((gpus,) * hosts,) * sites
     n = sites * hosts * gpus
     placed = place(BUILDERS[name](cluster, num_bytes), tuple(range(n)), model)
