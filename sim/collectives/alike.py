@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ..seeds import Floats, Integers
-from .classes import split
+from .classes import numbered, split
 
 TIE: Final = 1e-12
 """Relative difference below which shares, rates and times count as equal."""
@@ -30,8 +30,7 @@ def time_alike(
         links: [flows, most links of one] crossed links; -1 for none.
         bandwidths: [links] bytes per second.
     """
-    numbers = np.stack([begin_s, num_bytes, peak])
-    colour = np.unique(numbers, axis=1, return_inverse=True)[1].reshape(-1)
+    colour = numbered(np.stack([begin_s, num_bytes, peak]))
     used, link = np.unique(links[links >= 0], return_inverse=True)
     flow = np.nonzero(links >= 0)[0]
     shade = np.unique(bandwidths[used], return_inverse=True)[1]

@@ -56,7 +56,7 @@ def find_classes(
         links: [blocks, most links of one] crossed links; -1: none.
         bandwidths: [links] bytes per second.
     """
-    block = _numbered(np.stack([c.num_bytes, c.pieces, *numbers]))
+    block = numbered(np.stack([c.num_bytes, c.pieces, *numbers]))
     row, column = np.nonzero(links >= 0)
     used, crossed = np.unique(links[row, column], return_inverse=True)
     rank, link = ready, np.unique(bandwidths[used], return_inverse=True)[1]
@@ -111,7 +111,7 @@ def _merged(c: Collective, block: Integers, rank: Integers, one: Integers) -> Co
     )
 
 
-def _numbered(columns: Floats) -> Integers:
+def numbered(columns: Floats) -> Integers:
     """Colour columns [any, n] by their numbers."""
     colour = np.zeros(columns.shape[1], np.int64)
     for row in columns:

@@ -77,6 +77,16 @@ class TransferModel:
     tcp: TcpSettings | None = None
 
     @property
+    def shares_evenly(self) -> bool:
+        """Whether whole messages share links max-min fairly, without windows, queues or uneven shares."""
+        return self.sharing == "max_min" and self.queue == "fair" and self.tcp is None and not self.uneven
+
+    @property
+    def bandwidths_bytes_per_s(self) -> list[float]:
+        """Bandwidth of each link of the network, as payloads see it."""
+        return [link.bandwidth_bytes_per_s * self.efficiency for link in self.network.links]
+
+    @property
     def block_overhead_s(self) -> float:
         """Software overhead of a mix, or of a block of a collective whose receives are posted ahead."""
         return self.pattern_overhead_s if self.plain_patterns else self.overhead_s

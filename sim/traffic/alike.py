@@ -69,8 +69,7 @@ def find_alike(
         model: how messages travel.
         costs: of the blocks.
     """
-    plain = model.sharing == "max_min" and model.queue == "fair" and not model.tcp and not model.uneven
-    if not plain or c.rendezvous or len(c.post_rank) > c.ranks or not c.messages:
+    if not model.shares_evenly or c.rendezvous or len(c.post_rank) > c.ranks or not c.messages:
         return None
     routes = route_pairs(c.source, c.destination, members, model)
     classes = find_classes(
@@ -78,7 +77,7 @@ def find_alike(
         np.array(ready),
         np.stack([costs.latency_s, costs.back_s, routes.bytes_per_s]),
         routes.links,
-        model.efficiency * np.array([link.bandwidth_bytes_per_s for link in model.network.links]),
+        np.array(model.bandwidths_bytes_per_s),
     )
     if classes is None:
         return None

@@ -98,8 +98,7 @@ class Placed:
     def _all_at_once(self, ready_s: tuple[float, ...]) -> list[float]:
         """Completion with all blocks as flows, equal ones merged; empty where one block waits for another."""
         model, c = self.model, self.collective
-        plain = model.sharing == "max_min" and model.queue == "fair" and not model.tcp and not model.uneven
-        if c.any_needs or c.rendezvous or not plain:
+        if c.any_needs or c.rendezvous or not model.shares_evenly:
             return []
         joined_s = np.array([each + model.launch_s for each in ready_s])
         routes = route_pairs(c.source, c.destination, self.members, model)
@@ -108,7 +107,7 @@ class Placed:
             c.num_bytes,
             routes.bytes_per_s,
             routes.links,
-            model.efficiency * np.array([link.bandwidth_bytes_per_s for link in model.network.links]),
+            np.array(model.bandwidths_bytes_per_s),
         )
         np.maximum.at(joined_s, c.source, left_s)
         np.maximum.at(joined_s, c.destination, left_s + routes.latency_s)

@@ -77,7 +77,7 @@ class Transfers:
         self._constant_s: dict[int, float] = {}  # latencies that never vary, by source * n + destination
         self._changes = bandwidth_changes(model.network.links, model.seed)
         self._efficiency = model.efficiency
-        bandwidths = [link.bandwidth_bytes_per_s * model.efficiency for link in model.network.links]
+        bandwidths = model.bandwidths_bytes_per_s
         self._sharing: FairSharing | FifoSharing | None = None
         if model.sharing != "none":
             self._sharing = FairSharing(bandwidths) if model.queue == "fair" else FifoSharing(bandwidths)
