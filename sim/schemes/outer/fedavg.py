@@ -32,8 +32,8 @@ from ... import seeds
 from ...config.settings import Settings
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
-from ..common.compressed import CompressedAllReduce
-from ..common.held import Held, Sizes, encoded_share, in_rounds
+from ..common.compressed import CompressedAllReduce, average_in_flight
+from ..common.held import Held, Sizes, in_rounds
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Chosen, Rounds
 
@@ -64,7 +64,10 @@ def _number(options: FedavgOptions, workers: int) -> int:
 
 def held(options: FedavgOptions, sizes: Sizes) -> Held:
     """Model, gradient and the round's first model; the change, the mean change, and its broadcast."""
-    in_flight = in_rounds(sizes) if leaves_out(options) else 3 + encoded_share(options.compression)
+    if leaves_out(options):
+        return Held(optimizer=sizes.moments, anchors=1, in_flight=in_rounds(sizes))
+    taking_part = replace(sizes, workers=_number(options, sizes.workers))
+    in_flight = 2 + average_in_flight(options.compression, taking_part)
     return Held(optimizer=sizes.moments, anchors=1, in_flight=in_flight)
 
 

@@ -192,6 +192,16 @@ def test_workers_hold_what_their_scheme_declares(form: Form) -> None:
     assert held - SMALL <= declared.total <= most, (held, declared)
 
 
+@pytest.mark.parametrize("compression", [{"qsgd": {"bits": 8}}, {"top_k": {"share": 0.1}}], ids=str)
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_a_round_of_some_holds_the_values_of_those(participation: float, compression: dict[str, Any]) -> None:
+    options = {"period": 4, "participation": participation, "compression": compression}
+    job = job_of(Form("fedavg", options, None))
+    assert job.scheme.held is not None
+    declared, held = job.scheme.held(job.options, Sizes(WORKERS)).total, most_held(job)
+    assert held - SMALL <= declared <= held + SLACK
+
+
 ON_HOSTS = [form for form in SYNCHRONOUS if form.encoded and SCHEMES[form.scheme].averages]
 
 
