@@ -201,7 +201,7 @@ def _entry(written: str) -> TopologyEntry:
     """A topology of the command line: YAML as in scenarios, or the name of a file."""
     from paceline.sim.config import yaml_file
     from paceline.sim.topology import TopologyEntry
-    from paceline.sim.topology.graphs.files import SUFFIXES
+    from paceline.sim.topology.entry import SUFFIXES
 
     if Path(written).suffix in SUFFIXES:
         return TopologyEntry.of({"file": written})
