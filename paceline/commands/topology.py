@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from paceline.commands.console import AsJson, Force, check_out_file, print_json, say, terminal
+from paceline.commands.console import AsJson, Force, check_out_file, plain_app, print_json, say, terminal
 from paceline.sim.config.limits import MAX_SEED
 from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, did_you_mean
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.sim.topology import TopologyEntry
     from paceline.sim.topology.search import Request, SearchResult, StepTime
 
-topology_app = typer.Typer(help="Who averages with whom.", no_args_is_help=True)
+topology_app = plain_app("Who averages with whom.")
 
 Weights = Annotated[str, typer.Option("--weights", metavar="RULE", help="mixing weights, as in scenarios")]
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help="number of workers")]
