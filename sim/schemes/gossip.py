@@ -96,6 +96,11 @@ def cycle(options: GossipOptions, workers: int) -> int:
     return math.lcm(plan.period or 1, options.global_period or 1)
 
 
+def collectives(options: GossipOptions) -> bool:
+    """Whether all workers, or those inside a unit, average at once."""
+    return options.global_period is not None or options.inside is not None
+
+
 def held(options: GossipOptions, sizes: Sizes) -> Held:
     """Model and gradient; messages of the neighbours, and the average."""
     plan = topology.plan(options.topology, sizes.units or sizes.workers, options.weights)
@@ -150,5 +155,5 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
 
 GOSSIP: Final = Scheme(
     "gossip", gossip, GossipOptions, True, check, averages=False, cycle=cycle, check_network=check_network,
-    held=held, inside=as_inside_says,
+    held=held, inside=as_inside_says, collectives=collectives,
 )  # fmt: skip
