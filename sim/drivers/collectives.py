@@ -20,7 +20,7 @@ from ..traffic.placing import Placed, place
 from ..traffic.rendezvous import Tag
 from ..traffic.transfers import Transfers
 from .job import Job
-from .pending import Pending
+from .tasks.clocked import Pending
 
 _R = TypeVar("_R")
 

@@ -16,7 +16,7 @@ from ..errors import SchemeError
 from ..network.transfer import TransferModel
 from ..network.transport import TRANSPORTS, TransportRules
 from ..program import operations as ops
-from ..program.encoding import Payload, TopK, message_bytes
+from ..program.encoding import TopK
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
@@ -186,10 +186,6 @@ class Job:
     def event_log(self) -> EventLog | None:
         """A fresh event log, or None where no operations are recorded."""
         return EventLog(self.events_until_step, self.max_events) if self.record_events else None
-
-    def num_bytes(self, value: Payload) -> int:
-        """Bytes of ``value`` [d'] on the wire; whole numbers are sent as they are."""
-        return message_bytes(value, self.bytes_per_parameter)
 
     def encode_s(self, operation: ops.Encode) -> float | Tensor | None:
         """Seconds of an encoding on a worker, or on each; None if unknown, when it takes no time."""
