@@ -22,10 +22,9 @@ from ..program.groups import members
 from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
 from ..records.run import ANY_SOURCE, Event
-from ..traffic.clock import Clock
+from ..traffic.clock import Clock, WakeUpDelays
 from ..traffic.streams import Streams
 from ..traffic.transfers import PATTERN_TAG, Transfers
-from ..traffic.wake_up_delays import WakeUpDelays
 from ..training.gradients import Deferred, loss_given
 from ..training.scoring import Scorer
 from .collectives import CollectivesInFlight

@@ -9,7 +9,6 @@ from ..config.user_code.call import is_import_path
 from ..errors import InputError
 from .common.names import explain_unknown
 from .scheme import Scheme
-from .user import user_scheme
 
 SCHEMES: Final = Registry[Scheme](
     __name__,
@@ -38,6 +37,8 @@ SCHEMES: Final = Registry[Scheme](
 def find_scheme(name: str) -> Scheme:
     """Look up a built-in scheme, or a user's ``package.module:scheme``; ``InputError`` if there is none."""
     if is_import_path(name):
+        from .user import user_scheme
+
         return user_scheme(name)
     if name not in SCHEMES:
         raise InputError(explain_unknown(name, SCHEMES))

@@ -17,7 +17,7 @@ class TransferSide(Protocol):
         """The send is complete at ``time_s`` (now or later); the receive was posted at ``peer_s``."""
 
     def received(self, slot: int, sender: Any, source: int, time_s: float, peer_s: float) -> None:
-        """What the side ``sender`` sends arrives at ``time_s`` (now or later); it was posted at ``peer_s``."""
+        """The message of ``sender`` arrives at ``time_s`` (now or later); it was posted at ``peer_s``."""
 
 
 class Notice:

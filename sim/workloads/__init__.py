@@ -7,7 +7,6 @@ from typing import Final
 from ..config.registry import Registry
 from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
-from .user import user_task
 from .workload import Task
 
 TASKS: Final = Registry[Task](
@@ -34,6 +33,8 @@ TASKS: Final = Registry[Task](
 def find_task(name: str) -> Task:
     """Look up a built-in task, or a user's ``package.module:build``; ``InputError`` if there is none."""
     if is_import_path(name):
+        from .user import user_task
+
         return user_task(name)
     if name not in TASKS:
         raise InputError(f"unknown task {quote(name)}; {did_you_mean(name, TASKS)}")
