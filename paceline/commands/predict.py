@@ -86,7 +86,9 @@ def simulate(
                         engine=driver,
                     )
                 if recorded:
-                    facts = simulator.describe_schemes(resolved, processes=processes)
+                    from paceline.sim.experiments.costs.bounds import describe_schemes
+
+                    facts = describe_schemes(resolved, processes=processes)
                 parts = replace(parts, tuning=tuning, facts=facts)
                 progress.begin(parts.num_runs)
                 for run in simulator.simulate(

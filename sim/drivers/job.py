@@ -6,6 +6,7 @@ import math
 import sys
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -26,6 +27,9 @@ from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
 from ..workloads.workload import Task
+
+PRICED_WORK: Final = 64
+"""Most messages per member counted as work for a collective priced as a whole."""
 
 
 @dataclass(frozen=True)
