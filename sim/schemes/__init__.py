@@ -13,25 +13,16 @@ from .scheme import Scheme
 SCHEMES: Final = Registry[Scheme](
     __name__,
     {
-        "all_reduce": ".all_reduce:ALL_REDUCE",
-        "local_sgd": ".local_sgd:LOCAL_SGD",
-        "adaptive_local_sgd": ".local_sgd:ADAPTIVE_LOCAL_SGD",
-        "post_local_sgd": ".local_sgd:POST_LOCAL_SGD",
-        "gossip": ".gossip:GOSSIP",
-        "sgp": ".sgp:SGP",
-        "ad_psgd": ".ad_psgd:AD_PSGD",
-        "leader_sgd": ".leader_sgd:LEADER_SGD",
-        "easgd": ".parameter_server:EASGD",
-        "eamsgd": ".parameter_server:EAMSGD",
-        "downpour": ".parameter_server:DOWNPOUR",
-        "diloco": ".outer.diloco:DILOCO",
-        "slowmo": ".outer.slowmo:SLOWMO",
-        "gradient_tracking": ".tracking:GRADIENT_TRACKING",
-        "choco_sgd": ".tracking:CHOCO_SGD",
-        "halos": ".outer.halos:HALOS",
-        "fedavg": ".outer.fedavg:FEDAVG",
+        "all_reduce": ".all_reduce:ALL_REDUCE", "local_sgd": ".local_sgd:LOCAL_SGD",
+        "adaptive_local_sgd": ".local_sgd:ADAPTIVE_LOCAL_SGD", "post_local_sgd": ".local_sgd:POST_LOCAL_SGD",
+        "gossip": ".gossip:GOSSIP", "sgp": ".sgp:SGP", "ad_psgd": ".ad_psgd:AD_PSGD",
+        "leader_sgd": ".leader_sgd:LEADER_SGD", "easgd": ".parameter_server:EASGD",
+        "eamsgd": ".parameter_server:EAMSGD", "downpour": ".parameter_server:DOWNPOUR",
+        "diloco": ".outer.diloco:DILOCO", "slowmo": ".outer.slowmo:SLOWMO",
+        "gradient_tracking": ".tracking:GRADIENT_TRACKING", "choco_sgd": ".tracking:CHOCO_SGD",
+        "halos": ".outer.halos:HALOS", "fedavg": ".outer.fedavg:FEDAVG",
     },
-)
+)  # fmt: skip
 
 
 def find_scheme(name: str) -> Scheme:
