@@ -51,7 +51,7 @@ TOPOLOGIES: Final = Registry[Topology](
         "de_bruijn": ".graphs.finite_time:DE_BRUIJN", "matcha": ".matcha:MATCHA",
     },
 )  # fmt: skip
-_IN_FILES: Final = Registry[Topology](__package__, {FILE: ".graphs.files:FILE"})
+_IN_FILES: Final = Registry[Topology](__package__, {FILE: ".graphs.files:IN_FILE"})
 
 
 def topology_named(name: str) -> Topology:

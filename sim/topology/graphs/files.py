@@ -252,4 +252,4 @@ def _of_edge_list(path: Path, text: str) -> KeptGraph:
     return _kept(path, 1 + max((v for _, v in edges), default=-1), False, edges)
 
 
-FILE: Final = Topology("file", from_file, FileOptions, "as in the file", "as in the file", True)
+IN_FILE: Final = Topology("file", from_file, FileOptions, "as in the file", "as in the file", True)
