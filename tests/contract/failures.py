@@ -170,3 +170,5 @@ FAILURES = [
     Case(_segments_of_a_sleep, 2, error=_broken("asks for the segments of sleep, which has none")),
     Case(_raises, 2, error=("RunError", r"worker \d, step 0: the scheme raised ValueError: boom")),
 ]
+OF_PATTERNS = [case for case in FAILURES if re.search("(with|beside)_a_dead_peer|groups|root", case.name)]
+"""Those of pattern operations, which a backend carries: all else goes over gloo in any case."""

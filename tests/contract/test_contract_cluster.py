@@ -54,8 +54,14 @@ def test_jobs_that_do_not_fit_are_refused_and_others_follow(pools: Pools) -> Non
     assert pool.ask(run_case, name="mixes-3", backend="gloo")[0]["run"] == ["completed", ""]
 
 
-@pytest.mark.parametrize("backend", ["gloo", pytest.param(nccl_rules.NAME, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", failures.FAILURES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    ("case", "backend"),
+    [
+        *((case, "gloo") for case in failures.FAILURES),
+        *(pytest.param(case, nccl_rules.NAME, marks=pytest.mark.slow) for case in failures.OF_PATTERNS),
+    ],
+    ids=lambda each: getattr(each, "name", each),
+)
 def test_reports_failures(case: Case, backend: str) -> None:
     pool = Pool(case.workers)
     dead = [rank for rank, _ in case.faults]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from tests.hostile.sandbox import MAX_WALL_S, MESSAGE, MISTAKES, contents
+from tests.hostile.sandbox import MAX_WALL_S, MESSAGE, MISTAKES, contents, run
 
 _ROOT: Final = Path(__file__).parents[2]
 UNPRIVILEGED: Final = "setpriv --bounding-set=-all --inh-caps=-all"
@@ -29,12 +31,14 @@ class Surrounding:
         status: of the line.
         says: words on standard error.
         writes: names of what it may leave in the folder.
+        forked: it runs in a process that has loaded its modules before.
     """
 
     line: str
     status: int = 0
     says: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    forked: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,33 +58,34 @@ _COMMANDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "report": ("report r", ("report.html", "report-files")),
 }
 """A table, a table after training, results with a line of progress, and a page with figures."""
-_ENVIRONMENTS: Final[Mapping[str, tuple[str, str]]] = {
-    "dumb-terminal": ("TERM=dumb", "show simulate"), "no-terminal": ("-u TERM", "show"),
-    "odd-terminal": ("TERM=nonsense", "show"), "no-colour": ("NO_COLOR=1", "show"),
-    "colour": ("FORCE_COLOR=1", "show simulate"), "one-column": ("COLUMNS=1", "show check simulate"),
-    "no-columns": ("COLUMNS=0", "show"), "negative-columns": ("COLUMNS=-5", "show"),
-    "columns-in-words": ("COLUMNS=many", "show"), "many-columns": ("COLUMNS=1000000", "show"),
-    "one-line": ("COLUMNS=1 LINES=1", "show"),
-    "plain-c": ("LANG=C LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", "check simulate report"),
-    "no-language": ("-u LANG -u LC_ALL", "show"),
-    "odd-language": ("LANG=xx_YY.nonsense LC_ALL=xx_YY.nonsense", "show report"),
-    "ascii": ("PYTHONIOENCODING=ascii:strict", "check simulate report"),
-    "utf-16": ("PYTHONIOENCODING=utf-16", "show simulate"),
-    "no-home": ("-u HOME", "simulate"), "home-missing": ("HOME=/nonexistent/home", "report"),
-    "home-is-a-device": ("HOME=/dev/null", "simulate report"),
-    "temporary-missing": ("TMPDIR=/nonexistent", "simulate report"),
-    "temporary-is-a-device": ("TMPDIR=/dev/null", "report"),
-    "cache-is-a-device": (
-        "XDG_CACHE_HOME=/dev/null XDG_CONFIG_HOME=/dev/null MPLCONFIGDIR=/dev/null", "report"
-    ),
-    "no-path": ("-u PATH", "simulate report"), "no-user": ("-u USER -u LOGNAME", "simulate"),
-    "optimised": ("PYTHONOPTIMIZE=1", "check simulate report"),
-    "interpreter-verbose-off": ("PYTHONDONTWRITEBYTECODE=1", "show"),
-    "threads-in-words": ("OMP_NUM_THREADS=many", "check simulate"),
-    "no-threads": ("OMP_NUM_THREADS=0", "simulate"), "odd-backend": ("MPLBACKEND=nonsense", "report"),
-    "gpu-in-words": ("CUDA_VISIBLE_DEVICES=nonsense", "check simulate"),
+_PLAIN_C: Final = "LANG=C LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"
+_ODD_LANGUAGE: Final = "LANG=xx_YY.nonsense LC_ALL=xx_YY.nonsense"
+_ASCII: Final = "PYTHONIOENCODING=ascii:strict PYTHONOPTIMIZE=1"
+_NO_CACHE: Final = "XDG_CACHE_HOME=/dev/null XDG_CONFIG_HOME=/dev/null MPLCONFIGDIR=/dev/null"
+_ENVIRONMENTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "show": {
+        "no-terminal": "-u TERM -u LANG -u LC_ALL COLUMNS=0 PYTHONDONTWRITEBYTECODE=1",
+        "dumb-terminal": f"TERM=dumb COLUMNS=-5 {_ODD_LANGUAGE}",
+        "odd-terminal": "TERM=nonsense COLUMNS=many NO_COLOR=1",
+        "colour": "FORCE_COLOR=1 COLUMNS=1 LINES=1 PYTHONIOENCODING=utf-16",
+        "many-columns": "COLUMNS=1000000",
+    },
+    "check": {
+        "plain-c": f"{_PLAIN_C} COLUMNS=1 OMP_NUM_THREADS=many CUDA_VISIBLE_DEVICES=nonsense",
+        "ascii": _ASCII,
+    },
+    "simulate": {
+        "plain-c": f"-u HOME {_PLAIN_C} TERM=dumb TMPDIR=/nonexistent OMP_NUM_THREADS=many",
+        "ascii": f"-u USER -u LOGNAME {_ASCII} CUDA_VISIBLE_DEVICES=nonsense",
+        "colour": "-u PATH FORCE_COLOR=1 COLUMNS=1 PYTHONIOENCODING=utf-16 HOME=/dev/null OMP_NUM_THREADS=0",
+    },
+    "report": {
+        "plain-c": f"{_PLAIN_C} HOME=/nonexistent/home TMPDIR=/nonexistent MPLBACKEND=nonsense",
+        "ascii": f"{_ASCII} {_NO_CACHE} HOME=/dev/null",
+        "odd-language": f"-u PATH {_ODD_LANGUAGE} TMPDIR=/dev/null",
+    },
 }  # fmt: skip
-"""Name -> arguments of env, and the commands that may look at it; none needs any of it."""
+"""Command -> name -> arguments of env, of which it needs none; those that hide no other go together."""
 
 _STREAMS: Final[Mapping[str, Surrounding]] = {
     "output-closed": Surrounding("paceline topology show ring --workers 4 >&-"),
@@ -89,7 +94,9 @@ _STREAMS: Final[Mapping[str, Surrounding]] = {
     "all-closed": Surrounding("paceline simulate s.yaml --out new <&- >&- 2>&-", writes=("new",)),
     "all-closed-and-wrong": Surrounding("paceline check nothing.yaml <&- >&- 2>&-", 2),
     "output-full": Surrounding("paceline topology show ring --workers 4 >/dev/full", 1, ("No space left",)),
-    "output-full-json": Surrounding("paceline check s.yaml --json >/dev/full", 1, ("No space left",)),
+    "output-full-json": Surrounding(
+        "paceline topology show ring --workers 4 --json >/dev/full", 1, ("No space left",)
+    ),
     "output-full-list": Surrounding("paceline list >/dev/full", 1, ("No space left",)),
     "output-full-results": Surrounding(
         "paceline simulate s.yaml --out new >/dev/full", 1, ("No space left",), ("new",)
@@ -106,8 +113,6 @@ _STREAMS: Final[Mapping[str, Surrounding]] = {
         )
         for name, command, writes in (
             ("results", "simulate s.yaml --out new", ("new",)),
-            ("json", "simulate s.yaml --out new --json", ("new",)),
-            ("replay", "replay r", ()),
             ("schema", "schema", ()),
             ("sweep", "sweep s.yaml --grid seed=1,2 --out new", ("new",)),
         )
@@ -117,6 +122,12 @@ _STREAMS: Final[Mapping[str, Surrounding]] = {
 """Standard streams that are closed, full, or lead to nobody."""
 
 _FOLDERS: Final[Mapping[str, Surrounding]] = {
+    "report-in-the-style-of-tex": Surrounding(
+        "echo text.usetex: True > matplotlibrc; paceline report r",
+        0,
+        (),
+        ("matplotlibrc", "report.html", "report-files"),
+    ),
     "folder-gone": Surrounding(
         'mkdir d && cd d && rmdir ../d && paceline check "$TOP/s.yaml"', 2, ("working folder",)
     ),
@@ -124,6 +135,10 @@ _FOLDERS: Final[Mapping[str, Surrounding]] = {
         'mkdir d && cd d && rmdir ../d && paceline report "$TOP/r"', 2, ("working folder",)
     ),
     "scenario-by-pipe": Surrounding("cat s.yaml | paceline check /dev/stdin", 2, ("/dev/stdin",)),
+}
+"""Folders that are gone, and files that a process finds when it starts."""
+
+_IN_THE_WAY: Final[Mapping[str, Surrounding]] = {
     "scenario-is-a-pipe": Surrounding("mkfifo p && paceline check p", 2, ("p:",), ("p",)),
     "scenario-is-a-socket-folder": Surrounding("paceline check /proc/self/fd", 2, ("/proc/self/fd",)),
     "out-is-a-pipe": Surrounding("mkfifo p && paceline simulate s.yaml --out p", 2, ("p is a file",), ("p",)),
@@ -141,12 +156,6 @@ _FOLDERS: Final[Mapping[str, Surrounding]] = {
     "report-to-a-folder": Surrounding("paceline report r -o .", 2, ("folder",)),
     "report-to-the-top": Surrounding("paceline report r -o /", 2, ("folder",)),
     "report-to-nothing": Surrounding("paceline report r -o ''", 2, ("folder",)),
-    "report-in-the-style-of-tex": Surrounding(
-        "echo text.usetex: True > matplotlibrc; paceline report r",
-        0,
-        (),
-        ("matplotlibrc", "report.html", "report-files"),
-    ),
     "report-to-a-full-disk": Surrounding("paceline report r -o /dev/full", 2, ("/dev/full",)),
     "report-into-the-kernel": Surrounding("paceline report r -o /proc/p.html", 2, ("/proc",)),
     "profile-to-a-folder": Surrounding("paceline calibrate r --out .", 2, ("--out",)),
@@ -167,7 +176,7 @@ _FOLDERS: Final[Mapping[str, Surrounding]] = {
         "paceline topology search --workers 8 --degree 3 --out nowhere/g.json", 2, ("nowhere",)
     ),
 }
-"""Folders that are gone, and what stands in the way of output."""
+"""What stands in the way of input and output: no matter of how a process starts."""
 
 _LIMITS: Final[Mapping[str, Surrounding]] = {
     "few-files": Surrounding("ulimit -n 24; paceline check s.yaml"),
@@ -193,21 +202,38 @@ def surroundings() -> dict[str, Surrounding]:
         f"{name}-{word}": Surrounding(
             f"env {arguments} paceline {_COMMANDS[word][0]}", 0, (), _COMMANDS[word][1]
         )
-        for name, (arguments, words) in _ENVIRONMENTS.items()
-        for word in words.split()
+        for word, environments in _ENVIRONMENTS.items()
+        for name, arguments in environments.items()
     }
-    return {**usual, **_STREAMS, **_FOLDERS, **_LIMITS}
+    forked = {name: replace(each, forked=True) for name, each in _IN_THE_WAY.items()}
+    return {**usual, **_STREAMS, **_FOLDERS, **forked, **_LIMITS}
 
 
-def run_in_shell(surrounding: Surrounding, folder: Path) -> Shell:
+def run_line(surrounding: Surrounding, folder: Path) -> Shell:
     """Run the line in ``folder``."""
+    before = contents(folder)
+    status, out, err = (_fork if surrounding.forked else _run_in_shell)(surrounding.line, folder)
+    after = contents(folder)
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    return Shell(status, out, err, changed)
+
+
+def _fork(line: str, folder: Path) -> tuple[int | None, str, str]:
+    """What comes before the command is for the shell; the command has loaded its modules already."""
+    prepare, _, command = line.rpartition("paceline ")
+    subprocess.run(["/bin/sh", "-c", f"{prepare} true"], cwd=folder, check=True)
+    with tempfile.TemporaryDirectory() as streams:
+        ended = run(tuple(shlex.split(command)), folder, Path(streams))
+    return ended.status, ended.out, ended.err
+
+
+def _run_in_shell(line: str, folder: Path) -> tuple[int | None, str, str]:
     environment = {
         **os.environ, "PYTHONPATH": str(_ROOT), "TOP": str(folder), "OMP_NUM_THREADS": "1",
         "PYTHON": sys.executable,
     }  # fmt: skip
-    line = surrounding.line.replace("paceline ", f"{sys.executable} -m paceline ")
+    line = line.replace("paceline ", f"{sys.executable} -m paceline ")
     line = line.replace("nobody ", f"{UNPRIVILEGED} ")
-    before = contents(folder)
     process = subprocess.Popen(
         ["/bin/sh", "-c", line], cwd=folder, env=environment, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -219,9 +245,7 @@ def run_in_shell(surrounding: Surrounding, folder: Path) -> Shell:
         os.killpg(process.pid, 9)
         out, err = process.communicate()
         status = None
-    after = contents(folder)
-    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    return Shell(status, out.decode(errors="replace"), err.decode(errors="replace"), changed)
+    return status, out.decode(errors="replace"), err.decode(errors="replace")
 
 
 _PROGRESS: Final = re.compile(r"\d+ of \d+ runs, \d+ %|[a-z ]+: [\d,]+ of [\d,]+ settings")

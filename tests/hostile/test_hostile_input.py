@@ -15,7 +15,7 @@ CASES = {case.name: case for each in CLASSES for case in each.cases()}
 SAMPLED = 30
 """Cases that every run of the tests looks at, spread over all classes."""
 SAMPLE = list(CASES)[:: -(-len(CASES) // SAMPLED)]
-STARTED_ANEW = 8
+STARTED_ANEW = 4
 """Cases that are run as processes of their own from the start, not forked from one that has loaded torch."""
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.hostile import sandbox
 from tests.hostile.neighbours import MEANWHILE, PERMISSIONS, TOGETHER
-from tests.hostile.surroundings import UNPRIVILEGED, Surrounding, find_faults, run_in_shell
+from tests.hostile.surroundings import UNPRIVILEGED, Surrounding, find_faults, run_line
 
 SOMEBODY = 65_534
 """Whose all files are that a user without rights meets."""
@@ -35,7 +35,7 @@ def check(wanted: Surrounding, tmp_path: Path, results: Path, owner: int | None 
         top.chmod(0o755)
         for path in (top, *top.rglob("*")):
             os.chown(path, owner, owner)
-    ended = run_in_shell(wanted, top)
+    ended = run_line(wanted, top)
     assert not find_faults(wanted, ended), ended.err[-2000:]
     left = {path.name for path in top.iterdir() if path.name.startswith(".")} - {*wanted.writes}
     assert not left

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile import sandbox
-from tests.hostile.surroundings import find_faults, run_in_shell, surroundings
+from tests.hostile.surroundings import find_faults, run_line, surroundings
 
 ALL = surroundings()
 SCENARIO = sandbox.SMALL.replace(", ad_psgd", "")
@@ -26,7 +26,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check(name: str, tmp_path: Path, results: Path) -> None:
     shutil.copytree(results, tmp_path / "r")
     (tmp_path / "s.yaml").write_text(SCENARIO)
-    ended = run_in_shell(ALL[name], tmp_path)
+    ended = run_line(ALL[name], tmp_path)
     assert not find_faults(ALL[name], ended), ended.err[-2000:]
 
 

@@ -303,7 +303,8 @@ def test_a_type_checker_sees_the_face_and_a_forgotten_await(installed: Path, tmp
     (tmp_path / "right.py").write_text(RIGHT)
     (tmp_path / "wrong.py").write_text(WRONG)
     check = [sys.executable, "-m", "mypy", "--strict", "--enable-error-code=unused-awaitable"]
-    where = [f"--python-executable={installed}", f"--cache-dir={tmp_path / 'cache'}", "--config-file="]
+    cache = ROOT / ".mypy_cache" / "outside"
+    where = [f"--python-executable={installed}", f"--cache-dir={cache}", "--config-file="]
     done = subprocess.run(
         [*check, *where, "--no-error-summary", "right.py", "wrong.py"],
         cwd=tmp_path, capture_output=True, text=True,

@@ -38,18 +38,14 @@ def test_new_copies_a_ready_scenario(
 
 
 SLOW_SCENARIOS = ("resnet-20", "transformer")
+READY = sorted((ROOT / "scenarios").rglob("*.yaml"))
+QUICK = [path for path in READY if path.stem not in SLOW_SCENARIOS and "papers" not in path.parts][::3]
+"""Those that every run of the tests looks at."""
 
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(
-            path,
-            marks=[pytest.mark.slow] if path.stem in SLOW_SCENARIOS or "papers" in path.parts else [],
-            id=path.stem,
-        )
-        for path in sorted((ROOT / "scenarios").rglob("*.yaml"))
-    ],
+    [pytest.param(path, id=path.stem, marks=[] if path in QUICK else [pytest.mark.slow]) for path in READY],
 )
 def test_ready_scenarios_load_and_run_a_few_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
@@ -59,7 +55,7 @@ def test_ready_scenarios_load_and_run_a_few_steps(path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("paceline.sim.experiments.prepare.typical_times_s", lambda runs, timer: [0.01])
     scenario = resolve(load(path).model_copy(update={"gradients": "looped"}), torch.device("cpu"))
-    for entry in scenario.schemes:
+    for entry in scenario.schemes[: 1 if path.stem in SLOW_SCENARIOS else None]:
         steps = 2 if scenario.evaluate.on == "mean" else 25  # an average that a scheme publishes comes later
         job = replace(prepare(scenario, entry, scenario.seed), max_iterations=steps, target=None)
         assert simulate_job(job).status == "completed"

@@ -184,16 +184,10 @@ def check_figures(study: Any, summary: Summary) -> None:
             assert length_s == pytest.approx(wanted, rel=1e-9), (name, bar)
 
 
-@settings(max_examples=1, deadline=None, phases=[Phase.generate])
+@pytest.mark.slow
+@settings(max_examples=5, deadline=None, phases=[Phase.generate])
 @given(races())
 def test_one_name_one_number(tmp_path_factory: pytest.TempPathFactory, runs: list[Run]) -> None:
-    check(runs, tmp_path_factory.mktemp("race"))
-
-
-@pytest.mark.slow
-@settings(max_examples=12, deadline=None, phases=[Phase.generate])
-@given(races())
-def test_one_name_one_number_at_length(tmp_path_factory: pytest.TempPathFactory, runs: list[Run]) -> None:
     check(runs, tmp_path_factory.mktemp("race"))
 
 

@@ -215,12 +215,13 @@ def named(forms: Iterable[Form]) -> list[Any]:
 def in_turn(forms: Iterable[Form], ways: Sequence[Any], slow: Sequence[Any] = ()) -> list[Any]:
     """Forms and ways as parameters of a test: each form in one of ``ways``, in turn, as ``named``.
 
-    Slow are its others, or, where there are ``slow`` ones, that which stands there in the same place.
+    A form that is like no other also goes, as a slow test, in the others of ``ways``, or, where there are
+    ``slow`` ones, in that which stands there in the same place.
     """
     return [
         _case((form, way), form.alike or way is not quick, f"{form}-{way}")
         for form, quick, long in zip(forms, cycle(ways), cycle(slow or [None]), strict=False)
-        for way in ((quick, long) if slow else ways)
+        for way in ([quick] if form.alike else [quick, long] if slow else ways)
     ]
 
 

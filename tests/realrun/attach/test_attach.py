@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -218,7 +219,7 @@ def test_a_loop_that_ends_early_ends_all(four: Pool) -> None:
 
 def _loop(**changes: Any) -> None:
     model = changes.pop("model", nn.Linear(2, 1))
-    optimizer = changes.pop("optimizer", torch.optim.SGD(model.parameters(), 0.1))
+    optimizer = changes.pop("optimizer", torch.optim.SGD)(model.parameters(), 0.1)
     with attach(model, optimizer, changes.pop("scheme", "all_reduce"), **{"steps": 1, **changes}):
         pass
 
@@ -235,8 +236,8 @@ def _loop(**changes: Any) -> None:
             "all_reduce.optimizer: the optimizer is the loop's own; leave this out",
         ),
         ({"model": nn.Linear(2, 1).half()}, "float32 or float64"),
-        ({"optimizer": torch.optim.Rprop(nn.Linear(1, 1).parameters())}, "Rprop is not supported"),
-        ({"optimizer": torch.optim.Adam(nn.Linear(1, 1).parameters(), amsgrad=True)}, "amsgrad"),
+        ({"optimizer": torch.optim.Rprop}, "Rprop is not supported"),
+        ({"optimizer": partial(torch.optim.Adam, amsgrad=True)}, "amsgrad"),
     ],
 )
 def test_what_will_not_do_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def test_exact_durations_give_exact_factors() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     overhead_s=st.floats(5e-5, 1e-3),
     added_latency_s=st.floats(5e-5, 1e-3),
@@ -71,7 +72,7 @@ def test_uneven_shares_come_back() -> None:
     uneven_s = measurements({**TRUE, "uneven_s": late}).uneven_s()
     assert len(uneven_s) == 5 * 5 * 3
     assert np.std(uneven_s) == pytest.approx(np.std(late) * np.sqrt(2 / 3), rel=0.3)
-    profile = calibrate.calibrate([measurements(TRUE)]).profile
+    profile = exact_fit().profile
     assert profile.uneven_s == pytest.approx([0.0] * 200, abs=1e-9)
     assert profile.uneven_s_per_byte == pytest.approx([0.0] * 200, abs=1e-13)
 
@@ -91,8 +92,13 @@ def test_shares_are_those_that_make_messages_end_so(weights: list[int]) -> None:
     assert measure.shares_of(ends_s) == pytest.approx([weight / mean for weight in weights], abs=2e-3)
 
 
+@cache
+def noisy_fit() -> calibrate.Fit:
+    return calibrate.calibrate([measurements(TRUE, noise=0.004, outliers=4)])
+
+
 def test_noise_is_inside_the_interval_and_outliers_do_not_count() -> None:
-    fit = calibrate.calibrate([measurements(TRUE, noise=0.004, outliers=4)])
+    fit = noisy_fit()
     for name in ("overhead_s", "added_latency_s", "resume_s", "efficiency"):
         factor = fit.profile.factors[name]
         width = factor.high - factor.low
@@ -215,7 +221,7 @@ def test_drawn_factors_have_the_covariance_of_the_fit(profile: profiles.Profile)
 
 
 def test_drawn_factors_lie_around_the_fitted_ones() -> None:
-    known = calibrate.calibrate([measurements(TRUE, noise=0.004)]).profile
+    known = noisy_fit().profile
     drawn = [known.drawn(seed) for seed in range(200)]
     for name, row in known.covariance.items():
         deviation = float(np.sqrt(row[list(known.covariance).index(name)]))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.config import yaml_file
@@ -108,6 +108,7 @@ def _with_tuples(value: Any) -> Any:
     return {key: _with_tuples(entry) for key, entry in value.items()} if isinstance(value, dict) else value
 
 
+@settings(max_examples=40)
 @given(VALUES)
 def test_what_is_written_reads_the_same_here_and_in_yaml_1_1(value: Any) -> None:
     text = yaml_file.write(value)

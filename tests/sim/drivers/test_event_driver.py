@@ -29,7 +29,7 @@ STACKED = [form for form in SYNCHRONOUS if not NOT_STACKED & set(form.options)]
 
 @pytest.mark.parametrize(
     ("form", "workers"),
-    [each for each in in_turn(STACKED, (2, 5, 8)) if each.values[0].fits(each.values[1])],
+    [each for each in in_turn(STACKED, (2, 5, 8), slow=(5, 8, 2)) if each.values[0].fits(each.values[1])],
 )
 def test_stacked_is_event(form: Form, workers: int) -> None:
     job = make_job(
@@ -60,7 +60,7 @@ def test_order_of_simultaneous_events_changes_nothing(form: Form) -> None:
         return found.digest, found.wall_clock_s, found.evaluations, found.time_s, found.bytes_sent
 
     plain = run(None)
-    assert all(run(seed) == plain for seed in range(4))
+    assert all(run(seed) == plain for seed in range(2))
 
 
 def test_permutation_really_permutes() -> None:

@@ -15,9 +15,11 @@ from tests.support.factory import make_job
 @pytest.fixture(autouse=True)
 def _only_what_is_asked_for() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # what other tests have left is not looked at again
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize(
@@ -33,8 +35,6 @@ def test_what_a_run_is_through_with_is_free_at_once(scheme: str, options: dict[s
     for _ in range(2):  # the first one also makes what is kept for all runs
         driver = EventDriver(job, [job.program(rank) for rank in range(4)], job.scorer())
         gc.collect()
-        gc.freeze()  # what other tests have left is not looked at again
         driver.run()
         cycles.append(gc.collect())
-        gc.unfreeze()
     assert cycles[1] == 0

@@ -55,7 +55,7 @@ def transport(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["ideal", "gloo", "nccl"])
-@settings(deadline=None, derandomize=True, max_examples=30)
+@settings(deadline=None, derandomize=True, max_examples=20)
 @given(
     scheme=st.integers(0, 9),
     bandwidth=st.floats(1e7, 1e9),
@@ -133,13 +133,13 @@ cluster:
   compute: {time: 1 ms}
   network: {latency: 1 us, bandwidth: 800 Gbit/s, transport: nccl}
 schemes: [all_reduce: {overlap: true, bucket: BUCKET}]
-stop: {max_iterations: 3}
+stop: {max_iterations: 1}
 """
     steps: dict[str, float] = {}
     for bucket in ("100 kB", "25 MB"):
         scenario = parse(base.replace("BUCKET", bucket))
         job = prepare(scenario, scenario.schemes[0], 1)
-        steps[bucket] = simulate_job(job).wall_clock_s / 3
+        steps[bucket] = simulate_job(job).wall_clock_s
     assert steps["100 kB"] > 1000 * NCCL_LAUNCH.value
     assert steps["25 MB"] < 0.25 * steps["100 kB"]
 

@@ -104,6 +104,9 @@ def test_equal_schemes_are_seldom_told_apart_after_tuning(spread: float) -> None
     draws = 400
     wrong = share_settled(Setting(spread, 3, 1, 12), (1.0, 1.0), draws)
     assert wrong <= MOST_WRONG + 2.5 * math.sqrt(MOST_WRONG * (1 - MOST_WRONG) / draws)
+
+
+def test_unequal_schemes_are_told_apart_after_tuning() -> None:
     assert share_right(Setting(0.1, 4, 1, 12), (1.0, APART), 200) >= LEAST_SETTLED
 
 

@@ -44,7 +44,7 @@ def test_ring(n: int) -> None:
         assert close(modulus("ring", n, "laplacian"), (1 + c) / (3 - c))
 
 
-@settings(laws, max_examples=8)
+@settings(laws, max_examples=5)
 @given(SIZES)
 def test_path_star_complete(n: int) -> None:
     assert close(modulus("path", n), 1 / 3 + 2 / 3 * math.cos(math.pi / n))

@@ -98,8 +98,7 @@ SCHEMES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("scheme", "options"), SCHEMES)
-@pytest.mark.parametrize("inside", ["hosts", "sites"])
-@pytest.mark.parametrize("sharing", ["none", "max_min"])
+@pytest.mark.parametrize(("inside", "sharing"), [("hosts", "none"), ("sites", "max_min")])
 def test_lockstep_computes_the_same_models(
     scheme: str, options: dict[str, Any], inside: str, sharing: str
 ) -> None:
