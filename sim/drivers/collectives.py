@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from ..config.user_code.call import format_error, with_line
@@ -132,16 +132,16 @@ class CollectivesInFlight:
             self._price(collective, tag)
 
     def waiting_for(self, worker: int) -> list[Pending]:
-        """The operations of all collectives that wait for ``worker`` to join, from now on in vain."""
-        waiting = {
-            tag: collective
-            for tag, collective in self._open.items()
-            if worker in collective.members and worker not in collective.inputs
+        """The operations of all collectives that wait for ``worker``, which has died, to join."""
+        of_worker = {
+            tag: each
+            for tag, each in self._open.items()
+            if worker in each.members and len(each.inputs) < len(each.members)
         }
-        priced = {tag: collective for tag, collective in waiting.items() if collective.flows is None}
-        if priced:
+        if priced := {tag: each for tag, each in of_worker.items() if each.flows is None}:
             self._move(priced | self._priced_on(worker))
-        return [pending for collective in waiting.values() for pending in collective.waiting.values()]
+        waiting = [each.waiting.values() for each in of_worker.values() if worker not in each.inputs]
+        return list(chain.from_iterable(waiting))
 
     def _begin(
         self, tag: Tag, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
@@ -239,7 +239,7 @@ class CollectivesInFlight:
     def _meet(self, *hosts: int) -> None:
         """Let priced collectives go on message by message that messages of some hosts can meet."""
         for host in hosts:
-            if met := self._priced_on(host):
+            if (self._on_shared or self._clock.now < self._idle_s[host]) and (met := self._priced_on(host)):
                 self._move(met)
 
     def _priced_on(self, host: int) -> dict[Tag, _CollectiveInFlight]:
@@ -277,8 +277,11 @@ class CollectivesInFlight:
             if not each.left:
                 self._transfers.messages -= each.placed.collective.messages
         self._replayed_s = self._clock.now
-        first_s = [min(each.joined_s.values(), default=math.inf) for each in met.values()]
-        self._transfers.replay(min(self._clock.now, *first_s), begin)
+        first_s = min(joined_s for each in met.values() for joined_s in each.joined_s.values())
+        if first_s < self._clock.now:
+            self._transfers.replay(first_s, begin)
+        else:
+            begin()
 
     def _through(self, pending: Pending | None, tag: Tag) -> None:
         """End a member's part in a collective, message by message; in a replay, when that is over."""
@@ -314,7 +317,7 @@ class CollectivesInFlight:
         if collective.left == 0:
             if collective.flows is None:
                 self._transfers.messages += collective.placed.collective.messages
-            collective.flows, collective.inputs, collective.result = None, {}, None  # not to keep them alive
+            collective.flows, collective.inputs, collective.result = None, {}, None  # nobody needs them again
             del self._open[tag]
             self._on_shared.pop(tag, None)
             self._transfers.close(tag)
