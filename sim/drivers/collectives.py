@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any
 
 from ..config.user_code.call import format_error, with_line
 from ..errors import SchemeError
@@ -22,24 +22,10 @@ from ..traffic.transfers import Transfers
 from .job import PRICED_WORK, Job
 from .tasks.clocked import Pending
 
-_R = TypeVar("_R")
-
-
-class TrafficMet(Exception):
-    """Other traffic is on the links of a collective that was to be priced as a whole."""
-
-
-def priced_if_alone(run: Callable[[bool], _R]) -> _R:
-    """``run(True)``, which prices collectives as a whole; or, if other traffic meets them, ``run(False)``."""
-    with suppress(TrafficMet):
-        return run(True)
-    return run(False)
-
 
 class _CollectiveInFlight:
     __slots__ = (
         "alike",
-        "begun",
         "can_wait",
         "early",
         "flows",
@@ -49,21 +35,16 @@ class _CollectiveInFlight:
         "left",
         "members",
         "placed",
-        "priced",
         "result",
         "waiting",
     )
 
-    def __init__(
-        self, members: tuple[int, ...], placed: Placed, alike: Alike | None, priced: bool, begun: int
-    ) -> None:
+    def __init__(self, members: tuple[int, ...], placed: Placed, alike: Alike | None) -> None:
         self.members = members
         self.placed = placed
-        self.alike = alike  # None: it is not in flight as classes
-        self.priced = priced  # once all members have joined
-        self.begun = begun  # transfers of the run when the first member joined
+        self.alike = alike  # None: it is not to be in flight as classes
         self.can_wait = True  # no member does anything beside it
-        self.flows: Flows | None = None
+        self.flows: Flows | None = None  # None: it is priced
         self.joined_s: dict[int, float] = {}
         self.waiting: dict[int, Pending] = {}  # members still in the collective
         self.inputs: dict[int, Payload | None] = {}
@@ -76,14 +57,15 @@ class _CollectiveInFlight:
 class CollectivesInFlight:
     """All collective operations of a run, matched by kind, by their number on each worker, and by group.
 
+    A collective that can have its links for itself is priced as a whole, once all members have joined. If
+    other traffic meets it before its end, it is replayed up to that instant, and goes on message by message.
+
     Args:
         job: of the run.
         clock, transfers: virtual time, and transport of the bytes.
         complete: called with an operation that is complete on its worker.
         alone: whether an operation is all that its worker does.
-        priced: whether a collective is priced as a whole, once all members have joined, as long as nothing
-            else is on its links; later traffic raises ``TrafficMet``, for the run to begin again without.
-            False: only collectives of blocks that have their links for themselves are.
+        priced: whether any collective is priced.
 
     Attributes:
         work: of pricing so far, as an equivalent number of messages.
@@ -104,28 +86,19 @@ class CollectivesInFlight:
         self._clock = clock
         self._transfers = transfers
         self._complete = complete
-        self._priced = priced
-        self._idle_s = [0.0] * job.workers  # end of priced collectives' bytes, by host
-        self._all_idle_s = 0.0  # end of their use of shared links
-        self._alike: AlikeTransfers | None = None  # of the last collectives in classes
-        self.work = 0
         transfer = job.transfer  # whether the times of messages depend on when they are sent, or on draws
-        self._depends = transfer.network.varies or transfer.uneven or transfer.tcp or transfer.queue != "fair"
+        depends = transfer.network.varies or transfer.uneven or transfer.tcp or transfer.queue != "fair"
+        self._priced = priced and not depends
+        self._idle_s = [0.0] * job.workers  # end of priced collectives' bytes, by host
+        self._on_shared: dict[Tag, _CollectiveInFlight] = {}  # priced ones on links of several hosts
+        self._alike: AlikeTransfers | None = None  # of the last collectives in classes,
+        self._in_classes: dict[Tag, _CollectiveInFlight] = {}  # which are these
+        self._replayed_s = 0.0  # end of the last replay
+        self.work = 0
         self._sequence: list[dict[str, int]] = [{} for _ in range(job.workers)]
         self._open: dict[Tag, _CollectiveInFlight] = {}
-
-    def check_idle(self, rank: int) -> None:
-        """Raise ``TrafficMet`` if a worker begins an exchange while a priced collective uses its links."""
-        if self._in_classes or self._is_busy(rank):
-            raise TrafficMet
-
-    @property
-    def _in_classes(self) -> bool:
-        """Whether a collective is in flight as classes of like blocks."""
-        return self._alike is not None and bool(self._alike.alike)
-
-    def _is_busy(self, rank: int) -> bool:
-        return self._clock.now < self._idle_s[rank] or self._clock.now < self._all_idle_s
+        if self._priced:
+            transfers.watch = self._meet
 
     def begin(self, pending: Pending, members: tuple[int, ...]) -> None:
         """Join a worker to its next collective of this kind, with the members of its group."""
@@ -133,83 +106,57 @@ class CollectivesInFlight:
         number = self._sequence[rank].get(name, 0)
         self._sequence[rank][name] = number + 1
         tag = (name, number, members[0])
-        collective = self._open.get(tag)
-        if collective is None:
-            placed = self._place(operation, members, rank)
-            alike = self._find_alike(placed, operation)
-            priced = self._can_be_priced(placed, pending)
-            collective = _CollectiveInFlight(members, placed, alike, priced, self._transfers.begun)
-            self._open[tag] = collective
+        collective = self._open.get(tag) or self._begin(tag, operation, members, rank)
         if collective.members is not members and collective.members != members:
             raise SchemeError(
                 f"{name}: worker {rank} has the group {members}, another member {collective.members}; "
                 "groups must be the same on all workers"
             )
+        placed = collective.placed
+        is_met = collective.flows is None and self._is_met(collective, pending)
+        pending.bytes = placed.collective.bytes_sent[placed.position[rank]]
         collective.inputs[rank] = getattr(operation, "value", None)
         collective.joined_s[rank] = collective.last_s = self._clock.now
+        collective.waiting[rank] = pending
         if len(collective.inputs) == len(members):
             for early in collective.early:
                 self._clock.at(self._clock.now, partial(self._finished, tag=tag), early)
-        placed = collective.placed
-        if collective.alike is not None:
-            self._join_alike(collective, placed, pending, tag)
-            return
-        self.check_idle(rank)
-        if collective.priced:
-            self._join_priced(collective, placed, pending, tag)
-        else:
-            self._join(collective, placed, pending, tag)
+        if collective.flows is not None:
+            collective.flows.join(placed.position[rank], pending)
+        elif is_met:
+            self._move({tag: collective, **self._priced_on(rank)})
+        elif len(collective.waiting) == len(members):
+            self._price(collective, tag)
 
     def waiting_for(self, worker: int) -> list[Pending]:
-        """The operations of all collectives that wait for ``worker`` to join."""
-        return [
-            pending
-            for collective in self._open.values()
-            if worker in collective.members and worker not in collective.inputs
-            for pending in collective.waiting.values()
-        ]
+        """The operations of all collectives that wait for ``worker``, which has died, to join."""
+        of_worker = {
+            tag: each
+            for tag, each in self._open.items()
+            if worker in each.members and len(each.inputs) < len(each.members)
+        }
+        if priced := {tag: each for tag, each in of_worker.items() if each.flows is None}:
+            self._move(priced | self._priced_on(worker))
+        waiting = [each.waiting.values() for each in of_worker.values() if worker not in each.inputs]
+        return list(chain.from_iterable(waiting))
 
-    def _find_alike(self, placed: Placed, operation: ops.Operation[Any]) -> Alike | None:
-        """The classes of a collective of all workers in which blocks share links; None: there are none."""
-        everybody = self._priced and len(placed.members) == self._job.workers
-        if not everybody or isinstance(operation, ops.Broadcast) or self._depends or placed.own_links:
-            return None
-        return placed.alike((0.0,) * len(placed.members))
-
-    def _join_alike(
-        self, collective: _CollectiveInFlight, placed: Placed, pending: Pending, tag: Tag
-    ) -> None:
-        """Join a collective in classes: it begins when all have joined; only such may be on the links."""
-        rank, now_s, alike = pending.task.rank, self._clock.now, collective.alike
-        assert alike is not None
-        if self._transfers.in_flight or self._transfers.begun != collective.begun or self._is_busy(rank):
-            raise TrafficMet
-        collective.can_wait = collective.can_wait and self._alone(pending)
-        pending.bytes = placed.collective.bytes_sent[placed.position[rank]]
-        collective.waiting[rank] = pending
-        if len(collective.waiting) < len(placed.members):
-            return
-        if min(collective.joined_s.values()) < now_s:
-            if self._in_classes or not collective.can_wait:
-                raise TrafficMet
-            self._end_all(collective, placed, tag)
-            return
-        self._transfers.messages += placed.collective.messages
-        self.work += len(alike.classes.one)
-        if self._alike is None or not self._in_classes:
-            self._alike = AlikeTransfers(self._clock, self._job.transfer, alike)
-        elif not self._alike.can_take(alike):
-            raise TrafficMet
-        in_class: dict[int, list[Pending]] = {}
-        for host, of in zip(placed.members, alike.classes.rank.tolist(), strict=True):
-            in_class.setdefault(of, []).append(collective.waiting[host])
-        flows = alike.flows(self._clock, self._alike, partial(self._class_finished, tag=tag))
-        for of, pendings in in_class.items():
-            flows.join(of, pendings)
-
-    def _class_finished(self, pendings: list[Pending], tag: Tag) -> None:
-        for each in pendings:
-            self._finished(each, tag)
+    def _begin(
+        self, tag: Tag, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
+    ) -> _CollectiveInFlight:
+        placed = self._place(operation, members, rank)
+        everybody, idle = len(members) == self._job.workers, not self._transfers.in_flight
+        priced = self._priced and not (isinstance(operation, ops.Broadcast) or placed.one_by_one)
+        alike = None
+        only_alike = all(other.alike is not None for other in self._on_shared.values())
+        if priced and everybody and idle and only_alike and not placed.own_links:
+            alike = placed.alike((0.0,) * len(members))
+        collective = self._open[tag] = _CollectiveInFlight(members, placed, alike)
+        if not priced or not (self._is_separate(collective) or (idle and (everybody or placed.access_only))):
+            ended = partial(self._through, tag=tag)
+            collective.flows = placed.flows(self._clock, self._transfers, tag, ended)
+        elif not self._is_separate(collective):
+            self._on_shared[tag] = collective
+        return collective
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> Placed:
         collective, order = self._job.choice.collective_of(operation, members, rank)
@@ -218,78 +165,127 @@ class CollectivesInFlight:
             self._placed[key] = place(collective, order, self._job.transfer)
         return self._placed[key]
 
-    def _can_be_priced(self, placed: Placed, pending: Pending) -> bool:
-        """Whether nothing in flight can meet a collective whose first member joins now."""
-        transfer = self._job.transfer
-        if not self._priced or self._depends or placed.one_by_one:
-            return False
-        shared = transfer.sharing != "none"
-        free = placed.access_only or not shared
-        return (
-            (free or (len(placed.members) == self._job.workers and not self._transfers.in_flight))
-            and not isinstance(pending.operation, ops.Broadcast)  # whose root need not wait for the last
-            and self._alone(pending)
-            and not self._transfers.uses(pending.task.rank)
-        )
+    # --- collectives priced as a whole --------------------------------------------------------------
 
-    def _join_priced(
-        self, collective: _CollectiveInFlight, placed: Placed, pending: Pending, tag: Tag
-    ) -> None:
-        """Join a collective that sends nothing until all members have joined."""
+    def _is_separate(self, collective: _CollectiveInFlight) -> bool:
+        """Whether nothing but other traffic of a member can meet it on that member's links."""
+        separate = collective.placed.separate or self._job.transfer.sharing == "none"
+        return separate and collective.alike is None
+
+    def _is_met(self, collective: _CollectiveInFlight, pending: Pending) -> bool:
+        """Whether anything else can be on the links of a worker that joins a priced collective now."""
         rank = pending.task.rank
-        if not self._alone(pending) or self._transfers.uses(rank):
-            raise TrafficMet
-        pending.bytes = placed.collective.bytes_sent[placed.position[rank]]
-        collective.waiting[rank] = pending
-        if len(collective.waiting) < len(placed.members):
-            return
-        shared = self._job.transfer.sharing != "none"
-        if shared and not placed.access_only and self._transfers.begun != collective.begun:
-            raise TrafficMet
-        self._end_all(collective, placed, tag)
+        alone = self._alone(pending)
+        collective.can_wait = collective.can_wait and alone
+        if self._clock.now < self._idle_s[rank]:
+            return True
+        if collective.alike is not None:
+            return False
+        if self._is_separate(collective):
+            return not alone or self._transfers.uses(rank)
+        others = (other for other in self._on_shared.values() if other is not collective)
+        return not alone or self._transfers.in_flight > 0 or any(rank in other.members for other in others)
 
-    def _join(self, collective: _CollectiveInFlight, placed: Placed, pending: Pending, tag: Tag) -> None:
-        """Join a collective of blocks.
-
-        If each member does nothing else, and nobody else uses the links, the time at which the last one
-        joined is enough. Otherwise the blocks are in flight from the start.
-        """
-        pending.bytes = placed.collective.bytes_sent[placed.position[pending.task.rank]]
-        collective.waiting[pending.task.rank] = pending
-        everybody = len(placed.members) == self._job.workers
-        recursion = (
-            collective.flows is None
-            and placed.own_links
-            and not placed.collective.rendezvous
-            and (everybody or placed.access_only)
-            and not isinstance(pending.operation, ops.Broadcast)
-            and self._alone(pending)
-        )
-        if recursion:
-            if len(collective.waiting) == len(placed.members):
-                self._end_all(collective, placed, tag)
-            return
-        if collective.flows is None:
-            ended = partial(self._finished, tag=tag)
-            collective.flows = placed.flows(self._clock, self._transfers, tag, ended)
-            for rank, each in collective.waiting.items():
-                collective.flows.join(placed.position[rank], each)
+    def _price(self, collective: _CollectiveInFlight, tag: Tag) -> None:
+        """Set the ends of a collective that all members have joined."""
+        alike, late = collective.alike, min(collective.joined_s.values()) < self._clock.now
+        if alike is None or (late and collective.can_wait and len(self._on_shared) == 1):
+            collective.alike = None
+            self._end_all(collective, tag)
+        elif late:
+            self._move(self._on_shared)
         else:
-            collective.flows.join(placed.position[pending.task.rank], pending)
+            self._begin_classes(collective, alike, tag)
 
-    def _end_all(self, collective: _CollectiveInFlight, placed: Placed, tag: Tag) -> None:
-        now_s = self._clock.now
+    def _begin_classes(self, collective: _CollectiveInFlight, alike: Alike, tag: Tag) -> None:
+        if self._alike is None or not self._alike.alike:
+            self._alike, self._in_classes = AlikeTransfers(self._clock, self._job.transfer, alike), {}
+        elif not self._alike.can_take(alike):
+            self._move(self._on_shared)
+            return
+        self._in_classes[tag] = collective
+        self.work += len(alike.classes.one)
+        in_class: dict[int, list[Pending]] = {}
+        for host, of in zip(collective.placed.members, alike.classes.rank.tolist(), strict=True):
+            in_class.setdefault(of, []).append(collective.waiting[host])
+        flows = alike.flows(self._clock, self._alike, partial(self._class_ended, tag=tag))
+        for of, pendings in in_class.items():
+            flows.join(of, pendings)
+
+    def _end_all(self, collective: _CollectiveInFlight, tag: Tag) -> None:
+        now_s, placed = self._clock.now, collective.placed
         ready_s = tuple([collective.joined_s[host] - now_s for host in placed.members])
-        self._transfers.messages += placed.collective.messages
         self.work += min(placed.collective.messages, PRICED_WORK * len(placed.members))
         done_s, idle_s = placed.completion(ready_s)
-        ended = partial(self._finished, tag=tag)
+        ended = partial(self._ended, tag=tag)
         for host, end_s, left_s in zip(placed.members, done_s, idle_s, strict=True):
             self._clock.at(now_s + max(end_s, 0.0), ended, collective.waiting[host])
-            if self._priced:
-                self._idle_s[host] = now_s + left_s
-        if self._priced and self._job.transfer.sharing != "none" and not placed.access_only:
-            self._all_idle_s = now_s + max(done_s)
+            self._idle_s[host] = now_s + left_s
+
+    def _class_ended(self, pendings: list[Pending], tag: Tag) -> None:
+        for each in pendings:
+            self._ended(each, tag)
+
+    def _ended(self, pending: Pending, tag: Tag) -> None:
+        """End a member's part in a collective, as priced; unless it has been met."""
+        if tag in self._open and self._open[tag].flows is None:
+            self._finished(pending, tag)
+
+    # --- and met by other traffic -------------------------------------------------------------------
+
+    def _meet(self, *hosts: int) -> None:
+        """Let priced collectives go on message by message that messages of some hosts can meet."""
+        for host in hosts:
+            if (self._on_shared or self._clock.now < self._idle_s[host]) and (met := self._priced_on(host)):
+                self._move(met)
+
+    def _priced_on(self, host: int) -> dict[Tag, _CollectiveInFlight]:
+        """Priced collectives that messages of a host can meet."""
+        met = {tag: each for tag, each in self._on_shared.items() if host in each.placed.position}
+        if self._clock.now < self._idle_s[host]:
+            met |= {
+                tag: each
+                for tag, each in self._open.items()
+                if each.flows is None and host in each.placed.position
+            }
+        return met
+
+    def _move(self, met: Mapping[Tag, _CollectiveInFlight]) -> None:
+        """Replay priced collectives up to now, message by message; from now on they are among the others.
+
+        Those in classes are replayed with all that have shared their links without a break.
+        """
+        if self._in_classes.keys().isdisjoint(met):
+            met = dict(met)
+        else:
+            met = self._in_classes | met
+            self._alike, self._in_classes = None, {}
+
+        def begin() -> None:
+            for tag, each in met.items():
+                ended = partial(self._through, tag=tag)
+                each.flows = each.placed.flows(self._clock, self._transfers, tag, ended)
+                for host, at_s in each.joined_s.items():
+                    join = partial(each.flows.join, each.placed.position[host])
+                    self._clock.at(at_s, join, each.waiting.get(host))
+
+        for tag, each in met.items():
+            self._on_shared.pop(tag, None)
+            if not each.left:
+                self._transfers.messages -= each.placed.collective.messages
+        self._replayed_s = self._clock.now
+        first_s = min(joined_s for each in met.values() for joined_s in each.joined_s.values())
+        if first_s < self._clock.now:
+            self._transfers.replay(first_s, begin)
+        else:
+            begin()
+
+    def _through(self, pending: Pending | None, tag: Tag) -> None:
+        """End a member's part in a collective, message by message; in a replay, when that is over."""
+        if self._clock.now < self._replayed_s:
+            self._clock.at(self._replayed_s, partial(self._through, tag=tag), pending)
+        elif pending is not None:  # None: it has ended before the replay
+            self._finished(pending, tag)
 
     def _finished(self, pending: Pending, tag: Tag) -> None:
         collective, operation = self._open[tag], pending.operation
@@ -316,8 +312,11 @@ class CollectivesInFlight:
         collective.waiting.pop(pending.task.rank, None)
         collective.left -= 1
         if collective.left == 0:
-            collective.flows = None  # which keep all inputs alive
+            if collective.flows is None:
+                self._transfers.messages += collective.placed.collective.messages
+            collective.flows, collective.inputs, collective.result = None, {}, None  # nobody needs them again
             del self._open[tag]
+            self._on_shared.pop(tag, None)
             self._transfers.close(tag)
         pending.ready_s = self._clock.now
         self._complete(pending)

@@ -46,8 +46,7 @@ class EventDriver(ClockedRunner[Pending]):
         permute_seed: see ``Clock``.
         faults: rank -> number of the operation of its main coroutine at which that worker dies.
         progress: called with the total number of steps published so far.
-        priced: whether collectives are priced as a whole, which is far faster and gives the same times; then
-            ``run`` may raise ``TrafficMet``, and is to be begun again without.
+        priced: whether collectives are priced as a whole, which is far faster and gives the same times.
     """
 
     most_at_once = 300_000
@@ -87,7 +86,6 @@ class EventDriver(ClockedRunner[Pending]):
         self._over = False
         self._delays = WakeUpDelays(job.transfer, job.workers)
         ended = self.complete if self._delays.none_after_exchanges else self._settled
-        priced = priced and not self.may_crash
         self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone, priced)
         self._ordered = job.transport.ordered
         self._turns: list[deque[tuple[Pending, Callable[[Pending], None]]]] = [
@@ -126,7 +124,6 @@ class EventDriver(ClockedRunner[Pending]):
             Deadlock: no worker can continue and the run is not over.
             PeerLost: a worker died and another needed it.
             RunError: a scheme raised or broke a rule.
-            TrafficMet: see ``priced``.
         """
         try:
             self._over = self._scorer.over
@@ -225,7 +222,8 @@ class EventDriver(ClockedRunner[Pending]):
         self._mains_alive -= 1
         task.breakdown.ended_s = self._clock.now
         self.close(rank)
-        for side in (*self._transfers.waiting_for(rank), *self._collectives.waiting_for(rank)):
+        of_collectives = self._collectives.waiting_for(rank)
+        for side in (*self._transfers.waiting_for(rank), *of_collectives):
             self._clock.at(self._clock.now, self._lose, (side, rank))
         return True
 
@@ -355,7 +353,6 @@ class EventDriver(ClockedRunner[Pending]):
     # --- exchanges ------------------------------------------------------------------------------
 
     def _begin_mix(self, pending: Pending) -> None:
-        self._collectives.check_idle(pending.task.rank)
         operation: ops.Mix = pending.operation  # type: ignore[assignment]
         rank, pattern, value = pending.task.rank, operation.pattern, operation.value
         sources, destinations = pattern.sources[rank], pattern.destinations[rank]
@@ -375,7 +372,6 @@ class EventDriver(ClockedRunner[Pending]):
             self._transfers.send(rank, destination, PATTERN_TAG, num_bytes, pending)
 
     def _begin_send(self, pending: Pending) -> None:
-        self._collectives.check_idle(pending.task.rank)
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         self._expect(pending, operation.destination)
         pending.parts, pending.on_settled = 1, self._settled
@@ -386,7 +382,6 @@ class EventDriver(ClockedRunner[Pending]):
         self._transfers.send(rank, operation.destination, f"p2p {operation.tag}", pending.bytes, pending)
 
     def _begin_receive(self, pending: Pending) -> None:
-        self._collectives.check_idle(pending.task.rank)
         operation: ops.Receive = pending.operation  # type: ignore[assignment]
         if operation.source == ops.ANY:
             pending.task.breakdown.operations.add(ANY_SOURCE)

@@ -17,7 +17,6 @@ from typing import Final
 
 from ..collectives.pipelines import least_latencies
 from ..compute.model import steady_compute
-from ..drivers.collectives import priced_if_alone
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..drivers.lockstep.driver import LockstepDriver
@@ -107,10 +106,6 @@ def _run_s(job: Job, steps: int) -> tuple[float, int]:
         with suppress(NotInLockstep):
             lockstep = LockstepDriver(job, job.scorer())
             return lockstep.run().wall_s, lockstep.messages
-
-    def by_events(priced: bool) -> tuple[float, int]:
-        programs = [job.program(rank) for rank in range(job.workers)]
-        events = EventDriver(job, programs, job.scorer(), priced=priced)
-        return events.run().wall_s, events.messages
-
-    return priced_if_alone(by_events)
+    programs = [job.program(rank) for rank in range(job.workers)]
+    events = EventDriver(job, programs, job.scorer(), priced=True)
+    return events.run().wall_s, events.messages

@@ -133,24 +133,21 @@ def _by_events(
     profile: Profile | None,
     warn: Callable[[str], None] | None,
 ) -> Run:
-    from ..drivers.collectives import priced_if_alone
     from ..drivers.event import EventDriver
 
-    def run(priced: bool) -> Run:
-        scorer = _begun_scorer(job)
-        programs = [job.program(rank) for rank in range(job.workers)]
-        report = report_steps(job, progress)
-        driver = EventDriver(job, programs, scorer, permute_seed=permute_seed, progress=report, priced=priced)
-        try:
-            outcome = driver.run()
-        except RunError as error:
-            outcome = driver.outcome(format_message(error))
-        if profile is not None and warn is not None and driver.traffic is not None:
-            for sentence in driver.traffic.outside(profile.range):
-                warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")
-        return run_record(job, outcome, scorer, "simulated")
-
-    return priced_if_alone(run) if profile is None else run(False)  # a profile's range is that of messages
+    scorer = _begun_scorer(job)
+    programs = [job.program(rank) for rank in range(job.workers)]
+    report = report_steps(job, progress)
+    priced = profile is None  # whose range is that of messages
+    driver = EventDriver(job, programs, scorer, permute_seed=permute_seed, progress=report, priced=priced)
+    try:
+        outcome = driver.run()
+    except RunError as error:
+        outcome = driver.outcome(format_message(error))
+    if profile is not None and warn is not None and driver.traffic is not None:
+        for sentence in driver.traffic.outside(profile.range):
+            warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")
+    return run_record(job, outcome, scorer, "simulated")
 
 
 def _begun_scorer(job: Job) -> Scorer[torch.Tensor]:

@@ -74,6 +74,7 @@ class PairRoutes:
         bytes_per_s, latency_s: [pairs] of a message without others.
         most_pairs: number of pairs on the busiest link.
         access_only: only access links of the members' hosts are used, not shared with other hosts.
+        separate: only access links, each of one member's host alone, are used.
     """
 
     links: Integers
@@ -81,6 +82,7 @@ class PairRoutes:
     latency_s: Floats
     most_pairs: int
     access_only: bool
+    separate: bool
 
 
 def route_pairs(
@@ -93,13 +95,12 @@ def route_pairs(
     alone = np.minimum(routes.per_flow_bytes_per_s, bandwidths[routes.links].min(axis=1, initial=np.inf))
     used = np.bincount(routes.links[routes.links >= 0], minlength=len(network.links))
     taking_part = set(members)
+    owners = [network.own_links.get(each, frozenset()) for each in np.flatnonzero(used).tolist()]
     return PairRoutes(
         links=routes.links,
         bytes_per_s=model.efficiency * alone,
         latency_s=routes.latency_s + model.added_latency_s,
         most_pairs=int(used.max(initial=0)),
-        access_only=all(
-            each in network.own_links and network.own_links[each] <= taking_part
-            for each in np.flatnonzero(used).tolist()
-        ),
+        access_only=all(each and each <= taking_part for each in owners),
+        separate=all(len(each) == 1 and each <= taking_part for each in owners),
     )

@@ -47,6 +47,18 @@ class Clock(simpy.Environment):
             tie += int(self._shuffle.integers(1 << 40)) << 32
         heapq.heappush(self._alarms, (time_s, priority, tie, (callback, value)))
 
+    def replay(self, start_s: float, begin: Callable[[], None]) -> None:
+        """Go back to ``start_s``, ``begin`` there, and process what follows from it, before the present."""
+        present_s, others = self.now, self._alarms.copy()
+        self._alarms.clear()
+        self.now = self._now = start_s
+        begin()
+        while self._alarms and self._alarms[0][0] < present_s:
+            self.step()
+        self.now = self._now = present_s
+        self._alarms.extend(others)
+        heapq.heapify(self._alarms)
+
     def step(self) -> None:
         """Process the next alarm or SimPy event; ``EmptySchedule``: nothing is left."""
         queue = self._alarms

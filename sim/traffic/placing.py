@@ -39,6 +39,7 @@ class Placed:
         members: hosts, by rank.
         model: how its messages travel.
         access_only: it uses no links but the access links of its members' hosts.
+        separate: and no two hosts have one of these together.
         collective: its rank i is ``members[i]``.
         costs: of its blocks, on the steady network.
         own_links: no two of its blocks are on a link at once, so that a recursion holds.
@@ -48,6 +49,7 @@ class Placed:
     members: tuple[int, ...]
     model: TransferModel
     access_only: bool
+    separate: bool
     collective: Collective
     costs: BlockCosts
     own_links: bool
@@ -185,6 +187,7 @@ def place(collective: Collective, members: tuple[int, ...], model: TransferModel
         members,
         model,
         routes.access_only,
+        routes.separate,
         c,
         costs,
         own_links=not network.varies

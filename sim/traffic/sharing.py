@@ -159,6 +159,24 @@ class FairSharing:
         self._flows[number] = flow
         return number
 
+    def beside(self) -> FairSharing:
+        """The same links without flows; numbers go on, so that ``adopt`` can take over what begins there."""
+        other = FairSharing(self._bandwidth)
+        other._num_started = self._num_started
+        return other
+
+    def adopt(self, other: FairSharing) -> None:
+        """Take over the flows of ``beside`` as they are, with their rates and ends; ``solve`` next."""
+        self._num_started = other._num_started
+        for number, flow in other._flows.items():
+            self._flows[number] = flow
+            flow.mark = 0
+            heappush(self._heap, (flow.finish_s, number))
+            for link in flow.links:
+                self._on_link[link][number] = flow
+                self._demand[link] += flow.peak
+                self._touched[link] = None
+
     def change(self, link: int, bandwidth_bytes_per_s: float) -> None:
         """Give a link another bandwidth; it takes effect at the next ``solve``, from that instant on.
 

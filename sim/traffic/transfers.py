@@ -8,6 +8,7 @@ receiver one route latency later. ``Streams`` refines this to the behaviour of T
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -62,6 +63,7 @@ class Transfers:
     Attributes:
         messages: number of messages, including those of collectives that were priced as a whole.
         begun: number of matched transfers.
+        watch: called with the hosts of each post of a receive and of each transfer, before it has an effect.
     """
 
     def __init__(self, clock: Clock, model: TransferModel) -> None:
@@ -100,6 +102,7 @@ class Transfers:
         self._alarm_s = float("inf")
         self.messages = 0
         self.begun = 0
+        self.watch: Callable[..., None] | None = None
         self._delivered = 0
 
     @property
@@ -171,6 +174,8 @@ class Transfers:
 
     def receive(self, source: int, destination: int, tag: Tag, side: TransferSide, slot: int) -> None:
         """Post a receive now; with ``source`` ``ANY`` it takes the send that was posted first."""
+        if self.watch is not None:
+            self.watch(destination)
         box = self._boxes.get(tag) or self._box(tag)
         if source == ANY and box.known is None:
             box.known = {}
@@ -216,6 +221,20 @@ class Transfers:
         known_s = announced.arrival_s if isinstance(announced, Notice) else announced
         return known_s is not None and known_s <= self._clock.now
 
+    def replay(self, start_s: float, begin: Callable[[], None]) -> None:
+        """Let transfers begin in the past, on links that nothing else has used since; they go on from now."""
+        sharing, watch, self.watch = self._sharing, self.watch, None
+        if isinstance(sharing, FairSharing):
+            self._sharing = beside = sharing.beside()
+            self._solving, self._alarm_s = False, float("inf")
+            self._clock.replay(start_s, begin)
+            sharing.adopt(beside)
+            self._sharing, self._alarm_s = sharing, float("inf")
+            self._solve_late()
+        else:
+            self._clock.replay(start_s, begin)
+        self.watch = watch
+
     def close(self, tag: Tag) -> None:
         """Forget a tag that will not be used again."""
         self._boxes.pop(tag, None)  # a collective of one worker has sent nothing
@@ -239,6 +258,8 @@ class Transfers:
         return list(sides)
 
     def _match(self, source: int, destination: int, transfer: Transfer) -> None:
+        if self.watch is not None:
+            self.watch(source, destination)
         self.messages += 1
         self.begun += 1
         announced = transfer.announced
@@ -293,6 +314,8 @@ class Transfers:
 
         Both calls of ``side`` follow: when the last byte has left, and when it has arrived.
         """
+        if self.watch is not None:
+            self.watch(source, destination)
         self.messages += 1
         self.begun += 1
         transfer = Transfer()

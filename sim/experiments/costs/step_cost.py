@@ -30,7 +30,6 @@ from typing_extensions import override
 
 from ...compute.model import steady_compute
 from ...compute.settings import Straggler
-from ...drivers.collectives import priced_if_alone
 from ...drivers.event import EventDriver
 from ...drivers.job import Job
 from ...drivers.lockstep.driver import LockstepDriver
@@ -348,23 +347,19 @@ def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followe
     if job.workers >= MANY_WORKERS and job.scheme.name in SCHEMES and not why_not(job):
         with suppress(SchemeError):  # the event driver meets it as well, or does without
             return _follow_in_lockstep(job, cycle, wanted)
-    return priced_if_alone(partial(_follow, job, cycle, wanted))
-
-
-def _watch(job: Job, cycle: int, wanted: Enough | Span) -> _Watch:
-    return _Watch(PaceMarks(job.workers, cycle, job.synchronous), wanted, _clock_here(job))
-
-
-def _follow(job: Job, cycle: int, wanted: Enough | Span, priced: bool) -> Followed:
     watch = _watch(job, cycle, wanted)
     scorer = _Cycles(
         workload=None, task=None, every=job.every, on=job.on, target=None, fetch=as_they_are,
         watch=watch, work=lambda: driver.work,
     )  # fmt: skip
     programs = [job.program(rank) for rank in range(job.workers)]
-    driver = EventDriver(job, programs, scorer, priced=priced)
+    driver = EventDriver(job, programs, scorer, priced=True)
     exchanges = driver.run().exchanges
     return replace(watch.followed(driver.work + watch.published), exchanges=exchanges)
+
+
+def _watch(job: Job, cycle: int, wanted: Enough | Span) -> _Watch:
+    return _Watch(PaceMarks(job.workers, cycle, job.synchronous), wanted, _clock_here(job))
 
 
 class _CyclesInLockstep(LockstepDriver):
