@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -250,14 +250,13 @@ class CollectivesInFlight:
             }
         return met
 
-    def _move(self, met: Mapping[Tag, _CollectiveInFlight]) -> None:
+    def _move(self, met: dict[Tag, _CollectiveInFlight]) -> None:
         """Replay priced collectives up to now, message by message; from now on they are among the others.
 
         Those in classes are replayed with all that have shared their links without a break.
         """
-        if self._in_classes.keys().isdisjoint(met):
-            met = dict(met)
-        else:
+        met = met.copy()
+        if not self._in_classes.keys().isdisjoint(met):
             met = self._in_classes | met
             self._alike, self._in_classes = None, {}
 
