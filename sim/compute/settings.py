@@ -7,10 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
-from typing_extensions import override
 
 from .. import seeds
 from ..config.limits import MAX_BATCH, MAX_FACTOR, MAX_TIME_S
@@ -108,6 +106,8 @@ def _as_text(seconds: Iterable[float]) -> tuple[str, ...]:
 class MeasuredCompute(Settings):
     """One gradient, timed on this device; at several batch sizes, to predict it at others too."""
 
+    other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = ({"const": True},)
+
     batch_sizes: tuple[Annotated[int, Field(ge=1, le=MAX_BATCH)], ...] = Field(
         default=(), description="batch sizes to measure, ascending (default: the scenario's)"
     )
@@ -145,10 +145,6 @@ class MeasuredCompute(Settings):
         low, high = self.batch_sizes[0], self.batch_sizes[-1]
         return f"the time of a gradient at batch size {batch_size} is extrapolated from {low} to {high}"
 
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [read(schema), {"const": True}]}
-
 
 class Encoding(Settings):
     """Speed of encoding and decoding on a worker, by codec; rounding to 16 bits takes no time."""
@@ -167,6 +163,7 @@ class Compute(OneOf):
     """Duration of one gradient: a ``time``, a ``speed``, a ``trace``, ``measured`` here, or a ``model``."""
 
     alternatives: ClassVar[tuple[str, ...]] = ("time", "speed", "trace", "measured", "model")
+    other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = ({"const": "measured"},)
 
     time: BoundedSeconds | None = Field(default=None, description="mean duration of one gradient")
     speed: FlopsPerSecond | None = Field(
@@ -224,11 +221,6 @@ class Compute(OneOf):
         if self.measured is None or not self.measured.times:
             return self
         return self.model_copy(update={"time": self.measured.seconds(batch_size), "measured": None})
-
-    @classmethod
-    @override
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [super().__get_pydantic_json_schema__(schema, read), {"const": "measured"}]}
 
 
 class Markov(Settings):

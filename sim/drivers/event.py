@@ -91,7 +91,7 @@ class EventDriver(ClockedRunner[Pending]):
         ended = self.complete if self._delays.none_after_exchanges else self._settled
         priced = priced and not self.may_crash
         self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone, priced)
-        self._ordered = job.transport.ordered
+        self._ordered = job.transport.nccl_collectives
         self._turns: list[deque[tuple[Pending, Callable[[Pending], None]]]] = [
             deque() for _ in range(job.workers)
         ]

@@ -232,20 +232,7 @@ class NetworkSettings(Settings):
             if values is not None:
                 yield from find_wrong_pairs(sites, ("between", key), values)
 
-    def latencies(self) -> dict[tuple[str, str], float]:
-        """One-way latency in seconds for every ordered pair of different sites; empty in the flat form."""
-        if self.sites is None or self.between is None:
-            return {}
-        return by_pair(self.sites, self.between.latency)
-
-    def pipes(self) -> dict[tuple[str, str], float]:
-        """Pipe bandwidth in bytes per second for every ordered pair of sites; empty where unlimited."""
-        if self.sites is None or self.between is None or self.between.bandwidth is None:
-            return {}
-        return by_pair(self.sites, self.between.bandwidth)
-
-    def connections(self) -> dict[tuple[str, str], float]:
-        """Bytes per second of one connection at most; empty where unlimited."""
-        if self.sites is None or self.between is None or self.between.per_flow is None:
-            return {}
-        return by_pair(self.sites, self.between.per_flow)
+    def of_pairs(self, key: Literal["latency", "bandwidth", "per_flow"]) -> dict[tuple[str, str], float]:
+        """Values of ``between`` for every ordered pair of different sites; empty where it has none."""
+        values = getattr(self.between, key, None)
+        return {} if self.sites is None or values is None else by_pair(self.sites, values)

@@ -25,10 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
-from typing_extensions import override
 
 from .. import seeds
 from ..config.settings import OneOf, Settings
@@ -58,6 +56,7 @@ class SamplerSettings(OneOf):
     """A worker's way to draw examples: ``srg`` or ``srg_plus``, or with options ``{srg: {theta: 0.3}}``."""
 
     alternatives: ClassVar[tuple[str, ...]] = ("srg", "srg_plus")
+    other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = ({"enum": ["srg", "srg_plus"]},)
 
     srg: Reweighting | None = Field(default=None, description="by each example's last known gradient norm")
     srg_plus: Reweighting | None = Field(
@@ -69,11 +68,6 @@ class SamplerSettings(OneOf):
     @classmethod
     def _short(cls, data: Any) -> Any:
         return {data: {}} if data in cls.alternatives else data
-
-    @classmethod
-    @override
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [super().__get_pydantic_json_schema__(schema, read), {"enum": [*cls.alternatives]}]}
 
     @property
     def reweighting(self) -> Reweighting:
