@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -35,8 +35,6 @@ from ..errors import SchemeError
 from ..seeds import Floats
 from .partition import Indices
 from .sum_tree import WeightedKeys
-
-SAMPLER_PURPOSE: Final = "sampler"
 
 
 class Reweighting(Settings):
@@ -181,7 +179,7 @@ class Sampler:
         needed = 4 * self.batch_size
         first, last = index * needed, (index + 1) * needed
         blocks = range(first // seeds.BLOCK, (last - 1) // seeds.BLOCK + 1)
-        numbers = [seeds.uniforms(self.seed, worker, SAMPLER_PURPOSE, block) for block in blocks]
+        numbers = [seeds.uniforms(self.seed, worker, "sampler", block) for block in blocks]
         begin = first - blocks.start * seeds.BLOCK
         return np.concatenate(numbers)[begin : begin + needed].reshape(-1, 4)
 

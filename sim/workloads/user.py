@@ -83,7 +83,7 @@ def _task(path: str, build: Build) -> Task:
         return call(options, seed)[0]
 
     losses = frozenset({"train_loss", "test_loss"})  # a log density's may be negative
-    return Task(path, options, USER_METRICS, losses, facts, build_workload, signed=losses)
+    return Task(path, options, USER_METRICS, facts, build_workload, signed=losses)
 
 
 def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:

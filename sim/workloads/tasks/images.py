@@ -248,17 +248,9 @@ def build_digits_resnet20(options: DigitsResnet20Options, seed: int) -> Workload
     )
 
 
-FALLING = frozenset({"train_loss", "test_loss"})
-MNIST_CNN = Task("mnist-cnn", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_mnist), build_mnist_cnn)
-CIFAR_CNN7 = Task("cifar-cnn7", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_cifar), build_cifar_cnn7)
-CIFAR_RESNET20 = Task(
-    "cifar-resnet20", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_cifar), build_cifar_resnet20
-)
+MNIST_CNN = Task("mnist-cnn", ImageOptions, IMAGE_METRICS, _facts(read_mnist), build_mnist_cnn)
+CIFAR_CNN7 = Task("cifar-cnn7", ImageOptions, IMAGE_METRICS, _facts(read_cifar), build_cifar_cnn7)
+CIFAR_RESNET20 = Task("cifar-resnet20", ImageOptions, IMAGE_METRICS, _facts(read_cifar), build_cifar_resnet20)
 DIGITS_RESNET20 = Task(
-    "digits-resnet20",
-    DigitsResnet20Options,
-    digits.DIGITS_METRICS,
-    frozenset({"train_loss"}),
-    digits.facts,
-    build_digits_resnet20,
+    "digits-resnet20", DigitsResnet20Options, digits.DIGITS_METRICS, digits.facts, build_digits_resnet20
 )
