@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
@@ -72,7 +71,8 @@ class Trace(Settings):
         if not isinstance(data, Mapping) or data.get("durations") or data.get("workers"):
             return data
         if isinstance(data.get("attached"), str):
-            return {**data, "workers": read_beside(info, data["attached"], _read_attached, "attached")}
+            record = read_beside(info, data["attached"], attached.load, "attached")
+            return {**data, "workers": tuple(map(_as_text, record.gradients_s()))}
         column, event = data.get("column"), data.get("event", "ProfilerStep")
         if not isinstance(column, str | None) or not isinstance(event, str):
             return data
@@ -93,10 +93,6 @@ class Trace(Settings):
     def all_durations(self) -> tuple[float, ...]:
         """The durations of all workers."""
         return self.durations or tuple(value for each in self.workers for value in each)
-
-
-def _read_attached(path: Path) -> tuple[tuple[str, ...], ...]:
-    return tuple(map(_as_text, attached.load(path).gradients_s()))
 
 
 def _as_text(seconds: Iterable[float]) -> tuple[str, ...]:

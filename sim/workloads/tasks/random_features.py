@@ -93,19 +93,15 @@ def _examples(options: RandomFeaturesOptions, seed: int) -> tuple[Floats, Floats
     return points, targets, SYNTHETIC_TESTED
 
 
-def _num_train(options: RandomFeaturesOptions) -> int:
-    if options.data == "synthetic":
-        return options.examples
-    total = len(_read_table(options.data)[1])
-    return total - total // KERNEL_HELD_OUT
-
-
 def facts(options: RandomFeaturesOptions, seed: int) -> Facts:
     """Facts about the examples; those of a real data set are the same for every seed."""
-    m, num_train = options.features, _num_train(options)  # features are computed with 64 bits
-    drawn = 0  # points and frequencies, with 64 bits too
+    m = options.features  # computed with 64 bits
     if options.data == "synthetic":
-        drawn = 2 * options.dimension * (num_train + SYNTHETIC_TESTED + m)
+        num_train = options.examples
+        drawn = 2 * options.dimension * (num_train + SYNTHETIC_TESTED + m)  # points and frequencies, 64 bits
+    else:
+        total = len(_read_table(options.data)[1])
+        num_train, drawn = total - total // KERNEL_HELD_OUT, 0
     example_numbers = 5 * m + -(-drawn // num_train)
     return Facts(num_train, True, RANDOM_FEATURES_METRICS, m, example_numbers=example_numbers, activations=m)
 
