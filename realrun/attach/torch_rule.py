@@ -36,12 +36,11 @@ class TorchRule(Optimizer):
         if kind is torch.optim.SGD:
             return Sgd(float(group["lr"]), group["momentum"], group["nesterov"], group["weight_decay"])
         if kind in (torch.optim.Adam, torch.optim.AdamW):
-            decoupled = kind is torch.optim.AdamW
-            settings = (AdamWSettings if decoupled else AdamSettings)(
+            settings = (AdamWSettings if kind is torch.optim.AdamW else AdamSettings)(
                 lr=float(group["lr"]), beta1=group["betas"][0], beta2=group["betas"][1],
                 eps=group["eps"], weight_decay=group["weight_decay"],
             )  # fmt: skip
-            return Adam(settings, decoupled=decoupled)
+            return Adam(settings)
         raise InputError(f"attach: torch.optim.{kind.__name__} is not supported; use SGD, Adam or AdamW")
 
     @override

@@ -8,7 +8,6 @@ without parameters count with a neighbour, and all layers together are the time 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, quote
-from .measure import WARM_UP_RUNS
+from .measure import WARM_UP_RUNS, between_s, instant
 
 RUNS: Final = 50
 """Gradients that count; of each part the median of them."""
 
 OutputLoss = Callable[[Tensor, Tensor], Tensor]
+Instants = dict[tuple[str, str], Any]
+"""By "forward" or "backward" and the name of a layer."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,26 @@ def time_layers(model: nn.Module, loss: OutputLoss, inputs: Tensor, targets: Ten
 
     ``loss(outputs, targets)`` is one number. ``InputError``: no trained parameters, or an unused layer.
     """
-    clock = _Clock(inputs.device)
     owners = _owners(model, _called(model, inputs))
     if not owners:
         raise InputError("the model has no parameters that are trained")
+    noted: Instants = {}
+
+    def begins(name: str, *_: Any) -> None:
+        if ("forward", name) not in noted:
+            noted["forward", name] = instant(inputs.device)
+
+    def ready(name: str, *_: Any) -> None:
+        noted["backward", name] = instant(inputs.device)
+
     handles = []
     for name, parameters in owners.items():
-        begins = partial(clock.note_first, ("forward", name))
-        handles.append(model.get_submodule(name).register_forward_pre_hook(begins))
-        ready = partial(clock.note_last, ("backward", name))
+        handles.append(model.get_submodule(name).register_forward_pre_hook(partial(begins, name)))
         for each in parameters:
-            handles.append(each.register_post_accumulate_grad_hook(ready))  # type: ignore[no-untyped-call]
+            hook = each.register_post_accumulate_grad_hook(partial(ready, name))  # type: ignore[no-untyped-call]
+            handles.append(hook)
     try:
-        passes = [_one_pass(model, loss, inputs, targets, clock, owners) for _ in range(WARM_UP_RUNS + RUNS)]
+        passes = [_one_pass(model, loss, inputs, targets, noted, owners) for _ in range(WARM_UP_RUNS + RUNS)]
     finally:
         for handle in handles:
             handle.remove()
@@ -101,55 +109,25 @@ def _owners(model: nn.Module, called: Collection[str]) -> dict[str, list[nn.Para
     return owners
 
 
-class _Clock:
-    """Instants on a device: CUDA events, or the host's clock."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-        self.noted: dict[tuple[str, str], Any] = {}
-
-    def now(self) -> Any:
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-    def between_s(self, begin: Any, end: Any) -> float:
-        if not self._cuda:
-            return float(end - begin)
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1000
-
-    def note_first(self, what: tuple[str, str], *_: Any) -> None:
-        if what not in self.noted:
-            self.noted[what] = self.now()
-
-    def note_last(self, what: tuple[str, str], *_: Any) -> None:
-        self.noted[what] = self.now()
-
-
 def _one_pass(
-    model: nn.Module, loss: OutputLoss, inputs: Tensor, targets: Tensor, clock: _Clock, names: Iterable[str]
+    model: nn.Module, loss: OutputLoss, inputs: Tensor, targets: Tensor, noted: Instants, names: Iterable[str]
 ) -> dict[str, tuple[float, float]]:
     """(forward, backward) seconds by layer, in the order of the forward pass."""
     model.zero_grad(set_to_none=True)
-    clock.noted.clear()
-    begin = clock.now()
+    noted.clear()
+    begin = instant(inputs.device)
     outputs = loss(model(inputs), targets)
-    middle = clock.now()
+    middle = instant(inputs.device)
     outputs.backward()  # type: ignore[no-untyped-call]
     for name in names:
-        if ("backward", name) not in clock.noted:
+        if ("backward", name) not in noted:
             raise InputError(
                 f"layer {quote(name or type(model).__name__)} takes no part in the model's output"
             )
-    order = [name for kind, name in clock.noted if kind == "forward"]
-    starts = [begin, *(clock.noted["forward", name] for name in order[1:]), middle]
-    forward = [clock.between_s(*each) for each in pairwise(starts)]
+    order = [name for kind, name in noted if kind == "forward"]
+    starts = [begin, *(noted["forward", name] for name in order[1:]), middle]
+    forward = [between_s(*each) for each in pairwise(starts)]
     # Gradients of branches come in another order: a layer's then counts with that of the layer behind it.
-    ready = accumulate(
-        (clock.between_s(middle, clock.noted["backward", name]) for name in reversed(order)), max
-    )
+    ready = accumulate((between_s(middle, noted["backward", name]) for name in reversed(order)), max)
     backward = [late - early for early, late in pairwise([0.0, *ready])]
     return dict(zip(order, zip(forward, reversed(backward), strict=True), strict=True))

@@ -6,7 +6,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -50,21 +50,29 @@ def device_name(device: torch.device) -> str:
     return platform.processor() or platform.machine()
 
 
-def timer_of(device: torch.device) -> Timer:
-    """CUDA events on a GPU, whose work outlives the call; the host's monotonic clock elsewhere."""
-    return _cuda_s if device.type == "cuda" else _host_s
+def instant(device: torch.device) -> Any:
+    """An event on a GPU, whose work outlives the call; the host's monotonic clock elsewhere."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
-def _host_s(run: Callable[[], object]) -> float:
-    begin_s = time.perf_counter()
-    run()
-    return time.perf_counter() - begin_s
-
-
-def _cuda_s(run: Callable[[], object]) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    begin.record()
-    run()
-    end.record()
+def between_s(begin: Any, end: Any) -> float:
+    """Seconds between two instants of a device."""
+    if isinstance(begin, float):
+        return float(end - begin)
     end.synchronize()
     return float(begin.elapsed_time(end)) / 1000
+
+
+def timer_of(device: torch.device) -> Timer:
+    """A timer by the instants of a device."""
+
+    def timer(run: Callable[[], object]) -> float:
+        begin = instant(device)
+        run()
+        return between_s(begin, instant(device))
+
+    return timer

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
-from typing_extensions import override
 
 from .. import seeds
 from ..config.limits import MAX_BATCH, MAX_FACTOR, MAX_TIME_S
@@ -74,7 +71,8 @@ class Trace(Settings):
         if not isinstance(data, Mapping) or data.get("durations") or data.get("workers"):
             return data
         if isinstance(data.get("attached"), str):
-            return {**data, "workers": read_beside(info, data["attached"], _read_attached, "attached")}
+            record = read_beside(info, data["attached"], attached.load, "attached")
+            return {**data, "workers": tuple(map(_as_text, record.gradients_s()))}
         column, event = data.get("column"), data.get("event", "ProfilerStep")
         if not isinstance(column, str | None) or not isinstance(event, str):
             return data
@@ -97,16 +95,14 @@ class Trace(Settings):
         return self.durations or tuple(value for each in self.workers for value in each)
 
 
-def _read_attached(path: Path) -> tuple[tuple[str, ...], ...]:
-    return tuple(map(_as_text, attached.load(path).gradients_s()))
-
-
 def _as_text(seconds: Iterable[float]) -> tuple[str, ...]:
     return tuple(f"{value!r} s" for value in seconds)
 
 
 class MeasuredCompute(Settings):
     """One gradient, timed on this device; at several batch sizes, to predict it at others too."""
+
+    other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = ({"const": True},)
 
     batch_sizes: tuple[Annotated[int, Field(ge=1, le=MAX_BATCH)], ...] = Field(
         default=(), description="batch sizes to measure, ascending (default: the scenario's)"
@@ -145,10 +141,6 @@ class MeasuredCompute(Settings):
         low, high = self.batch_sizes[0], self.batch_sizes[-1]
         return f"the time of a gradient at batch size {batch_size} is extrapolated from {low} to {high}"
 
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [read(schema), {"const": True}]}
-
 
 class Encoding(Settings):
     """Speed of encoding and decoding on a worker, by codec; rounding to 16 bits takes no time."""
@@ -167,6 +159,7 @@ class Compute(OneOf):
     """Duration of one gradient: a ``time``, a ``speed``, a ``trace``, ``measured`` here, or a ``model``."""
 
     alternatives: ClassVar[tuple[str, ...]] = ("time", "speed", "trace", "measured", "model")
+    other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = ({"const": "measured"},)
 
     time: BoundedSeconds | None = Field(default=None, description="mean duration of one gradient")
     speed: FlopsPerSecond | None = Field(
@@ -224,11 +217,6 @@ class Compute(OneOf):
         if self.measured is None or not self.measured.times:
             return self
         return self.model_copy(update={"time": self.measured.seconds(batch_size), "measured": None})
-
-    @classmethod
-    @override
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [super().__get_pydantic_json_schema__(schema, read), {"const": "measured"}]}
 
 
 class Markov(Settings):

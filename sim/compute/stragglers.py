@@ -13,6 +13,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,9 @@ def slow_mask(straggler: Straggler, number: int, seed: int, worker: int, block: 
     if straggler.probability is not None:
         chance, duration = straggler.probability, straggler.duration
         begins = _since(lambda u: u < chance, seed, worker, f"straggler {number}", block, duration) < chance
-        return _ago(begins)[-seeds.BLOCK :] < duration
+        places = np.arange(len(begins))
+        latest = np.maximum.accumulate(np.where(begins, places, -inf))
+        return (places - latest)[-seeds.BLOCK :] < duration
     if straggler.markov is not None:
         return _markov(straggler.markov, seed, worker, f"straggler {number}", block)
     if straggler.at is not None:
@@ -59,12 +62,7 @@ def _markov(chain: Markov, seed: int, worker: int, purpose: str, block: int) -> 
 
 
 def _since(
-    decides: Callable[[Floats], Mask],
-    seed: int,
-    worker: int,
-    purpose: str,
-    block: int,
-    at_most: float = float("inf"),
+    decides: Callable[[Floats], Mask], seed: int, worker: int, purpose: str, block: int, at_most: float = inf
 ) -> Floats:
     """Uniform numbers of a block, after those of earlier blocks as far back as they matter.
 
@@ -78,10 +76,3 @@ def _since(
         if decides(parts[-1]).any():
             break
     return np.concatenate(parts[::-1])
-
-
-def _ago(hits: Mask) -> Floats:
-    """Distance of each place from the latest hit up to it; ``inf`` where there is none."""
-    places = np.arange(len(hits))
-    latest = np.maximum.accumulate(np.where(hits, places, -1))
-    return np.where(latest >= 0, places - latest, np.inf)

@@ -27,13 +27,9 @@ _HOST: Final = ("user_annotation", "cpu_op")
 def read_durations(path: Path, column: str | None, event: str) -> list[float]:
     """Seconds of each step in a file, in order, at most ``MAX_DURATIONS`` of them.
 
-    Args:
-        path: ``*.json`` is a profiler's trace, anything else CSV.
-        column: of a CSV file; None: the only one.
-        event: of a trace: ``ProfilerStep`` stands for ``ProfilerStep#7`` too.
-
-    Raises:
-        InputError: unreadable, nothing of that name, or a duration that is not above zero.
+    Of a profiler's trace (``*.json``) those of ``event``: ``ProfilerStep`` stands for ``ProfilerStep#7`` too;
+    of a CSV file ``column``, None: the only one. Raises ``InputError`` for an unreadable file, nothing of
+    that name, or a duration that is not above zero.
     """
     if path.suffix == ".json":
         seconds = _from_profiler(path, event)

@@ -49,6 +49,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=False
     )
+    other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = ()
+    """JSON Schema of the short forms that a validator of a subclass takes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -60,6 +62,15 @@ class Settings(BaseModel):
     def _write(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = type(self).model_fields
         return {key: v for key, v in plain(self).items() if v is not None or fields[key].default is not None}
+
+    @classmethod
+    @override
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return cls._with_other_forms(read(schema))
+
+    @classmethod
+    def _with_other_forms(cls, full: JsonSchemaValue) -> JsonSchemaValue:
+        return {"anyOf": [full, *cls.other_forms]} if cls.other_forms else full
 
 
 _Model = TypeVar("_Model", bound=Settings)
@@ -123,7 +134,8 @@ class OneOf(Settings):
             {"required": [name], "properties": {name: {"not": unset}}}
             for name in cls.alternatives or cls.model_fields
         ]
-        return {**out, "oneOf": given if cls.one_needed else [*given, {"not": {"anyOf": given}}]}
+        one_of = given if cls.one_needed else [*given, {"not": {"anyOf": given}}]
+        return cls._with_other_forms({**out, "oneOf": one_of})
 
 
 class HasOptions(Protocol):

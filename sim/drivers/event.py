@@ -87,7 +87,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._delays = WakeUpDelays(job.transfer, job.workers)
         ended = self.complete if self._delays.none_after_exchanges else self._settled
         self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone, priced)
-        self._ordered = job.transport.ordered
+        self._ordered = job.transport.nccl_collectives
         self._turns: list[deque[tuple[Pending, Callable[[Pending], None]]]] = [
             deque() for _ in range(job.workers)
         ]

@@ -95,37 +95,31 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
     if settings.model is not None:
         network = _build_users(settings.model, workers)
     elif settings.graph is not None:
-        network = _into_gpus(build_graph(settings.graph, workers // settings.gpus), settings)
+        network = build_graph(settings.graph, workers // settings.gpus)
     else:
         network = _build_sites(settings, workers)
+    if settings.host is not None and settings.gpus > 1:
+        network = _with_gpus(network, settings.host, workers)
     links = network.links
     for variation in settings.variation:
         links = _vary(links, variation)
     return replace(network, links=links, jitter=settings.jitter)
 
 
-def _into_gpus(network: Network, settings: NetworkSettings) -> Network:
-    """Turn each host of a graph into a node with the settings' number of GPUs; each is a worker."""
-    host, gpus = settings.host, settings.gpus
-    if host is None or gpus == 1:
-        return network
-    workers = range(gpus * network.num_hosts)
+def _with_gpus(network: Network, host: GpuHost, workers: int) -> Network:
+    """The network with nodes of several GPUs, each a worker, and the links inside them."""
     links, inner_up, inner_down = list(network.links), dict[int, int](), dict[int, int]()
-    _add_inner_links(links, host, workers, inner_up, inner_down)
+    if host.bandwidth is not None:
+        for worker in range(workers):
+            for ways, name in ((inner_up, "out"), (inner_down, "in")):
+                ways[worker] = len(links)
+                links.append(Link(f"gpu{worker} {name}", host.bandwidth))
+    one_site = len(network.sites) == 1
     return replace(
-        network, site_of=(0,) * len(workers), links=tuple(links), inner_up=inner_up, inner_down=inner_down,
-        node_of=tuple(worker // gpus for worker in workers), inner_latency_s=host.latency,
+        network, site_of=(0,) * workers if one_site else network.site_of, links=tuple(links),
+        node_of=tuple(worker // host.gpus for worker in range(workers)),
+        inner_up=inner_up, inner_down=inner_down, inner_latency_s=host.latency,
     )  # fmt: skip
-
-
-def _add_inner_links(
-    links: list[Link], host: GpuHost, workers: range, inner_up: dict[int, int], inner_down: dict[int, int]
-) -> None:
-    for worker in workers if host.bandwidth is not None else ():
-        assert host.bandwidth is not None
-        for ways, name in ((inner_up, "out"), (inner_down, "in")):
-            ways[worker] = len(links)
-            links.append(Link(f"gpu{worker} {name}", host.bandwidth))
 
 
 def _build_users(path: str, workers: int) -> Network:
@@ -223,20 +217,15 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
             for worker in range(host * gpus, (host + 1) * gpus):
                 up[worker], down[worker] = card, way_in
 
-    pipe = {
-        (names.index(a), names.index(b)): add(f"{a}->{b}", rate) for (a, b), rate in settings.pipes().items()
-    }
+    pipes = settings.of_pairs("bandwidth")
+    pipe = {(names.index(a), names.index(b)): add(f"{a}->{b}", rate) for (a, b), rate in pipes.items()}
     leave, enter = dict[int, int](), dict[int, int]()
     for site, name in enumerate(names):
         if name in settings.uplink:
             leave[site] = add(f"{name} out", settings.uplink[name])
             enter[site] = add(f"{name} in", settings.uplink[name])
 
-    inner_up, inner_down = dict[int, int](), dict[int, int]()
-    if settings.host is not None and gpus > 1:
-        _add_inner_links(links, settings.host, range(workers), inner_up, inner_down)
-
-    latencies, caps = settings.latencies(), settings.connections()
+    latencies, caps = settings.of_pairs("latency"), settings.of_pairs("per_flow")
     return Network(
         sites=names,
         site_of=tuple(site for site, name in enumerate(names) for _ in range(sites[name])),
@@ -248,8 +237,4 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
         pipe=pipe,
         leave=leave,
         enter=enter,
-        node_of=tuple(worker // gpus for worker in range(workers)) if gpus > 1 else (),
-        inner_up=inner_up,
-        inner_down=inner_down,
-        inner_latency_s=settings.host.latency if settings.host is not None else 0.0,
     )

@@ -159,7 +159,7 @@ class NetworkSettings(Settings):
     def _one_form(self) -> NetworkSettings:
         raise_mistakes(self._wrong_form())
         if self.sites is not None:
-            raise_mistakes([*self._wrong_names(self.sites), *self._wrong_pairs(self.sites)])
+            raise_mistakes(self._wrong_sites(self.sites))
         return self
 
     def _wrong_form(self) -> list[Mistake]:
@@ -210,7 +210,7 @@ class NetworkSettings(Settings):
         """Workers per host."""
         return self.host.gpus if self.host is not None else 1
 
-    def _wrong_names(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
+    def _wrong_sites(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
         for name, workers in sites.items():
             if not _SITE_NAME.fullmatch(name):
                 yield Mistake(("sites", name), "a site's name is letters, digits, '-' and '_'")
@@ -223,29 +223,11 @@ class NetworkSettings(Settings):
                 yield Mistake(
                     ("uplink", name), f"no site is called {quote(name)}; {did_you_mean(name, sites)}"
                 )
-
-    def _wrong_pairs(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
-        if self.between is None:
-            return
         for key in ("latency", "bandwidth", "per_flow"):
-            values = getattr(self.between, key)
-            if values is not None:
+            if (values := getattr(self.between, key, None)) is not None:
                 yield from find_wrong_pairs(sites, ("between", key), values)
 
-    def latencies(self) -> dict[tuple[str, str], float]:
-        """One-way latency in seconds for every ordered pair of different sites; empty in the flat form."""
-        if self.sites is None or self.between is None:
-            return {}
-        return by_pair(self.sites, self.between.latency)
-
-    def pipes(self) -> dict[tuple[str, str], float]:
-        """Pipe bandwidth in bytes per second for every ordered pair of sites; empty where unlimited."""
-        if self.sites is None or self.between is None or self.between.bandwidth is None:
-            return {}
-        return by_pair(self.sites, self.between.bandwidth)
-
-    def connections(self) -> dict[tuple[str, str], float]:
-        """Bytes per second of one connection at most; empty where unlimited."""
-        if self.sites is None or self.between is None or self.between.per_flow is None:
-            return {}
-        return by_pair(self.sites, self.between.per_flow)
+    def of_pairs(self, key: Literal["latency", "bandwidth", "per_flow"]) -> dict[tuple[str, str], float]:
+        """Values of ``between`` for every ordered pair of different sites; empty where it has none."""
+        values = getattr(self.between, key, None)
+        return {} if self.sites is None or values is None else by_pair(self.sites, values)

@@ -66,15 +66,14 @@ class TransferModel:
     resume_jitter_s: tuple[float, ...] = ()
     uneven_s: tuple[float, ...] = ()
     uneven_s_per_byte: tuple[float, ...] = ()
+    seed: int = 0
+    queue: str = "fair"
+    tcp: TcpSettings | None = None
 
     @property
     def uneven(self) -> bool:
         """Whether messages get uneven shares of a link."""
         return bool(self.uneven_s or self.uneven_s_per_byte)
-
-    seed: int = 0
-    queue: str = "fair"
-    tcp: TcpSettings | None = None
 
     @property
     def shares_evenly(self) -> bool:

@@ -16,13 +16,7 @@ AUTO_ALGORITHM: Final = "auto"
 
 @dataclass(frozen=True)
 class PackagedFactor:
-    """A constant of a library and the interval of its observations.
-
-    Attributes:
-        value, low, high: in ``unit``.
-        unit: SI.
-        source: of the measurement.
-    """
+    """A constant of a library, in SI units, and the interval of its observations."""
 
     value: float
     low: float
@@ -50,7 +44,6 @@ DEVICE_COPY: Final = PackagedFactor(
     1 / 6e9, 1 / 12e9, 1 / 3e9, "s/byte", "PCIe 3 x16 between pageable host memory and a GPU, each way"
 )
 """Cost of a point-to-point message of GPU workers at each end, since it goes over gloo."""
-
 
 NCCL_LAUNCH: Final = PackagedFactor(
     20e-6,
@@ -82,17 +75,14 @@ class TransportRules:
     Attributes:
         name: as scenarios spell it; empty: versions before there were transports.
         gloo_messages: messages are gloo's: streams, announcements, its constants.
-        nccl_collectives: collectives are NCCL's; their choice goes by size and number of ranks.
-        ordered: a worker's collectives and mixes go one after another, in the order in which they began.
-        device_copies: point-to-point messages are copied from and to devices.
+        nccl_collectives: collectives are NCCL's, chosen by size and number of ranks; a worker's go one after
+            another, mixes too, and its point-to-point messages are copied from and to devices.
         averaging_share: cost of averaging gradients, as a share of a gradient's duration.
     """
 
     name: str
     gloo_messages: bool = False
     nccl_collectives: bool = False
-    ordered: bool = False
-    device_copies: bool = False
     averaging_share: float = 0.0
 
     @property
@@ -115,7 +105,6 @@ class TransportRules:
         if not self.gloo_messages:
             return model
         factors = GLOO_FACTORS
-        copies = 2 * DEVICE_COPY.value if self.device_copies else 0.0
         return replace(
             model,
             plain_patterns=self.nccl_collectives,
@@ -125,7 +114,7 @@ class TransportRules:
             streams=True,
             buffer_bytes=factors["buffer_bytes"].value,
             efficiency=model.efficiency if self.nccl_collectives else factors["efficiency"].value,
-            device_copy_s_per_byte=copies,
+            device_copy_s_per_byte=2 * DEVICE_COPY.value if self.nccl_collectives else 0.0,
             launch_s=NCCL_LAUNCH.value if self.nccl_collectives else 0.0,
         )
 
@@ -136,12 +125,7 @@ TRANSPORTS: Final[Mapping[str | None, TransportRules]] = MappingProxyType(
         "ideal": TransportRules("ideal"),
         "gloo": TransportRules("gloo", gloo_messages=True),
         "nccl": TransportRules(
-            "nccl",
-            gloo_messages=True,
-            nccl_collectives=True,
-            ordered=True,
-            device_copies=True,
-            averaging_share=DDP_SHARE.value,
+            "nccl", gloo_messages=True, nccl_collectives=True, averaging_share=DDP_SHARE.value
         ),
     }
 )

@@ -15,7 +15,7 @@ from typing import Literal
 
 from .. import seeds
 from ..jitter import Jitter
-from .forms.varying import LinkTrace, Outage, SlowPeriods, Variation
+from .forms.varying import LinkTrace, Outage, SlowPeriods
 from .network import Link, Network
 
 
@@ -57,14 +57,10 @@ class LinkChanges:
 
 def changes_per_s(links: Sequence[Link]) -> float:
     """Long-run rate of bandwidth changes over all links, per second of the clock."""
-    return sum(_rate_of(link.variation) for link in links if link.variation is not None)
-
-
-def _rate_of(variation: Variation) -> float:
-    if variation.markov is not None:
-        return 2.0 / (variation.markov.slow + variation.markov.fast)
-    trace = variation.trace
-    return 0.0 if trace is None or trace.period is None else len(trace.steps) / trace.period
+    variations = [link.variation for link in links if link.variation is not None]
+    chains = (2.0 / (each.markov.slow + each.markov.fast) for each in variations if each.markov is not None)
+    traces = [each.trace for each in variations if each.trace is not None]
+    return sum(chains) + sum(len(trace.steps) / trace.period for trace in traces if trace.period is not None)
 
 
 def bandwidth_changes(links: Sequence[Link], seed: int) -> LinkChanges:
@@ -137,17 +133,10 @@ def _markov(periods: SlowPeriods, nominal: float, index: int, seed: int) -> Iter
 
 
 class Factors:
-    """Random factors of latencies: the k-th message from a host has the k-th factor of that host.
-
-    Args:
-        jitter: their distribution.
-        hosts: number of hosts.
-        seed: of the run.
-    """
+    """Random factors of latencies: the k-th message from a host has the k-th factor of that host."""
 
     def __init__(self, jitter: Jitter, hosts: int, seed: int) -> None:
-        self._jitter = jitter
-        self._seed = seed
+        self._jitter, self._seed = jitter, seed
         self._drawn = [0] * hosts
         self._factors: list[list[float]] = [[] for _ in range(hosts)]
 
@@ -161,17 +150,10 @@ class Factors:
 
 
 class Latencies:
-    """Latencies of messages, with ``Factors``.
-
-    Args:
-        network: for the routes and the jitter; without it every message takes its route's latency.
-        seed: of the run.
-        added_s: latency of hosts and switches, without jitter.
-    """
+    """Latencies of messages over a network's routes; ``added_s``: of hosts and switches, without jitter."""
 
     def __init__(self, network: Network, seed: int, added_s: float) -> None:
-        self._network = network
-        self._added_s = added_s
+        self._network, self._added_s = network, added_s
         self._by_links = AddedLatencies(network.links)
         self._factors = Factors(network.jitter, network.num_hosts, seed) if network.jitter else None
 

@@ -51,10 +51,6 @@ class Qsgd(Settings):
         """Computed elements of a bucket; those beyond the value would add zeros only."""
         return min(self.bucket, _STEP * max(1, -(-elements // _STEP)))
 
-    def code_bytes(self, elements: int) -> int:
-        """Bytes of the codes of ``elements``: if a code is not a byte, eight of them take ``bits`` bytes."""
-        return elements if self.bits == 8 else -(-elements // 8) * self.bits
-
 
 class TopK(Settings):
     """The largest elements in magnitude, each as 32 bits with its position; the others become 0.
@@ -238,7 +234,8 @@ def _encoded_bytes(codec: Codec, elements: int) -> int:
         return HALF[codec].itemsize * elements
     if isinstance(codec, TopK):
         return _PAIR_BYTES * codec.count(elements)
-    return codec.code_bytes(elements) + _NORM_BYTES * -(-elements // codec.bucket)
+    codes = elements if codec.bits == 8 else -(-elements // 8) * codec.bits  # eight in ``bits`` bytes
+    return codes + _NORM_BYTES * -(-elements // codec.bucket)
 
 
 def _quantised(codec: Qsgd, value: Tensor, uniform: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:

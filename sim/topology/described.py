@@ -47,6 +47,7 @@ def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dic
     modulus, rate = _rates(sequence, exact)
     steps = _steps(sequence, exact, rate)
     graph = union(matrices)
+    edges = edges_of(graph, directed=not sequence.undirected)
     return {
         "topology": entry.model_dump(mode="json"),
         "name": str(entry),
@@ -71,8 +72,8 @@ def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dic
         "decay": _decay(sequence, steps),
         "spectrum": _spectrum(sequence),
         "positions": _positions(graph).tolist() if workers <= MAX_DRAWN_WORKERS else None,
-        "number_of_edges": graph.nnz if not sequence.undirected else graph.nnz // 2,
-        "edges": _edges(graph, sequence.undirected),
+        "number_of_edges": len(edges),
+        "edges": list(map(tuple, edges.tolist())) if len(edges) <= MAX_LISTED_EDGES else None,
     }
 
 
@@ -120,12 +121,6 @@ def _spectrum(sequence: Plan) -> list[tuple[float, float]] | None:
     for w in sequence.first[1:]:
         total = csr_array(w @ total)
     return [(float(value.real), float(value.imag)) for value in spectra.spectrum(total)]
-
-
-def _edges(graph: Matrix, undirected: bool) -> list[tuple[int, int]] | None:
-    """Pairs (u, v), u < v where both hear each other, else u sends to v; None if there are too many."""
-    edges = edges_of(graph, not undirected)
-    return [(u, v) for u, v in edges.tolist()] if len(edges) <= MAX_LISTED_EDGES else None
 
 
 def _positions(graph: Matrix) -> NDArray[np.float64]:

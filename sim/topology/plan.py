@@ -51,8 +51,6 @@ class Plan:
     2.33
 
     Attributes:
-        name: of the topology.
-        workers: number of workers n.
         weights: name of the rule that made the weights; ``given`` where the topology has its own.
         period: step k uses what step k mod period uses; None: no two steps need be the same.
         matrix: the mixing matrix [n, n] of a step.

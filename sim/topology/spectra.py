@@ -34,15 +34,10 @@ _NORM_ROUNDING: Final = 1e-13
 
 
 def spectrum(w: Matrix) -> NDArray[np.complex128]:
-    """All eigenvalues of a mixing matrix [n, n], the largest modulus first.
-
-    Raises ``InputError`` for a large one that is not circulant.
-    """
+    """All eigenvalues of a mixing matrix [n, n], the largest modulus first."""
     row = circulant_row(w)
     if row is not None:
         values = np.fft.fft(row)
-    elif w.shape[0] > DENSE:
-        raise InputError(f"all eigenvalues are computed for up to {DENSE} workers, not for {w.shape[0]}")
     else:
         values = _all_eigenvalues(w.toarray(), is_symmetric(w, _SYMMETRY_ROUNDING))
     return values[np.argsort(-abs(values), kind="stable")]

@@ -25,10 +25,16 @@ MAX_FDLA_WORKERS: Final = 100
 """Half a minute's work; the time grows with about the fourth power."""
 
 
-def least_norm(graph: Matrix) -> Matrix:
-    """The symmetric weights on a graph with the least norm of W - J, to about 1e-9; raises as ``fdla``.
+def fdla(graph: Matrix) -> Matrix:
+    """Fastest distributed linear averaging: the symmetric weights with the least second-largest modulus.
 
-    Source: Xiao and Boyd, Systems & Control Letters 2004, problem (16).
+    Doubly stochastic on any connected undirected graph; weights may be negative. Where the solver's last
+    digits leave it behind a rule in closed form, that rule's weights are taken. Needs the extra
+    ``paceline[fdla]``. Source: Xiao and Boyd, Systems & Control Letters 2004, problem (16).
+
+    Raises:
+        InputError: the graph is directed, not connected or too large, or cvxpy is not installed.
+        RunError: the solver fails.
     """
     from scipy.sparse import csr_array, triu
     from scipy.sparse.csgraph import connected_components
@@ -61,7 +67,8 @@ def least_norm(graph: Matrix) -> Matrix:
             raise RunError(f"the solver found no fdla weights: {error}") from error
     if share.value is None:
         raise RunError(f"the solver found no fdla weights: {problem.status}")
-    return pairwise(n, upper.row, upper.col, share.value)
+    solved = pairwise(n, upper.row, upper.col, share.value)
+    return min((solved, laplacian(graph), metropolis(graph)), key=second_modulus)
 
 
 def uniform(graph: Matrix) -> Matrix:
@@ -118,20 +125,6 @@ def laplacian(graph: Matrix) -> Matrix:
     need_connected(second > 1e-9 * last, "laplacian")
     share = 2.0 / (second + last)
     return with_diagonal(csr_array(share * graph), 1.0 - share * in_degrees(graph))
-
-
-def fdla(graph: Matrix) -> Matrix:
-    """Fastest distributed linear averaging: the symmetric weights with the least second-largest modulus.
-
-    Doubly stochastic on any connected undirected graph; weights may be negative. Where the solver's last
-    digits leave it behind a rule in closed form, that rule's weights are taken. Needs the extra
-    ``paceline[fdla]``. Source: Xiao and Boyd, Systems & Control Letters 2004, problem (16).
-
-    Raises:
-        InputError: the graph is directed, not connected or too large, or cvxpy is not installed.
-        RunError: the solver fails.
-    """
-    return min((least_norm(graph), laplacian(graph), metropolis(graph)), key=second_modulus)
 
 
 def _scaled(graph: Matrix, weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Matrix:

@@ -37,7 +37,6 @@ DEVICE_SHARE: Final = 16
 """Inverse of these parameters' share of a GPU's memory: gradients and intermediate values need room too. A
 share of the free memory would fit better, but the same seed must be cut into the same batches again.
 """
-
 BATCHED_WORKERS: Final = 8
 """The fewest workers of a batch on a CPU; with fewer, making the batch costs more than it saves."""
 WORKERS_OF_THREAD: Final = 16
@@ -216,9 +215,19 @@ class TrainingProblem:
 
 
 def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """``(points [m, d], inputs, targets) -> gradients [m, d], losses [m]``, in one batch."""
+    """``(points [m, d], inputs, targets) -> gradients [m, d], losses [m]``, in one batch.
+
+    The gradient of buffers is old minus new.
+    """
     if workload.loss_and_buffers is not None:
-        return torch.func.vmap(_with_buffers(workload.loss_and_buffers))
+        alone = torch.func.grad_and_value(workload.loss_and_buffers, has_aux=True)
+
+        def with_buffers(x: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            gradient, (loss, buffers) = alone(x, inputs, targets)
+            cut = x.numel() - buffers.numel()
+            return torch.cat([gradient[:cut], x[cut:] - buffers]), loss
+
+        return torch.func.vmap(with_buffers)
     whole = LossAtTensors((workload.start.shape,), lambda xs, *batch: workload.loss(xs[0], *batch))
     parts = workload.parts or whole
     batched = torch.func.vmap(parts.loss)
@@ -239,20 +248,6 @@ def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[
         return gradients, losses.detach()
 
     return evaluate
-
-
-def _with_buffers(
-    loss_and_buffers: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """``(x [d], inputs, targets) -> gradient [d], loss``, where that of buffers is old minus new."""
-    evaluate = torch.func.grad_and_value(loss_and_buffers, has_aux=True)
-
-    def with_buffers(x: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, (loss, buffers) = evaluate(x, inputs, targets)
-        cut = x.numel() - buffers.numel()
-        return torch.cat([gradient[:cut], x[cut:] - buffers]), loss
-
-    return with_buffers
 
 
 def loss_given(loss: Tensor | None, worker: int) -> Tensor:

@@ -86,18 +86,14 @@ class OptimizerSettings(Settings):
 
 def make_optimizer(settings: OptimizerSettings, num_buffers: int = 0) -> Optimizer:
     """The update rule of the settings, for values whose last ``num_buffers`` are running buffers."""
-    rule = _rule(settings)
+    schedule, adaptive = settings.schedule or CONSTANT, settings.adam or settings.adamw
+    rule: Optimizer
+    if adaptive is not None:
+        rule = Adam(adaptive, schedule)
+    else:
+        assert settings.lr is not None
+        rule = Sgd(settings.lr, settings.momentum, settings.nesterov, settings.weight_decay, schedule)
     return WithBuffers(rule, num_buffers) if num_buffers else rule
-
-
-def _rule(settings: OptimizerSettings) -> Optimizer:
-    schedule = settings.schedule or CONSTANT
-    if settings.adam is not None:
-        return Adam(settings.adam, schedule, decoupled=False)
-    if settings.adamw is not None:
-        return Adam(settings.adamw, schedule, decoupled=True)
-    assert settings.lr is not None
-    return Sgd(settings.lr, settings.momentum, settings.nesterov, settings.weight_decay, schedule)
 
 
 @dataclass(frozen=True)
@@ -153,13 +149,12 @@ class Sgd(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, ICLR 2015, algorithm 1) or AdamW: the updates of ``torch.optim``.
 
-    ``decoupled``: weight decay shrinks x itself (AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2),
-    instead of adding to the gradient.
+    In AdamW weight decay shrinks x itself (decoupled: Loshchilov and Hutter, ICLR 2019, algorithm 2), instead
+    of adding to the gradient.
     """
 
     settings: AdamSettings
     schedule: LearningRate = CONSTANT
-    decoupled: bool = False
 
     @override
     def init(self, x: Tensor) -> State:
@@ -169,7 +164,7 @@ class Adam(Optimizer):
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
         s, (mean, square) = self.settings, state.moments
         lr, t = self.lr_at(state.updates), state.updates + 1
-        if s.weight_decay and self.decoupled:
+        if s.weight_decay and isinstance(s, AdamWSettings):
             x = x * (1 - lr * s.weight_decay)
         elif s.weight_decay:
             gradient = torch.add(gradient, x, alpha=s.weight_decay)

@@ -137,7 +137,7 @@ def as_they_are(models: Sequence[Tensor]) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class KnownScores:
-    """Scores of one trajectory under several clocks: by a model's digest, and by ``key_of_steps``."""
+    """Scores of one trajectory under several clocks: by a model's digest, and by steps."""
 
     of_models: dict[str, Mapping[str, float]] = field(default_factory=dict)
     of_steps: dict[str, Mapping[On, Scores]] = field(default_factory=dict)
@@ -152,14 +152,6 @@ class KnownScores:
             return self.of_models[key]
 
         return replace(workload, score=score)
-
-
-def key_of_steps(
-    steps: Sequence[int], ons: Sequence[On], leader: Tensor | None, averaged: Tensor | None
-) -> str:
-    """Key of one trajectory's score, from steps, ons, leader and average: '3 4; mean; -; -'."""
-    models = ["-" if model is None else digest([model]) for model in (leader, averaged)]
-    return "; ".join([" ".join(map(str, steps)), " ".join(ons), *models])
 
 
 @dataclass
@@ -305,24 +297,21 @@ class Scorer(Generic[V]):
         key = "" if self.known is None else self._key(snapshot)
         if self.known is not None and key in self.known.of_steps:
             return self.known.of_steps[key]
-        wanted = list(snapshot.models.values())
-        leads = "leader" in self.scored_on and snapshot.leader is not None
-        if leads and snapshot.leader is not None:
-            wanted.append(snapshot.leader)
-        models = list(self.fetch(wanted))
-        leader = models.pop() if leads else None
+        leaders = [snapshot.leader] if "leader" in self.scored_on and snapshot.leader is not None else []
+        models = list(self.fetch([*snapshot.models.values(), *leaders]))
+        leader = models.pop() if leaders else None
         scores = score_models(self.workload, self.task, models, self.scored_on, leader, averaged)
         if self.known is not None:
             self.known.of_steps[key] = scores
         return scores
 
     def _key(self, snapshot: Snapshot[V]) -> str:
-        ons, leader, averaged = self.scored_on, None, None
-        if "leader" in ons and snapshot.leader is not None:
-            (leader,) = self.fetch([snapshot.leader])
-        if "averaged" in ons:
-            (averaged,) = self.fetch([snapshot.averaged[1]])
-        return key_of_steps(snapshot.steps, ons, leader, averaged)
+        """Key of a snapshot's score in its trajectory: steps, ons, leader and average: '3 4; mean; -; -'."""
+        ons = self.scored_on
+        leader = snapshot.leader if "leader" in ons else None
+        averaged = snapshot.averaged[1] if "averaged" in ons else None
+        models = ["-" if model is None else digest(self.fetch([model])) for model in (leader, averaged)]
+        return "; ".join([" ".join(map(str, snapshot.steps)), " ".join(ons), *models])
 
     def _evaluate(self, snapshot: Snapshot[V], numbers: Mapping[str, Sequence[float]]) -> Evaluation:
         row = as_row(self._scores(snapshot), self.on)

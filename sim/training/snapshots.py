@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
@@ -217,8 +218,7 @@ class LatestModels(Generic[V]):
 
     def copy(self) -> LatestModels[V]:
         """A copy, which later changes do not touch."""
-        other = LatestModels[V].__new__(LatestModels)
-        other.__dict__ |= self.__dict__
+        other = copy(self)
         other._latest, other._done, other._bytes = dict(self._latest), self._done[:], self._bytes[:]
         return other
 
@@ -264,17 +264,12 @@ class LatestModels(Generic[V]):
                 self._take_beside(rank, step + 1, time_s, leader, averaged)
 
     def _take_beside(self, rank: int, done: int, time_s: float, leader: V | None, averaged: V | None) -> None:
-        if leader is not None and self._leads(rank, time_s):
+        # The latest leader counts; at one instant that of the lowest rank.
+        known = self._leader
+        if leader is not None and (known is None or rank <= known[1] or not is_one_instant(known[0], time_s)):
             self._leader = time_s, rank, leader
         if averaged is not None and self._averaged[0] < done:
             self._averaged = done, averaged
-
-    def _leads(self, rank: int, time_s: float) -> bool:
-        """Whether this worker's leader counts: the latest does; at one instant that of the lowest rank."""
-        if self._leader is None:
-            return True
-        earlier_s, leader, _ = self._leader
-        return rank <= leader or not is_one_instant(earlier_s, time_s)
 
     def snapshot(self, time_s: float) -> Snapshot[V]:
         """The current snapshot."""

@@ -20,13 +20,10 @@ from ..errors import InputError
 
 Indices = NDArray[np.int64]
 
-
 BATCH_BLOCK = 16
 """Batches of a worker that are cut at once."""
 EPOCH_BLOCK = 4096
 """Largest number of examples in jointly shuffled epochs, unless one epoch has more."""
-
-
 MIN_ALPHA = 1e-6
 """Of a Dirichlet distribution: with less, its random numbers are 0 in double precision."""
 
@@ -127,6 +124,17 @@ def _whole_sources(sources: Indices | None, workers: int) -> tuple[Indices, ...]
     return tuple(np.flatnonzero(owners == worker) for worker in range(workers))
 
 
+class _Blocks(threading.local):
+    """Each thread's own: workers' block numbers [n] and batches [n, BATCH_BLOCK, batch_size], and the number
+    and the examples of each worker's latest block of epochs.
+    """
+
+    def __init__(self, workers: int, batch_size: int) -> None:
+        self.numbers: Indices = np.full(workers, -1)
+        self.batches: Indices = np.empty((workers, BATCH_BLOCK, batch_size), np.int64)
+        self.epochs: dict[int, tuple[int, Indices]] = {}
+
+
 @dataclass(frozen=True)
 class Batches:
     """Batch ``index`` of a worker, as a pure function.
@@ -139,48 +147,35 @@ class Batches:
     shards: Sequence[Indices]
     batch_size: int
     seed: int
-    _of_thread: threading.local = field(
-        default_factory=threading.local, init=False, repr=False, compare=False
-    )
+    _blocks: _Blocks = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_blocks", _Blocks(len(self.shards), self.batch_size))
 
     def examples(self, worker: int, index: int) -> Indices:
         """Indices [batch_size] of the training examples in this batch."""
         number, offset = divmod(index, BATCH_BLOCK)
-        cut, batches, _ = self._blocks()
-        if cut[worker] != number:
+        if self._blocks.numbers[worker] != number:
             self._cut(worker, number)
-        batch: Indices = batches[worker, offset].copy()
+        batch: Indices = self._blocks.batches[worker, offset].copy()
         return batch
 
     def of_workers(self, workers: Sequence[int], indices: Sequence[int]) -> Indices:
         """Indices [m, batch_size] of the training examples in one batch of each of m workers."""
-        cut, batches, _ = self._blocks()
-        rows = np.array(workers)
+        cut, rows = self._blocks.numbers, np.array(workers)
         numbers, offsets = np.divmod(np.array(indices), BATCH_BLOCK)
         for k in np.flatnonzero(cut[rows] != numbers).tolist():
             self._cut(workers[k], int(numbers[k]))
         if (cut[rows] != numbers).any():  # a worker occurs twice, with two blocks
             return np.stack([self.examples(w, i) for w, i in zip(workers, indices, strict=True)])
-        picked: Indices = batches[rows, offsets]
+        picked: Indices = self._blocks.batches[rows, offsets]
         return picked
 
-    def _blocks(self) -> tuple[Indices, Indices, dict[int, tuple[int, Indices]]]:
-        """This thread's blocks: each worker's block number [n], its batches [n, BATCH_BLOCK, batch_size], and
-        its latest block of epochs with its number.
-        """
-        blocks: tuple[Indices, Indices, dict[int, tuple[int, Indices]]] | None
-        blocks = getattr(self._of_thread, "blocks", None)
-        if blocks is None:
-            n = len(self.shards)
-            blocks = np.full(n, -1), np.empty((n, BATCH_BLOCK, self.batch_size), np.int64), {}
-            self._of_thread.blocks = blocks
-        return blocks
-
     def _cut(self, worker: int, number: int) -> None:
-        cut, batches, _ = self._blocks()
         length = BATCH_BLOCK * self.batch_size
-        batches[worker] = self._sequence(worker, number * length, length).reshape(batches[worker].shape)
-        cut[worker] = number
+        row = self._blocks.batches[worker]
+        row[:] = self._sequence(worker, number * length, length).reshape(row.shape)
+        self._blocks.numbers[worker] = number
 
     def _sequence(self, worker: int, first: int, length: int) -> Indices:
         """Places [first, first + length) of all epochs in a row."""
@@ -195,7 +190,7 @@ class Batches:
 
     def _epoch_block(self, worker: int, number: int) -> Indices:
         """Several epochs in a row: the shard, shuffled anew for each."""
-        _, _, latest = self._blocks()
+        latest = self._blocks.epochs
         known = latest.get(worker)
         if known is None or known[0] != number:
             shard = self.shards[worker]

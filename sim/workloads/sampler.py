@@ -22,13 +22,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
-from typing_extensions import override
 
 from .. import seeds
 from ..config.settings import OneOf, Settings
@@ -37,8 +35,6 @@ from ..errors import SchemeError
 from ..seeds import Floats
 from .partition import Indices
 from .sum_tree import WeightedKeys
-
-SAMPLER_PURPOSE: Final = "sampler"
 
 
 class Reweighting(Settings):
@@ -58,6 +54,7 @@ class SamplerSettings(OneOf):
     """A worker's way to draw examples: ``srg`` or ``srg_plus``, or with options ``{srg: {theta: 0.3}}``."""
 
     alternatives: ClassVar[tuple[str, ...]] = ("srg", "srg_plus")
+    other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = ({"enum": ["srg", "srg_plus"]},)
 
     srg: Reweighting | None = Field(default=None, description="by each example's last known gradient norm")
     srg_plus: Reweighting | None = Field(
@@ -69,11 +66,6 @@ class SamplerSettings(OneOf):
     @classmethod
     def _short(cls, data: Any) -> Any:
         return {data: {}} if data in cls.alternatives else data
-
-    @classmethod
-    @override
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [super().__get_pydantic_json_schema__(schema, read), {"enum": [*cls.alternatives]}]}
 
     @property
     def reweighting(self) -> Reweighting:
@@ -187,7 +179,7 @@ class Sampler:
         needed = 4 * self.batch_size
         first, last = index * needed, (index + 1) * needed
         blocks = range(first // seeds.BLOCK, (last - 1) // seeds.BLOCK + 1)
-        numbers = [seeds.uniforms(self.seed, worker, SAMPLER_PURPOSE, block) for block in blocks]
+        numbers = [seeds.uniforms(self.seed, worker, "sampler", block) for block in blocks]
         begin = first - blocks.start * seeds.BLOCK
         return np.concatenate(numbers)[begin : begin + needed].reshape(-1, 4)
 

@@ -23,52 +23,38 @@ class SumTree:
     """
 
     def __init__(self) -> None:
-        self._rows = [array("d")]
-        self._total = 0.0
+        self.rows = [array("d")]
+        self.total = 0.0
 
     def __len__(self) -> int:
-        return len(self._rows[0])
-
-    @property
-    def total(self) -> float:
-        """The sum of all weights."""
-        return self._total
-
-    @property
-    def height(self) -> int:
-        """Number of rows, all of which a draw or a change visits."""
-        return len(self._rows)
-
-    def weight(self, place: int) -> float:
-        """The weight at a place."""
-        return self._rows[0][place]
+        return len(self.rows[0])
 
     def append(self, weight: float) -> int:
         """Append a weight to the row; returns its place."""
         place = node = len(self)
-        for row in self._rows:
+        for row in self.rows:
             if node == len(row):
                 row.append(0.0)
             node >>= _BITS
-        top = self._rows[-1]
+        top = self.rows[-1]
         if len(top) > FAN_OUT:
-            self._rows.append(array("d", (sum(top[:FAN_OUT]), 0.0)))
+            self.rows.append(array("d", (sum(top[:FAN_OUT]), 0.0)))
         self.change(place, weight)
         return place
 
     def change(self, place: int, weight: float) -> None:
         """Change the weight at a place."""
-        for row in self._rows:
+        for row in self.rows:
             row[place] = weight
             place >>= _BITS
             first = place << _BITS
             weight = sum(row[first : first + FAN_OUT])
-        self._total = weight
+        self.total = weight
 
     def place_at(self, target: float) -> int:
         """The place at which the running sum of the weights passes ``target``, from 0 to below ``total``."""
         place = 0
-        for row in reversed(self._rows):
+        for row in reversed(self.rows):
             place <<= _BITS
             for weight in row[place : place + FAN_OUT]:
                 if target < weight:
@@ -87,7 +73,7 @@ class WeightedKeys:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._tree = SumTree()
+        self.tree = SumTree()
         self._keys = array("q")  # of the tree's places
         self._places: dict[int, int] = {}
         # Keys without a weight, in a row without gaps: entry p is key p, except as noted here.
@@ -97,21 +83,16 @@ class WeightedKeys:
     @property
     def total(self) -> float:
         """The sum of all weights."""
-        return self._tree.total + self._unweighted
-
-    @property
-    def height(self) -> int:
-        """Rows of the tree."""
-        return self._tree.height
+        return self.tree.total + self._unweighted
 
     @property
     def _unweighted(self) -> int:
-        return self.number - len(self._tree)
+        return self.number - len(self.tree)
 
     def weight(self, key: int) -> float:
         """The key's weight."""
         place = self._places.get(key)
-        return 1.0 if place is None else self._tree.weight(place)
+        return 1.0 if place is None else self.tree.rows[0][place]
 
     def probability(self, key: int) -> float:
         """The chance that ``draw`` gives this key; where all weights are 0, all are as likely."""
@@ -122,13 +103,13 @@ class WeightedKeys:
         """Give the key a weight of at least 0."""
         place = self._places.get(key)
         if place is not None:
-            self._tree.change(place, weight)
+            self.tree.change(place, weight)
             return
         entry, last = self._entries.pop(key, key), self._unweighted - 1
         moved = self._others.pop(last, last)
         if entry != last:
             self._others[entry], self._entries[moved] = moved, entry
-        self._places[key] = self._tree.append(weight)
+        self._places[key] = self.tree.append(weight)
         self._keys.append(key)
 
     def draw(self, uniform: float) -> int:
@@ -137,7 +118,7 @@ class WeightedKeys:
         if total <= 0:
             return int(uniform * self.number)
         target = uniform * total
-        if target < self._tree.total or not self._unweighted:
-            return self._keys[self._tree.place_at(target)]
-        entry = min(int(target - self._tree.total), self._unweighted - 1)
+        if target < self.tree.total or not self._unweighted:
+            return self._keys[self.tree.place_at(target)]
+        entry = min(int(target - self.tree.total), self._unweighted - 1)
         return self._others.get(entry, entry)

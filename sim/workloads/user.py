@@ -19,8 +19,8 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache, wraps
-from typing import Any, TypeVar, cast
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +36,6 @@ from .supervised import TRIED, Examples, initial_weights, supervised
 from .workload import Facts, Task, Workload
 
 Build = Callable[..., Any]
-F = TypeVar("F", bound=Callable[..., Any])
 USER_METRICS = ("train_loss", "test_loss", "test_accuracy")
 _EXPECTED = "(model, loss, data): a torch.nn.Module, a function loss(outputs, targets), and the examples"
 _EXAMPLES = (
@@ -83,7 +82,7 @@ def _task(path: str, build: Build) -> Task:
         return call(options, seed)[0]
 
     losses = frozenset({"train_loss", "test_loss"})  # a log density's may be negative
-    return Task(path, options, USER_METRICS, losses, facts, build_workload, signed=losses)
+    return Task(path, options, USER_METRICS, facts, build_workload, signed=losses)
 
 
 def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
@@ -100,26 +99,17 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
     metrics = USER_METRICS[: 1 if test is None else 3 if classes else 2]
     workload = supervised(path, model, loss, train, test, metrics)
     with_buffers, gradient_on, parts = workload.loss_and_buffers, workload.gradient_on, workload.parts
+    # As a decorator it turns errors of each call into RunError with the user's file and line.
+    naming_user = user_code.report_errors(quote(path), RunError)
     workload = replace(
         workload,
-        loss=_naming_user(path, workload.loss),
-        loss_and_buffers=None if with_buffers is None else _naming_user(path, with_buffers),
-        gradient_on=None if gradient_on is None else lambda device: _naming_user(path, gradient_on(device)),
-        parts=None if parts is None else replace(parts, loss=_naming_user(path, parts.loss)),
-        score=_naming_user(path, workload.score),
+        loss=naming_user(workload.loss),
+        loss_and_buffers=None if with_buffers is None else naming_user(with_buffers),
+        gradient_on=None if gradient_on is None else lambda device: naming_user(gradient_on(device)),
+        parts=None if parts is None else replace(parts, loss=naming_user(parts.loss)),
+        score=naming_user(workload.score),
     )
     return workload, metrics
-
-
-def _naming_user(path: str, function: F) -> F:
-    """Turn errors of ``function`` into ``RunError`` with the user's file and line."""
-
-    @wraps(function)
-    def call(*arguments: Any) -> Any:
-        with user_code.report_errors(quote(path), RunError):
-            return function(*arguments)
-
-    return cast(F, call)
 
 
 def _split(data: Any) -> tuple[Examples, Examples | None]:

@@ -26,8 +26,6 @@ class Evaluated(NamedTuple):
 SegmentCallback = Callable[[int, int, Evaluated], None]
 """``on_segment(start, stop, so_far)``: elements [start, stop) of the gradient ``so_far`` [d] are known."""
 
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
-LossAndBuffers = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 GradientFunction = Callable[[Tensor, Tensor, Tensor, SegmentCallback | None], Evaluated]
 
 
@@ -77,14 +75,14 @@ class Workload:
 
     task: str
     start: Tensor
-    loss: Loss
+    loss: Callable[[Tensor, Tensor, Tensor], Tensor]
     inputs: Tensor
     targets: Tensor
     labels: Tensor | None
     segments: tuple[tuple[str, int, int], ...]
     score: Callable[[Tensor], Mapping[str, float]]
     num_buffers: int = 0
-    loss_and_buffers: LossAndBuffers | None = None
+    loss_and_buffers: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     gradient_on: Callable[[torch.device], GradientFunction] | None = None
     stochastic: bool = False
     sources: Tensor | None = None
@@ -126,7 +124,6 @@ class Task:
 
     Attributes:
         metrics: names of its possible scores.
-        falling: the metrics that get better by falling; the others rise.
         facts: the facts about its data for options and a seed; raises ``InputError``.
         build: makes the workload for options and a seed.
         signed: the metrics that may be negative: losses of unknown form.
@@ -135,10 +132,14 @@ class Task:
     name: str
     options: type[Settings]
     metrics: tuple[str, ...]
-    falling: frozenset[str]
     facts: Callable[[Any, int], Facts]
     build: Callable[[Any, int], Workload]
     signed: frozenset[str] = frozenset()
+
+    @property
+    def falling(self) -> frozenset[str]:
+        """The metrics that get better by falling; shares of right answers rise."""
+        return frozenset(self.metrics) - {ACCURACY}
 
     def range_of(self, metric: str) -> tuple[float, float]:
         """The lowest and the highest value of a metric."""

@@ -44,19 +44,19 @@ ROOMS = {
     "reports/figures": 1_000,
     "sim": 400,
     "sim/collectives": 2_250,
-    "sim/compute": 1_050,
+    "sim/compute": 1_000,
     "sim/config": 2_600,
     "sim/drivers": 3_700,
     "sim/experiments": 3_750,
-    "sim/network": 2_050,
+    "sim/network": 2_000,
     "sim/program": 1_300,
     "sim/records": 3_700,
     "sim/scenario": 1_550,
     "sim/schemes": 4_200,
-    "sim/topology": 3_400,
+    "sim/topology": 3_350,
     "sim/traffic": 3_150,
     "sim/training": 1_850,
-    "sim/workloads": 3_350,
+    "sim/workloads": 3_200,
 }
 """Lines of Python of each room, with the folders below it. Whoever needs more takes something out first."""
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from ...config.limits import MAX_GRAPH_HOSTS
 from ...config.problems import mistake
@@ -32,6 +31,8 @@ class GraphLink(Settings):
 
 class Graph(Settings):
     """Hosts, switches and links; a file's name, or its contents."""
+
+    other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = ({"type": "string", "examples": ["campus.graphml"]},)
 
     file: str | None = Field(
         default=None, description="GraphML or node-link JSON; relative to the scenario's folder"
@@ -70,7 +71,3 @@ class Graph(Settings):
                 raise mistake(text, "links", number)
             ways.update(both)
         return self
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [read(schema), {"type": "string", "examples": ["campus.graphml"]}]}

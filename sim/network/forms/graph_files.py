@@ -20,22 +20,15 @@ MAX_GRAPH_BYTES: Final = 16 * 2**20
 """Size limit of a file."""
 
 _KINDS: Final = ("host", "switch")
-_UNREADABLE: Final = (
-    ParseError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
-)  # fmt: skip
+_UNREADABLE: Final = (ParseError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def read_graph(path: Path) -> dict[str, Any]:
-    """Read ``hosts`` and ``links`` in the form of a scenario.
+    """Read ``hosts`` and ``links`` of a ``.graphml`` or ``.json`` file in the form of a scenario.
 
     Nodes are hosts unless their attribute ``kind`` is ``switch``. Edges have ``latency`` and perhaps
-    ``bandwidth``, with units. An undirected edge is a full-duplex link.
-
-    Args:
-        path: ``*.graphml`` or ``*.json``.
-
-    Raises:
-        InputError: the file cannot be read, or a node or an edge is not as described.
+    ``bandwidth``, with units. An undirected edge is a full-duplex link. Raises ``InputError`` where the file
+    cannot be read, or a node or an edge is not as described.
     """
     import networkx as nx
 

@@ -27,17 +27,13 @@ MIN_PERIOD_S: Final = 1e-3
 """Seconds after which a bandwidth trace may begin again."""
 
 
-def _check_rate_or_none(value: float) -> float:
-    return value if value == 0 else check_rate(value)
-
-
 class TraceStep(Settings):
     """From this time on, this bandwidth and this latency."""
 
     at: BoundedSeconds = Field(description="time on the run's clock")
-    bandwidth: Annotated[BytesPerSecond, Field(ge=0, le=MAX_RATE), AfterValidator(_check_rate_or_none)] = (
-        Field(description="bandwidth until the next step; 0 Mbit/s: outage")
-    )
+    bandwidth: Annotated[
+        BytesPerSecond, Field(ge=0, le=MAX_RATE), AfterValidator(lambda rate: rate and check_rate(rate))
+    ] = Field(description="bandwidth until the next step; 0 Mbit/s: outage")
     latency: BoundedSeconds = Field(default=0.0, description="latency added until the next step")
 
 
@@ -88,13 +84,10 @@ class LinkTrace(Settings):
         return any(step.latency for step in self.steps)
 
 
-def _parse_rate_or_none(value: object) -> float:
-    return parse_rate(value) and parse_bandwidth(value)
-
-
 def _trace_steps(path: Path) -> tuple[dict[str, str], ...]:
     table = read_table(path)
-    times, rates = table.values("time", parse_duration), table.values("bandwidth", _parse_rate_or_none)
+    times = table.values("time", parse_duration)
+    rates = table.values("bandwidth", lambda value: parse_rate(value) and parse_bandwidth(value))
     if not any(rates):
         raise InputError(f"{table.source}: bandwidth: one step at least needs one above 0")
     lines = [line for line, _ in table.rows]

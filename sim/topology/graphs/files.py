@@ -162,11 +162,7 @@ def write_graph(
 
 
 def _read(path: Path) -> KeptGraph:
-    """The graph in a file.
-
-    Raises:
-        InputError: it cannot be read, or holds no graph; names the place.
-    """
+    """The graph in a file; ``InputError``, with the place, where it cannot be read or holds no graph."""
     text = read_text(path, MAX_TOPOLOGY_BYTES, suffixes=(path.suffix,))
     match path.suffix.lower():
         case ".json":

@@ -23,6 +23,7 @@ Ranks = NDArray[np.int64]
 WeightedPairs = tuple[Ranks, Ranks, NDArray[np.float64]]
 """Of each pair: u, v, and the weight that u and v give each other."""
 
+_NOBODY: Final[WeightedPairs] = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
 _MAX_DIGITS: Final = 64
 """More digits than any number of workers has, in any base."""
 
@@ -123,10 +124,6 @@ def _sequence(workers: int, steps: Sequence[WeightedPairs]) -> Graphs:
     return Graphs(lambda step: matrices[step % len(matrices)], len(matrices), weighted=True)
 
 
-def _nobody() -> WeightedPairs:
-    return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-
-
 def _beside(sequences: Sequence[list[WeightedPairs]]) -> list[WeightedPairs]:
     """Run sequences on disjoint workers at the same time; idle where theirs has ended."""
     together = []
@@ -172,7 +169,7 @@ def _simple(ranks: Ranks, peers: int) -> list[WeightedPairs]:
     tracks = [first]
     for number, (block, size, end) in enumerate(zip(blocks, sizes, ends, strict=True)):
         parts, later = block.reshape(-1, size), ranks[end:]
-        track = [_nobody() for _ in range(len(first) + number)]
+        track = [_NOBODY] * (len(first) + number)
         if later.size:
             partners = parts[:, : later.size].ravel()
             share = np.full(partners.size, size / (block.size + later.size))

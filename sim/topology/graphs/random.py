@@ -43,11 +43,6 @@ def _connected(
     raise InputError(f"{name} is not connected in any of {TRIES} draws; {hint}")
 
 
-def _number(random: np.random.Generator) -> int:
-    """A seed for networkx, whose generators take integers."""
-    return int(random.integers(2**63))
-
-
 def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
     """A random graph with ``degree`` neighbours of each worker, by pairing half-edges.
 
@@ -88,8 +83,11 @@ def _pair_half_edges(workers: int, degree: int, random: np.random.Generator) -> 
         ends = loose.reshape(-1, 2)
         keys, first = np.unique(ends.min(axis=1) * workers + ends.max(axis=1), return_index=True)
         good = (keys // workers != keys % workers) & ~_among(keys, taken)
-        if not good.any() and _stuck(np.unique(loose), workers, taken):
-            return None
+        if not good.any():
+            left = np.unique(loose)
+            first_left, second_left = (left[each] for each in np.triu_indices(left.size, 1))
+            if _among(first_left * workers + second_left, taken).all():
+                return None  # all that are left are neighbours of each other already
         taken = np.insert(taken, np.searchsorted(taken, keys[good]), keys[good])
         loose = np.delete(ends, first[good], axis=0).ravel()
     return np.stack(np.divmod(taken, workers), axis=1)
@@ -98,12 +96,6 @@ def _pair_half_edges(workers: int, degree: int, random: np.random.Generator) -> 
 def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Mask of ``keys`` in ``known``, which ascends."""
     return np.searchsorted(known, keys, "right") > np.searchsorted(known, keys, "left")
-
-
-def _stuck(left: NDArray[np.int64], workers: int, taken: NDArray[np.int64]) -> bool:
-    """Whether all workers in ``left``, which ascend, are neighbours of each other already."""
-    first, second = np.triu_indices(left.size, 1)
-    return bool(_among(left[first] * workers + left[second], taken).all())
 
 
 class Probability(Settings):
@@ -207,7 +199,8 @@ def small_world(workers: int, options: SmallWorld, seed: int) -> Graphs:
     refuse_too_many(degree * workers)
 
     def draw(random: np.random.Generator) -> Matrix:
-        graph: nx.Graph[Any] = nx.watts_strogatz_graph(workers, degree, chance, seed=_number(random))
+        number = int(random.integers(2**63))  # a seed for networkx
+        graph: nx.Graph[Any] = nx.watts_strogatz_graph(workers, degree, chance, seed=number)
         return from_networkx(graph)
 
     return _connected("small_world", workers, "use less rewiring", seed, draw)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -143,7 +142,10 @@ class _Walk:
             matrix = laplacian(graph.workers, edges)
             ends = ends_of(matrix)
         else:
-            hopeless = partial(_beyond, objective, threshold - log_step_s)
+
+            def hopeless(second: float, last: float) -> bool:
+                return objective.log_steps_of(second, last) > threshold - log_step_s + MARGIN
+
             moved = move_ends(self._matrix, self._ends, moves.pairs[index], moves.signs, hopeless)
             if moved is None:
                 return False
@@ -156,7 +158,3 @@ class _Walk:
         graph.apply(moves, index)
         self._matrix, self._ends, self.cost = matrix, ends, cost
         return True
-
-
-def _beyond(objective: Objective, threshold: float, second: float, last: float) -> bool:
-    return objective.log_steps_of(second, last) > threshold + MARGIN

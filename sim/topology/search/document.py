@@ -28,7 +28,9 @@ def describe(result: SearchResult, step_time: StepTime | None = None) -> dict[st
     the same rule; ``step_time_s`` and ``time_per_e_fold_s`` are null where steps were counted.
     """
     request, degree = result.request, result.request.degree
-    weight = _edge_weight(result)
+    weight = 2.0 / (result.second + result.last)
+    if request.weights == "metropolis" and degree is not None:
+        weight = 1.0 / (degree + 1)
     degrees = np.bincount(np.array(result.edges).ravel(), minlength=request.workers)
     return {
         "workers": request.workers,
@@ -49,13 +51,6 @@ def describe(result: SearchResult, step_time: StepTime | None = None) -> dict[st
         "moves_accepted": result.tally.accepted,
         "edges": [list(edge) for edge in result.edges],
     }
-
-
-def _edge_weight(result: SearchResult) -> float:
-    """The weight of every edge: 2 / (l_2 + l_n), or 1 / (k + 1) under ``metropolis``."""
-    if result.request.weights == "metropolis" and result.request.degree is not None:
-        return 1.0 / (result.request.degree + 1)
-    return 2.0 / (result.second + result.last)
 
 
 def save(result: SearchResult, path: Path, objective: str) -> None:

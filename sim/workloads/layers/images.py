@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from .layer import Layer, convolution, fully_connected, put_together
@@ -75,11 +76,9 @@ def googlenet() -> Layers:
             convolution("", (entering, reduce5), 1, size), convolution("", (reduce5, five), 5, size),
             convolution("", (entering, pool), 1, size),
         )  # fmt: skip
+        entering = one + three + five + pool
         module = put_together(f"inception_{name}", branches)
-        leaving = one + three + five + pool
-        outputs = leaving * size**2
-        layers.append(replace(module, outputs=outputs))
-        entering = leaving
+        layers.append(replace(module, outputs=entering * size**2))
     return (*layers, fully_connected("fc", 1024, 1000))
 
 
@@ -89,21 +88,19 @@ def resnet(*depths: int) -> Layers:
     Source: He et al., CVPR 2016, table 1; strides on the 3 x 3 layers. 50 layers: 3, 4, 6, 3; 101 layers: 3,
     4, 23, 3.
     """
-    layers = [convolution("conv1", (3, 64), 7, 224, stride=2, bias=False, norm=True)]
+    normed = partial(convolution, bias=False, norm=True)
+    layers = [normed("conv1", (3, 64), 7, 224, stride=2)]
     entering, size = 64, 56
     for stage, (width, blocks) in enumerate(zip((64, 128, 256, 512), depths, strict=True)):
         for block in range(blocks):
             stride = 2 if block == 0 and stage > 0 else 1
             parts = [
-                convolution("", (entering, width), 1, size, bias=False, norm=True),
-                convolution("", (width, width), 3, size, stride=stride, bias=False, norm=True),
-                convolution("", (width, 4 * width), 1, size // stride, bias=False, norm=True),
+                normed("", (entering, width), 1, size),
+                normed("", (width, width), 3, size, stride=stride),
+                normed("", (width, 4 * width), 1, size // stride),
             ]
             if block == 0:
-                shortcut = convolution(
-                    "", (entering, 4 * width), 1, size, stride=stride, padding=0, bias=False, norm=True
-                )
-                parts.insert(0, shortcut)
+                parts.insert(0, normed("", (entering, 4 * width), 1, size, stride=stride, padding=0))
             layers.append(put_together(f"conv{stage + 2}_{block + 1}", tuple(parts)))
             entering, size = 4 * width, size // stride
     return (*layers, fully_connected("fc", 2048, 1000))

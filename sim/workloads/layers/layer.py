@@ -49,16 +49,10 @@ def convolution(
     bias: bool = True,
     norm: bool = False,
 ) -> Layer:
-    """A convolution over square images.
+    """A convolution over images of ``size`` x ``size``, its ``channels`` (in, out).
 
-    Args:
-        name: in messages.
-        channels: (in, out).
-        kernel: its width and height.
-        size: width and height of the input.
-        stride, padding: as usual; the default padding keeps the size at stride 1 (odd kernels).
-        bias: whether there is one for each output channel.
-        norm: whether a batch normalisation follows, with a scale and a shift for each of them.
+    The default padding keeps the size at stride 1 (odd kernels). ``norm``: a batch normalisation follows,
+    with a scale and a shift for each output channel.
 
     >>> layer = convolution("conv", (3, 64), 3, 224)
     >>> layer.parameters, layer.forward_flops / 2  # multiplications of weights
@@ -80,11 +74,6 @@ def fully_connected(name: str, entering: int, leaving: int, *, bias: bool = True
 
 def put_together(name: str, parts: tuple[Layer, ...]) -> Layer:
     """Join several layers, one after another or side by side on the same inputs, to one."""
-    return Layer(
-        name,
-        sum(part.parameters for part in parts),
-        sum(part.forward_flops for part in parts),
-        parts[0].inputs,
-        parts[-1].outputs,
-        parts[-1].rows,
-    )
+    parameters = sum(part.parameters for part in parts)
+    forward_flops = sum(part.forward_flops for part in parts)
+    return Layer(name, parameters, forward_flops, parts[0].inputs, parts[-1].outputs, parts[-1].rows)

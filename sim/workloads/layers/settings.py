@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from pydantic import Field, GetJsonSchemaHandler, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
-from typing_extensions import override
 
 from ...config.limits import MAX_LAYERS, MAX_NAME, MAX_PROFILE_FLOPS, MAX_PROFILE_PARAMETERS
 from ...config.problems import explain, join_keys, mistake
@@ -64,6 +62,10 @@ class LayerRow(Settings):
 
 class LayerProfile(Settings):
     """The layers of a model: those of a known one, or of a file with a row for each, in forward order."""
+
+    other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = (
+        {"enum": list(PRESETS)}, {"type": "string", "pattern": r"\.csv$"},
+    )  # fmt: skip
 
     preset: str = Field(default="", description="a known model")
     file: str = Field(
@@ -123,11 +125,6 @@ class LayerProfile(Settings):
     def flops(self) -> float:
         """Operations of a forward and a backward pass of one example."""
         return sum(layer.flops for layer in self.layers)
-
-    @classmethod
-    @override
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [read(schema), {"enum": list(PRESETS)}, {"type": "string", "pattern": r"\.csv$"}]}
 
 
 @cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -85,56 +86,53 @@ def facts(options: Settings, seed: int) -> Facts:
     return Facts(NUM_TRAIN, True, DIGITS_METRICS)
 
 
-def facts_mlp(options: DigitsMlpOptions, seed: int) -> Facts:
-    """Facts about the digits, and the size of the perceptron."""
-    width = options.hidden
-    return replace(facts(options, seed), num_parameters=75 * width + 10, activations=2 * width)
+def networks_on(
+    name: str,
+    side: int,
+    examples: Callable[[], tuple[Examples, Examples]],
+    facts: Callable[[Settings, int], Facts],
+    source: str = "",
+) -> tuple[Task, Task]:
+    """The tasks ``NAME-mlp`` and ``NAME-cnn`` on images [N, side * side] of ten classes.
+
+    ``facts``: of the images alone; ``source``: of these, for the documentation.
+    """
+
+    def facts_mlp(options: DigitsMlpOptions, seed: int) -> Facts:
+        width = options.hidden
+        parameters = (side**2 + 11) * width + 10
+        return replace(facts(options, seed), num_parameters=parameters, activations=2 * width)
+
+    def build_mlp(options: DigitsMlpOptions, seed: int) -> Workload:
+        width = options.hidden
+        with initial_weights(seed):
+            module = nn.Sequential(nn.Linear(side**2, width), nn.ReLU(), nn.Linear(width, 10))
+        return supervised(f"{name}-mlp", module, nn.functional.cross_entropy, *examples(), DIGITS_METRICS)
+
+    def facts_cnn(options: DigitsCnnOptions, seed: int) -> Facts:
+        c = options.channels
+        parameters = 18 * c**2 + (20 * (side // 4) ** 2 + 12) * c + 10
+        activations = 240 * c * side**2 // 64
+        return replace(facts(options, seed), num_parameters=parameters, activations=activations)
+
+    def build_cnn(options: DigitsCnnOptions, seed: int) -> Workload:
+        c = options.channels
+        with initial_weights(seed):
+            module = nn.Sequential(
+                nn.Unflatten(1, (1, side, side)),
+                nn.Conv2d(1, c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                nn.Conv2d(c, 2 * c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                nn.Flatten(), nn.Linear(2 * c * (side // 4) ** 2, 10),
+            )  # fmt: skip
+        return supervised(f"{name}-cnn", module, nn.functional.cross_entropy, *examples(), DIGITS_METRICS)
+
+    build_mlp.__doc__ = f"A perceptron {side**2} - hidden - 10 with ReLU and cross-entropy{source}."
+    layers = "Two convolutions of 3 x 3 with ReLU and max-pooling, then a linear layer"
+    build_cnn.__doc__ = f"{layers}{source or '; cross-entropy'}."
+    return (
+        Task(f"{name}-mlp", DigitsMlpOptions, DIGITS_METRICS, facts_mlp, build_mlp),
+        Task(f"{name}-cnn", DigitsCnnOptions, DIGITS_METRICS, facts_cnn, build_cnn),
+    )
 
 
-def facts_cnn(options: DigitsCnnOptions, seed: int) -> Facts:
-    """Facts about the digits, and the size of the convolutional network."""
-    c = options.channels
-    return replace(facts(options, seed), num_parameters=18 * c**2 + 92 * c + 10, activations=240 * c)
-
-
-def _workload(task: str, module: nn.Module) -> Workload:
-    train, test = examples()
-    return supervised(task, module, nn.functional.cross_entropy, train, test, DIGITS_METRICS)
-
-
-def perceptron(pixels: int, hidden: int) -> nn.Module:
-    """A perceptron for images [b, pixels] of ten classes, with one hidden layer and ReLU."""
-    return nn.Sequential(nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, 10))
-
-
-def convolutional(side: int, channels: int) -> nn.Module:
-    """Two convolutions of 3 x 3 with ReLU and max-pooling and a linear layer, for images [b, side * side]."""
-    c = channels
-    return nn.Sequential(
-        nn.Unflatten(1, (1, side, side)),
-        nn.Conv2d(1, c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(c, 2 * c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(2 * c * (side // 4) ** 2, 10),
-    )  # fmt: skip
-
-
-def build_mlp(options: DigitsMlpOptions, seed: int) -> Workload:
-    """A perceptron 64 - hidden - 10 with ReLU and cross-entropy."""
-    with initial_weights(seed):
-        module = perceptron(64, options.hidden)
-    return _workload("digits-mlp", module)
-
-
-def build_cnn(options: DigitsCnnOptions, seed: int) -> Workload:
-    """Two convolutions of 3 x 3 with ReLU and max-pooling, then a linear layer; cross-entropy."""
-    with initial_weights(seed):
-        module = convolutional(8, options.channels)
-    return _workload("digits-cnn", module)
-
-
-DIGITS_MLP = Task(
-    "digits-mlp", DigitsMlpOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts_mlp, build_mlp
-)
-DIGITS_CNN = Task(
-    "digits-cnn", DigitsCnnOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts_cnn, build_cnn
-)
+DIGITS_MLP, DIGITS_CNN = networks_on("digits", 8, examples, facts)

@@ -227,17 +227,13 @@ def build_cifar_resnet20(options: ImageOptions, seed: int) -> Workload:
     return _build("cifar-resnet20", read_cifar, resnet20, options, seed)
 
 
-class DigitsResnet20Options(Settings):
-    """Options of ``digits-resnet20``: there are none."""
-
-
 def enlarge_digits(pixels: Tensor) -> Tensor:
     """Enlarge digits [b, 64] to CIFAR's size [b, 3, 32, 32]: every pixel becomes 4 x 4 grey ones."""
     rows = pixels.view(-1, 1, 8, 8).repeat_interleave(4, dim=2)
     return rows.repeat_interleave(4, dim=3).expand(-1, 3, -1, -1)
 
 
-def build_digits_resnet20(options: DigitsResnet20Options, seed: int) -> Workload:
+def build_digits_resnet20(options: Settings, seed: int) -> Workload:
     """ResNet-20 on scikit-learn's digits, enlarged to CIFAR's size, with batch norm; cross-entropy."""
     train, test = digits.examples()
     with initial_weights(seed):
@@ -248,17 +244,9 @@ def build_digits_resnet20(options: DigitsResnet20Options, seed: int) -> Workload
     )
 
 
-FALLING = frozenset({"train_loss", "test_loss"})
-MNIST_CNN = Task("mnist-cnn", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_mnist), build_mnist_cnn)
-CIFAR_CNN7 = Task("cifar-cnn7", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_cifar), build_cifar_cnn7)
-CIFAR_RESNET20 = Task(
-    "cifar-resnet20", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_cifar), build_cifar_resnet20
-)
+MNIST_CNN = Task("mnist-cnn", ImageOptions, IMAGE_METRICS, _facts(read_mnist), build_mnist_cnn)
+CIFAR_CNN7 = Task("cifar-cnn7", ImageOptions, IMAGE_METRICS, _facts(read_cifar), build_cifar_cnn7)
+CIFAR_RESNET20 = Task("cifar-resnet20", ImageOptions, IMAGE_METRICS, _facts(read_cifar), build_cifar_resnet20)
 DIGITS_RESNET20 = Task(
-    "digits-resnet20",
-    DigitsResnet20Options,
-    digits.DIGITS_METRICS,
-    frozenset({"train_loss"}),
-    digits.facts,
-    build_digits_resnet20,
+    "digits-resnet20", Settings, digits.DIGITS_METRICS, digits.facts, build_digits_resnet20
 )

@@ -25,7 +25,6 @@ from ...config.settings import Settings
 from ..workload import Facts, Task, Workload
 
 COMPLETION_METRICS = ("train_loss", "gradient_norm", "relative_error")
-
 _START = 0.1
 
 
@@ -91,11 +90,4 @@ def build(options: MatrixCompletionOptions, seed: int) -> Workload:
     )
 
 
-MATRIX_COMPLETION = Task(
-    name="matrix-completion",
-    options=MatrixCompletionOptions,
-    metrics=COMPLETION_METRICS,
-    falling=frozenset(COMPLETION_METRICS),
-    facts=facts,
-    build=build,
-)
+MATRIX_COMPLETION = Task("matrix-completion", MatrixCompletionOptions, COMPLETION_METRICS, facts, build)

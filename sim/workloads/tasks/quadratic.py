@@ -39,7 +39,6 @@ def build(options: QuadraticOptions, seed: int) -> Workload:
     curvature = torch.logspace(-1, 0, d, base=options.condition) if d > 1 else torch.ones(1)
     optimum = examples.double().mean(0)
     spread = 0.5 * (curvature.double() * (examples.double() - optimum).square().mean(0)).sum().item()
-
     curvature_on = constants(curvature)
 
     def loss(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -74,11 +73,4 @@ def facts(options: QuadraticOptions, seed: int) -> Facts:
     return Facts(options.examples, False, QUADRATIC_METRICS, d, example_numbers=6 * d, activations=d)
 
 
-QUADRATIC = Task(
-    name="quadratic",
-    options=QuadraticOptions,
-    metrics=QUADRATIC_METRICS,
-    falling=frozenset(QUADRATIC_METRICS),
-    facts=facts,
-    build=build,
-)
+QUADRATIC = Task("quadratic", QuadraticOptions, QUADRATIC_METRICS, facts, build)

@@ -29,6 +29,7 @@ from ...config.limits import MAX_EXAMPLES, MAX_FACTOR, MAX_POSITIVE, MAX_WIDTH
 from ...config.settings import Settings
 from ...seeds import Floats
 from ..workload import Facts, Task, Workload
+from .packaged import scaled_table
 
 RANDOM_FEATURES_METRICS = ("train_loss", "test_loss", "test_accuracy")
 SYNTHETIC_TESTED: Final = 2000
@@ -72,12 +73,8 @@ def fourier_features(points: Floats, features: int, width: float, seed: int) -> 
 @lru_cache(maxsize=2)
 def _read_table(data: str) -> tuple[Floats, Floats]:
     """A real data set, scaled, in an order that is the same for every seed."""
-    from sklearn import datasets  # slow to import
-
-    points, targets = getattr(datasets, f"load_{data}")(return_X_y=True)
+    points, targets = scaled_table(data)
     order = seeds.generator(0, seeds.SHARED, "random features split").permutation(len(targets))
-    spread = points.std(0)
-    points = (points - points.mean(0)) / np.where(spread > 0, spread, 1.0)
     scaled = 2.0 * targets - 1 if data == "breast_cancer" else (targets - targets.mean()) / targets.std()
     return points[order], scaled[order]
 
@@ -96,19 +93,15 @@ def _examples(options: RandomFeaturesOptions, seed: int) -> tuple[Floats, Floats
     return points, targets, SYNTHETIC_TESTED
 
 
-def _num_train(options: RandomFeaturesOptions) -> int:
-    if options.data == "synthetic":
-        return options.examples
-    total = len(_read_table(options.data)[1])
-    return total - total // KERNEL_HELD_OUT
-
-
 def facts(options: RandomFeaturesOptions, seed: int) -> Facts:
     """Facts about the examples; those of a real data set are the same for every seed."""
-    m, num_train = options.features, _num_train(options)  # features are computed with 64 bits
-    drawn = 0  # points and frequencies, with 64 bits too
+    m = options.features  # computed with 64 bits
     if options.data == "synthetic":
-        drawn = 2 * options.dimension * (num_train + SYNTHETIC_TESTED + m)
+        num_train = options.examples
+        drawn = 2 * options.dimension * (num_train + SYNTHETIC_TESTED + m)  # points and frequencies, 64 bits
+    else:
+        total = len(_read_table(options.data)[1])
+        num_train, drawn = total - total // KERNEL_HELD_OUT, 0
     example_numbers = 5 * m + -(-drawn // num_train)
     return Facts(num_train, True, RANDOM_FEATURES_METRICS, m, example_numbers=example_numbers, activations=m)
 
@@ -153,11 +146,4 @@ def build(options: RandomFeaturesOptions, seed: int) -> Workload:
     )
 
 
-RANDOM_FEATURES = Task(
-    "random-features",
-    RandomFeaturesOptions,
-    RANDOM_FEATURES_METRICS,
-    frozenset({"train_loss", "test_loss"}),
-    facts,
-    build,
-)
+RANDOM_FEATURES = Task("random-features", RandomFeaturesOptions, RANDOM_FEATURES_METRICS, facts, build)

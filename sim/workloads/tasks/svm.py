@@ -32,6 +32,7 @@ from ...errors import InputError
 from ...seeds import Floats
 from ..supervised import Examples
 from ..workload import Facts, Task, Workload
+from .packaged import scaled_table
 
 SVM_METRICS = ("train_loss", "test_accuracy")
 HELD_OUT: Final = 5
@@ -117,13 +118,7 @@ def _first_wrong_line(lines: list[bytes], why: str) -> tuple[int, str]:
 
 @lru_cache(maxsize=2)
 def _read_table(data: str, file: str | None) -> tuple[Floats, Floats]:
-    if file is not None:
-        return read_libsvm(expand_home(file))
-    from sklearn import datasets  # slow to import
-
-    features, labels = getattr(datasets, f"load_{data}")(return_X_y=True)
-    spread = features.std(0)
-    return (features - features.mean(0)) / np.where(spread > 0, spread, 1.0), labels.astype(np.float64)
+    return scaled_table(data) if file is None else read_libsvm(expand_home(file))
 
 
 @lru_cache(maxsize=2)
@@ -181,4 +176,4 @@ def build(options: SvmOptions, seed: int) -> Workload:
     )
 
 
-SVM = Task("svm", SvmOptions, SVM_METRICS, frozenset({"train_loss"}), facts, build)
+SVM = Task("svm", SvmOptions, SVM_METRICS, facts, build)

@@ -208,23 +208,9 @@ def build(options: TextTransformerOptions, seed: int) -> Workload:
     with initial_weights(seed):
         module = Transformer(options)
     train, test, sources = _examples(options.file, options.text, options.context)
-    workload = supervised(
-        "text-transformer",
-        module,
-        nn.functional.cross_entropy,
-        train,
-        test,
-        TEXT_METRICS,
-        scored=SCORED_WINDOWS,
-    )
+    loss = nn.functional.cross_entropy
+    workload = supervised("text-transformer", module, loss, train, test, TEXT_METRICS, scored=SCORED_WINDOWS)
     return replace(workload, sources=sources)
 
 
-TEXT_TRANSFORMER = Task(
-    "text-transformer",
-    TextTransformerOptions,
-    TEXT_METRICS,
-    frozenset({"train_loss", "test_loss"}),
-    facts,
-    build,
-)
+TEXT_TRANSFORMER = Task("text-transformer", TextTransformerOptions, TEXT_METRICS, facts, build)

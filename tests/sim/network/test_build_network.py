@@ -166,7 +166,7 @@ def test_each_direction_between_sites_may_have_its_own_rate(tmp_path: Path) -> N
         },
         context={"folder": tmp_path},
     )  # fmt: skip
-    assert settings.pipes()["asia", "eu"] == 70 * 125_000
+    assert settings.of_pairs("bandwidth")["asia", "eu"] == 70 * 125_000
     with pytest.raises(ValidationError, match="no two sites have this name"):
         NetworkSettings.model_validate(
             {

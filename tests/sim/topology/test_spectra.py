@@ -351,5 +351,3 @@ def test_iterations_agree_with_full_decompositions(name: str, monkeypatch: pytes
     monkeypatch.setattr(spectra, "circulant_row", lambda matrix: None)
     assert close(spectra.second_modulus(w), full[0])
     assert spectra.product_norm([w, w]) == pytest.approx(full[1], abs=1e-9)
-    with pytest.raises(InputError, match="up to 10 workers"):
-        spectra.spectrum(w)

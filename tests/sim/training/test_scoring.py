@@ -47,7 +47,6 @@ TASK = Task(
     "square",
     Settings,
     ("train_loss", "test_accuracy"),
-    frozenset({"train_loss"}),
     lambda options, seed: Facts(1, False, ("train_loss", "test_accuracy")),
     _no_workload,
 )

@@ -18,7 +18,7 @@ def test_a_latency_matrix_is_the_pairs_that_it_holds(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(text.replace("{latency: {}}", "{latency: wan.csv}"))
     scenario = load(tmp_path / "s.yaml")
     expected = parse(text.replace("{latency: {}}", f"{{latency: {pairs}}}"))
-    assert scenario.cluster.network.latencies() == expected.cluster.network.latencies()
+    assert scenario.cluster.network.of_pairs("latency") == expected.cluster.network.of_pairs("latency")
     assert parse(dump(scenario)) == scenario
 
 
