@@ -73,11 +73,12 @@ def successful_run(result: Result) -> Run:
     run = result.run
     if run.status == "partial":
         raise RunError(run.message)
-    if result.overruns > _MOST_OVERRUNS * result.gradients:
-        overruns = [timing.overruns for timing in result.timings]
+    overruns = [timing.overruns for timing in result.timings]
+    gradients = sum(timing.gradients for timing in result.timings)
+    if sum(overruns) > _MOST_OVERRUNS * gradients:
         slowest = overruns.index(max(overruns))
         raise RunError(
-            f"{shorten(run.label)}: {result.overruns} of {result.gradients} gradients took longer on this "
+            f"{shorten(run.label)}: {sum(overruns)} of {gradients} gradients took longer on this "
             f"machine than the scenario's compute time, {max(overruns)} of them on worker {slowest}; raise "
             "cluster.compute.time, or use fewer workers"
         )

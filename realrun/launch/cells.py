@@ -40,7 +40,6 @@ class RunRequest:
         entry: number of the scheme in it.
         seed: of the repeat.
         max_iterations, max_time_s: its length, fixed before it begins; None: no such limit.
-        draws: the seed of its computing times; None: ``seed``.
     """
 
     scenario: str
@@ -48,7 +47,6 @@ class RunRequest:
     seed: int
     max_iterations: int | None = None
     max_time_s: float | None = None
-    draws: int | None = None
 
     @property
     def workers(self) -> int:
@@ -69,25 +67,13 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run.
+    """The outcome of a run: its record, and each worker's fidelity to the compute model.
 
-    Attributes:
-        run: its record; ``partial`` if it failed, with the reason in ``message``.
-        timings: each worker's fidelity to the compute model.
+    The record of a failed run is ``partial``, with the reason in its ``message``.
     """
 
     run: Run
     timings: tuple[Timing, ...]
-
-    @property
-    def gradients(self) -> int:
-        """Number of gradients computed by all workers."""
-        return sum(timing.gradients for timing in self.timings)
-
-    @property
-    def overruns(self) -> int:
-        """Number of gradients longer than their time in the compute model by more than 1 %."""
-        return sum(timing.overruns for timing in self.timings)
 
 
 class RankPool(Protocol):
@@ -96,9 +82,11 @@ class RankPool(Protocol):
     @property
     def settings(self) -> tuple[Mapping[str, str], ...]:
         """A lab's settings of each host, as read back; () without a lab."""
+        return ()
 
     def statistics(self) -> Statistics | None:
         """Statistics of a lab's switch since the last change of network; None without a lab."""
+        return None
 
     def shape(self, network: Network) -> None:
         """Emulate another network between runs (lab only). ``InputError``: more hosts than the lab."""
@@ -164,19 +152,13 @@ def _parsed(text: str) -> Scenario:
     return parse(text)
 
 
-def with_draws(job: Job, seed: int) -> Job:
-    """``job`` with computing times drawn under another seed; data and all else stay."""
-    return replace(job, compute=replace(job.compute, seed=seed))
-
-
 def requested_job(request: RunRequest, rank: int) -> Job:
     """The job of a request, with its values on the device of this rank's backend."""
     scenario = _parsed(request.scenario)
     device = device_of(scenario.cluster.backend, rank)
     job = prepare(scenario, scenario.schemes[request.entry], request.seed, device)
     limit_s = float("inf") if request.max_time_s is None else request.max_time_s
-    job = replace(job, max_iterations=request.max_iterations, max_time_s=limit_s)
-    return job if request.draws is None else with_draws(job, request.draws)
+    return replace(job, max_iterations=request.max_iterations, max_time_s=limit_s)
 
 
 def run_request(

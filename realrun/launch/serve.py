@@ -18,17 +18,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import FileStore, Store
 
 from paceline.sim.config.problems import format_message
 from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.errors import InputError, PacelineError
 
 from ..group.group import Group, join, leave
-from ..group.store import file_store
 from .cells import REQUEST, RESULT, Result, run_request
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -51,7 +49,7 @@ def serve() -> NoReturn:
     orders = (json.loads(line) for line in sys.stdin)
     status = 1
     try:
-        status = obey(orders, report, lambda store, size: file_store(Path(store), size))
+        status = obey(orders, report, FileStore)
     except PacelineError as error:
         report(error_answer(error))
     answers.flush()
@@ -74,18 +72,16 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
             continue
         if group is not None:
             leave(group)
-        group = join_order(open_store, **details) if order == "join" else None
+            group = None
+        if order == "join":
+            size = details["size"]
+            group = join(open_store(details["store"], size), details["rank"], size, details["timeout_s"])
     return 0
 
 
 def error_answer(error: PacelineError) -> Mapping[str, Any]:
     """The answer of a rank that cannot continue."""
     return {"error": ["InputError" if isinstance(error, InputError) else "RunError", format_message(error)]}
-
-
-def join_order(open_store: OpenStore, rank: int, size: int, store: str, timeout_s: float) -> Group:
-    """Join a group within ``timeout_s``; raises ``RunError`` if a rank did not come."""
-    return join(open_store(store, size), rank, size, timeout_s)
 
 
 def run_order(
