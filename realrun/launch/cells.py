@@ -40,6 +40,7 @@ class RunRequest:
         entry: number of the scheme in it.
         seed: of the repeat.
         max_iterations, max_time_s: its length, fixed before it begins; None: no such limit.
+        draws: the seed of its computing times; None: ``seed``.
     """
 
     scenario: str
@@ -47,6 +48,7 @@ class RunRequest:
     seed: int
     max_iterations: int | None = None
     max_time_s: float | None = None
+    draws: int | None = None
 
     @property
     def workers(self) -> int:
@@ -152,13 +154,19 @@ def _parsed(text: str) -> Scenario:
     return parse(text)
 
 
+def with_draws(job: Job, seed: int) -> Job:
+    """``job`` with computing times drawn under another seed; data and all else stay."""
+    return replace(job, compute=replace(job.compute, seed=seed))
+
+
 def requested_job(request: RunRequest, rank: int) -> Job:
     """The job of a request, with its values on the device of this rank's backend."""
     scenario = _parsed(request.scenario)
     device = device_of(scenario.cluster.backend, rank)
     job = prepare(scenario, scenario.schemes[request.entry], request.seed, device)
     limit_s = float("inf") if request.max_time_s is None else request.max_time_s
-    return replace(job, max_iterations=request.max_iterations, max_time_s=limit_s)
+    job = replace(job, max_iterations=request.max_iterations, max_time_s=limit_s)
+    return job if request.draws is None else with_draws(job, request.draws)
 
 
 def run_request(

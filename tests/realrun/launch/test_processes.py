@@ -21,7 +21,7 @@ from paceline.realrun.calibration.probes import ProbePlan, ProbeTrial, probe_sce
 from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.driver.rank_log import Timing
 from paceline.realrun.group.secret import SECRET_VARIABLE
-from paceline.realrun.launch.cells import REQUEST, RESULT, Result, RunRequest, run_requests
+from paceline.realrun.launch.cells import REQUEST, RESULT, Result, RunRequest, run_requests, with_draws
 from paceline.realrun.launch.length import with_length, with_lengths
 from paceline.realrun.launch.processes import Processes, measure_runs, popen_here
 from paceline.sim.errors import InputError, RunError
@@ -108,6 +108,15 @@ def test_a_run_has_the_simulators_bits(processes: Processes) -> None:
     assert all(drawn[step] >= meant[step] - 1e-9 for step in meant)
 
 
+def test_other_draws_are_other_computing_times(processes: Processes) -> None:
+    request = run_requests(UNEVEN)[0]
+    first, second = (processes.run(replace(request, draws=draws)).run for draws in (7, 8))
+    assert first.digest == second.digest
+    job = prepare(UNEVEN, UNEVEN.schemes[0], 3)
+    for run, draws in ((first, 7), (second, 8)):
+        assert _first_gradient_s(run, 0)[0] >= with_draws(job, draws).compute.duration_s(0, 0)
+
+
 @pytest.mark.parametrize(("hosts", "joins"), [("tuned", 0), ("stock", 2)])
 def test_on_stock_hosts_every_run_has_new_connections(processes: Processes, hosts: str, joins: int) -> None:
     # A window that the run before has left behind is no part of what is predicted.
@@ -176,7 +185,7 @@ def test_requests_and_results_survive_json() -> None:
     assert isinstance(run.events[0], Event)
     result = Result(run, (Timing(3, 1, 0.1, 0.2, 0.3, ["a note"]), Timing()))
     assert RESULT.validate_python(json.loads(json.dumps(RESULT.dump_python(result, mode="json")))) == result
-    request = RunRequest("name: a\n", 1, 2**40, None, 0.1)
+    request = RunRequest("name: a\n", 1, 2**40, None, 0.1, draws=7)
     assert REQUEST.validate_python(json.loads(json.dumps(REQUEST.dump_python(request)))) == request
 
 
