@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -78,7 +79,6 @@ class Fit:
     """Factors, and how well they explain the measurements.
 
     Attributes:
-        profile: the factors.
         labels: of each fitted duration, human-readable.
         measured_s, fitted_s: the duration as measured, and as simulated with the factors.
         undetermined: a sentence with the reason for each factor left open by the measurements.
@@ -127,7 +127,9 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     joint = covariance * np.outer(sizes, sizes)
     factors = _fitted_factors(solution.x, covariance, freedom, origins)
     factors["buffer_bytes"] = buffer
-    low, high = _median_interval(late)
+    # The median's interval, by order statistics.
+    ordered, k = sorted(late), int(stats.binom.ppf((1 - _LEVEL) / 2, len(late), 0.5))
+    low, high = ordered[max(k - 1, 0)], ordered[min(len(late) - k, len(late) - 1)]
     factors["late_s"] = Factor(
         value=known.late_s, low=max(0.0, min(low, known.late_s)), high=max(high, known.late_s), unit="s",
         measurements=tuple(
@@ -285,13 +287,6 @@ def _buffer(several: Sequence[CalibrationData]) -> Factor:
     )
 
 
-def _median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the median, by order statistics."""
-    ordered = sorted(values)
-    k = int(stats.binom.ppf((1 - _LEVEL) / 2, len(ordered), 0.5))
-    return ordered[max(k - 1, 0)], ordered[min(len(ordered) - k, len(ordered) - 1)]
-
-
 def plot(fit: Fit, path: Path) -> None:
     """Measured against fitted durations, as a PNG."""
     import matplotlib
@@ -346,10 +341,13 @@ def _name_other_file(path: Path) -> str:
     unreadable.
     """
     text = read_text(path, MAX_JSON_BYTES, (".json",))
+    document: Any = None
     try:
-        document: Any = parse_json(text)
+        document = parse_json(text)
     except ValueError:
-        document = _parse_yaml(text)
+        if len(text) <= _YAML_BYTES:
+            with suppress(InputError):
+                document = parse_yaml(text, "").value
     if not isinstance(document, dict):
         return ""
     keys = set(document)
@@ -364,12 +362,3 @@ def _name_other_file(path: Path) -> str:
     if "bundle" in str(document.get("kind", "")) or "bundle" in keys:
         return "a bundle of 'paceline report --bundle', which has no events: give the folder of the run"
     return ""
-
-
-def _parse_yaml(text: str) -> Any:
-    if len(text) > _YAML_BYTES:
-        return None
-    try:
-        return parse_yaml(text, "").value
-    except InputError:
-        return None

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import permutations
 
 from rich.console import Group, RenderableType
@@ -22,7 +22,7 @@ from paceline.sim.network.network import Network, rate_of
 from paceline.sim.network.settings import NetworkSettings
 
 from .lab import Lab, python_environment
-from .probe import ProbeFlow, flows_to_json
+from .probe import ProbeFlow
 from .protocol import Discipline, Statistics
 
 BANDWIDTH_TOLERANCE = 0.03
@@ -43,7 +43,6 @@ class RouteCheck:
     """One way between two hosts, alone on the network.
 
     Attributes:
-        source, destination: hosts.
         latency_s, bandwidth_bytes_per_s: nominal; ``inf`` where nothing limits it.
         measured_latency_s, worst_latency_s: of small messages, one way, median and worst.
         measured_bytes_per_s: payload of one TCP connection over the time from sending to the last byte read,
@@ -70,10 +69,8 @@ class RouteCheck:
 class SharingCheck:
     """Simultaneous connections from two hosts to a third over a shared link.
 
-    Attributes:
-        nominal_bytes_per_s: of the shared link.
-        measured_bytes_per_s: payload of each over the time from the start of the first to its own end, less
-            the latency. One that had a head start shows more than half.
+    Measured is the payload of each over the time from the start of the first to its own end, less the
+    latency. One that had a head start shows more than half.
     """
 
     nominal_bytes_per_s: float
@@ -95,11 +92,9 @@ class LabCheck:
     """The result of ``check``.
 
     Attributes:
-        routes: latency and bandwidth, one after the other.
         sharing, busy: empty when a given network was checked.
         switch: its statistics, one for every setting of ``routes``.
         settings: of host 0, as read back.
-        cores: available to this process.
         load: runnable processes in the last minute before the check.
     """
 
@@ -218,7 +213,7 @@ class ProbeProcess:
 
     def start(self, *flows: ProbeFlow) -> None:
         """Order flows, which begin together."""
-        self._orders.write(flows_to_json(flows))
+        self._orders.write(json.dumps([asdict(flow) for flow in flows]).encode() + b"\n")
         self._orders.flush()
 
     def finish(self) -> list[_Times]:

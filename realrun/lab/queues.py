@@ -296,7 +296,9 @@ class Fifo(Queue[P]):
     def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P) -> None:
         links = self._flows.get(flow)
         if links is None:
-            links = self._flows[flow] = self._hops(path)
+            capped = math.isfinite(path.cap_bytes_per_s)
+            links = (self._cells.add_link(path.cap_bytes_per_s), *path.links) if capped else path.links
+            self._flows[flow] = links
         if links:
             self._cells.arrive(now_s, links, size_bytes, packet)
         else:
@@ -305,8 +307,3 @@ class Fifo(Queue[P]):
     @override
     def advance(self, now_s: float) -> None:
         self._cells.advance(now_s)
-
-    def _hops(self, path: Path) -> tuple[int, ...]:
-        if not math.isfinite(path.cap_bytes_per_s):
-            return path.links
-        return (self._cells.add_link(path.cap_bytes_per_s), *path.links)

@@ -41,7 +41,7 @@ from paceline.sim.network.variation import AddedLatencies, Factors, LinkChanges,
 from . import kernel, start
 from .delays import Delay
 from .hosts import INTERFACE, Host, address, make_host
-from .protocol import Forwarding, Statistics, from_json
+from .protocol import PLAN, Forwarding, Statistics
 from .queues import Fair, Fifo, Queue
 
 HEADER_BYTES = 10  # virtio_net_hdr
@@ -103,7 +103,7 @@ class Switch:
             if self._new_plan and not self._due and self._queue.next_s() == math.inf:
                 self._set_plan(self._new_plan)
                 self._new_plan = None
-                self._answer({})
+                _write_line(self._answers, {})
             self._longest_turn_s = max(self._longest_turn_s, monotonic() - now_s)
 
     def _set_plan(self, plan: Forwarding) -> None:
@@ -222,13 +222,10 @@ class Switch:
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             if line == b'"statistics"':
-                self._answer(asdict(self._statistics()))
+                _write_line(self._answers, asdict(self._statistics()))
             else:
-                self._new_plan = from_json(line)
+                self._new_plan = PLAN.validate_json(line)
         return bool(chunk)
-
-    def _answer(self, answer: Mapping[str, object]) -> None:
-        _write_line(self._answers, answer)
 
     def _statistics(self) -> Statistics:
         elapsed_s = time.monotonic() - self._since_s

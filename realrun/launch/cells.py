@@ -92,6 +92,7 @@ class RankPool(Protocol):
 
     def shape(self, network: Network) -> None:
         """Emulate another network between runs (lab only). ``InputError``: more hosts than the lab."""
+        return
 
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
         """Execute one run; ``progress`` is called with rank 0's step count. ``InputError``: the request has

@@ -24,13 +24,8 @@ from .threads import Turns
 class LazyGroup:
     """A process group that connects when its first collective begins.
 
-    Connecting needs all members, so the helper thread of the first operation does it. Operations begin in the
-    order of their turns, which must be the same on all members.
-
-    Args:
-        store: shared by all ranks.
-        members: ascending, this rank among them.
-        rank: this rank, among all.
+    Connecting needs all members (ascending), so the helper thread of the first operation does it. Operations
+    begin in the order of their turns, which must be the same on all members.
     """
 
     def __init__(self, store: Store, members: tuple[int, ...], rank: int) -> None:
@@ -49,9 +44,7 @@ class LazyGroup:
 class Gloo(Backend):
     """Lets operations run concurrently, and begin at once where they can.
 
-    Args:
-        everybody: the process group of all ranks.
-        lazy_group: gives the process group of some members.
+    Their process group is that of ``everybody``, or the ``lazy_group`` of some members.
     """
 
     survives = True

@@ -12,14 +12,9 @@ from .messages import Messages
 
 
 class Transport:
-    """One worker's transfers in one run.
+    """One worker's transfers in one run: messages over gloo, mixes and collectives over ``backend``.
 
-    Args:
-        rank: this worker.
-        gloo: connects all workers; carries messages.
-        backend: carries mixes and collectives.
-        element_bytes: bytes that an element of the model stands for.
-        device: location of the values.
+    ``element_bytes`` are the bytes that an element of the model stands for.
     """
 
     def __init__(

@@ -22,13 +22,10 @@ MAX_TABLE_BYTES: Final = 64 * 2**20
 
 @dataclass(frozen=True)
 class Table:
-    """Content of a CSV file.
+    """Content of a CSV file, the ``source``.
 
-    Attributes:
-        source: the file, for errors.
-        names: column names without units.
-        units: column units; empty where the cells have them.
-        rows: (line in the file, cells), all of the header's length.
+    Columns have ``names`` without units, and ``units``, empty where the cells have them; ``rows`` are (line
+    in the file, cells), all of the header's length.
     """
 
     source: str
@@ -38,9 +35,9 @@ class Table:
 
     def find(self, name: str | None) -> int:
         """Index of a column; without a name, of the only one. ``InputError``: none, or several candidates."""
+        if name is None and len(self.names) == 1:
+            return 0
         if name is None:
-            if len(self.names) == 1:
-                return 0
             names = ", ".join(f"'{name}'" for name in self.names[:8])
             raise InputError(f"{self.source}: has {len(self.names)} columns; name one of {names}")
         if name not in self.names:

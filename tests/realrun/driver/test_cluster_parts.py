@@ -28,7 +28,7 @@ from paceline.realrun.driver.rank_log import (
 )
 from paceline.realrun.driver.watchdog import Heartbeat, Watchdog
 from paceline.realrun.group.store import Control, Stopped
-from paceline.realrun.transport.connections import message_tag, mix_tag
+from paceline.realrun.transport.connections import message_tag, operation_tag
 from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import Deadlock, InputError, PeerLost, RunError
 from paceline.sim.training.scoring import iterate_digest
@@ -176,7 +176,7 @@ def test_after_the_closings_every_send_has_its_receive(posted: list[tuple[str, i
 
 def test_tags_of_different_kinds_never_meet() -> None:
     messages = {message_tag(tag) for tag in ("", "offer", "answer", "a", "b")}
-    mixes = {mix_tag(k) for k in (0, 1, 2**24 - 1)}
+    mixes = {operation_tag("mix", k) for k in (0, 1, 2**24 - 1)}
     assert len(messages) == 5
     assert len(mixes) == 3
     assert not messages & mixes
