@@ -50,14 +50,15 @@ _FITTED: Final = {
 }
 """The jointly fitted factors, with the size at which each is searched."""
 
-_START: Final = (1.0, 2.0, 1.0, 0.99, 0.5)
+_SIZES: Final = np.array(list(_FITTED.values()))
+_START: Final = np.array([1.0, 2.0, 1.0, 0.99, 0.5])
 """Start of the search, in the sizes above, as are all values below."""
-_LEAST: Final = (0.0, 0.0, 0.0, 0.5, 0.0)
-_MOST: Final = (100.0, 200.0, 100.0, 1.0, 100.0)
-_NEUTRAL: Final = (0.0, 0.0, 0.0, 1.0, 0.0)
-_USUAL: Final = (10.0, 10.0, 10.0, 0.1, 1.0)
+_LEAST: Final = np.array([0.0, 0.0, 0.0, 0.5, 0.0])
+_MOST: Final = np.array([100.0, 200.0, 100.0, 1.0, 100.0])
+_NEUTRAL: Final = np.array([0.0, 0.0, 0.0, 1.0, 0.0])
+_USUAL: Final = np.array([10.0, 10.0, 10.0, 0.1, 1.0])
 """Usual distance of factors from neutral wherever measurements tell them apart; a standard deviation."""
-_SHIFT: Final = (1.0, 1.0, 1.0, 0.0, 1.0)
+_SHIFT: Final = np.array([1.0, 1.0, 1.0, 0.0, 1.0])
 """Added during the search: difference steps scale with the size, and a factor may be 0."""
 _NOISE_FLOOR_S: Final = 1e-4
 _NOISE_SHARE: Final = 0.003
@@ -123,8 +124,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     covariance, freedom = solution.covariance, solution.freedom
     if len(probed) > 1:
         covariance = covariance + np.cov([_fit([m], known).x for m in probed], rowvar=False)
-    sizes = np.array(list(_FITTED.values()))
-    joint = covariance * np.outer(sizes, sizes)
+    joint = covariance * np.outer(_SIZES, _SIZES)
     factors = _fitted_factors(solution.x, covariance, freedom, origins)
     factors["buffer_bytes"] = buffer
     # The median's interval, by order statistics.
@@ -199,7 +199,7 @@ def _undetermined(solution: _Solution, profile: Profile) -> tuple[str, ...]:
         f"{name} is not determined by these runs: {why.get(name, others)}; it stays near "
         f"{neutral * size:g} {FACTORS[name]}"
         for (name, size), neutral, share in zip(
-            _FITTED.items(), _NEUTRAL, solution.prior_share.tolist(), strict=True
+            _FITTED.items(), _NEUTRAL.tolist(), solution.prior_share.tolist(), strict=True
         )
         if share > _MOSTLY_PRIOR
     ]
@@ -233,24 +233,23 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
     measured = np.array([row.median_s for _, row in rows])
     noise = np.array([row.noise_s for _, row in rows])
     scale = np.hypot(np.hypot(_NOISE_FLOOR_S, _NOISE_SHARE * measured), noise)
-    sizes, shift = np.array(list(_FITTED.values())), np.array(_SHIFT)
     complete = any(m.origin.complete for m in several)
 
     def fitted(x: Floats) -> Floats:
-        values = dict(zip(_FITTED, (x * sizes).tolist(), strict=True))
+        values = dict(zip(_FITTED, (x * _SIZES).tolist(), strict=True))
         model = replace(known, **values)
         predictions = {id(m): m.predict(model)[0] for m in several}
         return np.array([predictions[id(m)][row.key] for m, row in rows])
 
     def residuals(shifted: Floats) -> Floats:
-        x = shifted - shift
+        x = shifted - _SHIFT
         off: Floats = (fitted(x) - measured) / scale
-        return off if complete else np.append(off, (x - np.array(_NEUTRAL)) / np.array(_USUAL))
+        return off if complete else np.append(off, (x - _NEUTRAL) / _USUAL)
 
     optimum: Any = least_squares(
         residuals,
-        np.array(_START) + shift,
-        bounds=(np.array(_LEAST) + shift, np.array(_MOST) + shift),
+        _START + _SHIFT,
+        bounds=(_LEAST + _SHIFT, _MOST + _SHIFT),
         loss="soft_l1",
         diff_step=[0.02] * len(_FITTED),
         x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
@@ -259,9 +258,9 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
     spread = 1.4826 * float(np.median(np.abs(residuals(optimum.x)))) if complete else 1.0
     inverse: Floats = np.asarray(np.linalg.pinv(optimum.jac.T @ optimum.jac), np.float64)
     freedom = max(1, len(optimum.jac) - len(_FITTED))
-    x = optimum.x - shift
+    x = optimum.x - _SHIFT
     covariance = inverse * max(spread, 1e-12) ** 2
-    left = None if complete else np.sqrt(np.maximum(np.diag(covariance), 0.0)) / np.array(_USUAL)
+    left = None if complete else np.sqrt(np.maximum(np.diag(covariance), 0.0)) / _USUAL
     return _Solution(x, covariance, freedom, measured, fitted(x), left)
 
 

@@ -87,7 +87,7 @@ def run_job(
         pass
     except RunError as error:
         watchdog.fail(error, driver.step)
-    if transport.exceeded:
+    if transport.messages.buffers.exceeded or transport.collectives.buffers.exceeded:
         log.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
     if (at_once := driver.exchanges.collectives_at_once) > COLLECTIVES_AT_ONCE:
         log.timing.notes.append(

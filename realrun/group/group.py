@@ -22,7 +22,7 @@ from paceline.sim.errors import InputError, RunError
 
 from ..transport.backend import Backend
 from ..transport.connections import connect
-from ..transport.gloo import Gloo, LazyGroup
+from ..transport.gloo import Gloo, LazyGroup, lazy_group
 from ..transport.nccl import OrderedBackend
 from ..transport.threads import ThreadPool
 from .life import SignsOfLife
@@ -68,7 +68,7 @@ class Group:
     def lazy_group(self, members: tuple[int, ...]) -> LazyGroup:
         """The process group of some ranks; connects when first needed."""
         if members not in self.lazy_groups:
-            self.lazy_groups[members] = LazyGroup(self.store, members, self.rank)
+            self.lazy_groups[members] = lazy_group(self.store, members, self.rank)
         return self.lazy_groups[members]
 
     def backend(self, name: str, device: torch.device, timeout_s: float) -> Backend:

@@ -106,10 +106,7 @@ class Fair(Queue[P]):
     A packet of at most one MTU whose flow has nothing waiting passes at its slowest link's full speed and
     takes nothing from the others: under fair queueing it would wait for about one packet of 1,500 bytes.
 
-    Args:
-        bandwidth_bytes_per_s: of each link.
-        paths: every path that packets will take.
-        leave: called for each packet when its time is known.
+    ``leave`` is called for each packet when its time is known; ``paths`` are all that packets will take.
 
     Raises:
         InputError: the paths cross links in a circle, so that no order of computation exists.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -186,8 +185,3 @@ def run_request(
     backend = _parsed(request.scenario).cluster.backend
     job = requested_job(request, group.rank)
     return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)
-
-
-def fingerprint(text: str) -> str:
-    """A short hash of a scenario's text, to compare those given to the ranks."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

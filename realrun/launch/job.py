@@ -7,12 +7,13 @@ each other worker reveals the death of a process, whatever it was doing.
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Self
 
 import torch
@@ -29,7 +30,7 @@ from ..group.job_store import JobStore
 from ..group.life import SignsOfLife
 from ..group.store import Control, check_timeout, torchrun_store
 from ..transport.connections import PROBE_TAG, PeerGone, finish, receive
-from .cells import REQUEST, RankPool, Result, RunRequest, fingerprint
+from .cells import REQUEST, RankPool, Result, RunRequest
 from .run_state import RunState
 from .serve import error_answer, obey, run_order
 
@@ -56,7 +57,6 @@ def meet_ranks(
     """Meet a job's other ranks; returns its store, this rank's worker, their number and the scenario.
 
     Args:
-        environment: of torchrun or Slurm.
         how: advice in the error about starting the processes.
         read: reads the scenario, which must be alike on all ranks.
         timeout_s: time limit of any wait.
@@ -78,7 +78,8 @@ def meet_ranks(
     if any(problems):
         first, why = next((rank, text) for rank, text in enumerate(problems) if text)
         raise InputError(why if len(set(problems)) == 1 else f"rank {first}: {why}")
-    control.agree("arguments", {"a scenario with hash": fingerprint(text)}, timeout_s)
+    hashed = hashlib.sha256(text.encode()).hexdigest()[:12]
+    control.agree("arguments", {"a scenario with hash": hashed}, timeout_s)
     scenario = parse(text)
     workers = scenario.cluster.workers
     if workers > size or (every_rank and workers != size):
@@ -181,9 +182,7 @@ class JobRanks(RankPool):
             signal.signal(number, self._end_soon)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number in _ENDS:  # only the results are left to write
             signal.signal(number, signal.SIG_IGN)
 

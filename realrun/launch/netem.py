@@ -74,12 +74,7 @@ class _Class:
 
 
 def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Script]:
-    """The commands for every host.
-
-    Args:
-        network: to be emulated.
-        addresses: IPv4 addresses of the hosts, or shell variables that will hold them, by rank.
-        device: the hosts' network device.
+    """The commands for every host, by rank; ``addresses`` may be shell variables that will hold them.
 
     Raises:
         InputError: ``tc`` cannot emulate the network, or its routes are too long for HTB.

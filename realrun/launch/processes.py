@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
-from types import TracebackType
 from typing import Any, Final, Self
 
 from torch._C._distributed_c10d import FileStore
@@ -151,9 +150,7 @@ class Processes(RankPool):
         self._stack.callback(self._end)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     @property

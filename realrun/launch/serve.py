@@ -94,21 +94,17 @@ def run_order(
 ) -> None:
     """Take part in a run; errors as ``run_request``."""
     add_folders(code)
-    progress = _Progress(report) if group.rank == 0 else None
+    reported_s = 0.0
+
+    def progress(steps: int) -> None:
+        nonlocal reported_s
+        now_s = time.monotonic()
+        if group.rank == 0 and now_s - reported_s >= _PROGRESS_EVERY_S:
+            reported_s = now_s
+            report({"progress": steps})
+
     dying = {int(rank): number for rank, number in faults.items()}
     ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, faults=dying)
     if ended.run is not None:
         report({"result": RESULT.dump_python(Result(ended.run, ended.timings), mode="json")})
     report({"done": group.rank})
-
-
-class _Progress:
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._reported_s = 0.0
-
-    def __call__(self, steps: int) -> None:
-        now_s = time.monotonic()
-        if now_s - self._reported_s >= _PROGRESS_EVERY_S:
-            self._reported_s = now_s
-            self._report({"progress": steps})

@@ -30,8 +30,3 @@ class Transport:
         self.messages = Messages(gloo, messages)
         self.collectives = Collectives(rank, values, backend)
         self.survives = backend.survives
-
-    @property
-    def exceeded(self) -> bool:
-        """Whether some value was larger than its nominal message and was sent at its own size."""
-        return self.messages.buffers.exceeded or self.collectives.buffers.exceeded

@@ -125,12 +125,12 @@ def _unit(text: str) -> tuple[Fraction, _Kind | None, str]:
     words = [word for word in (match[1], match[3]) if word]
     symbols = [word if word in _SIZES else _NAMES[word.removesuffix("s")] for word in words]
     (size, kind), *divisor = (_SIZES[symbol] for symbol in symbols)
-    found: _Kind | None = None if kind is _OPERATIONS else kind
+    quantity: _Kind | None = None if kind is _OPERATIONS else kind
     if divisor:
         by, what = divisor[0]
-        found = {_DATA: _RATE, _OPERATIONS: _SPEED}.get(kind) if what is _TIME else None
+        quantity = {_DATA: _RATE, _OPERATIONS: _SPEED}.get(kind) if what is _TIME else None
         size /= by
-    return size, found, "/".join(symbols)
+    return size, quantity, "/".join(symbols)
 
 
 def _unknown(unit: str, kind: _Kind) -> str:
@@ -159,12 +159,12 @@ def _take_apart(text: str, kind: _Kind, hint: str) -> tuple[str, Fraction]:
         own = kind.example.split()[1]
         raise InputError(f"{quote(text)} has no unit; write for example '{number.lstrip('+-')} {own}'")
     try:
-        factor, found, symbol = _unit(unit)
+        factor, quantity, symbol = _unit(unit)
     except KeyError:
         raise InputError(f"{quote(text)} {_unknown(unit, kind)}") from None
-    if found is not kind:
+    if quantity is not kind:
         raise InputError(
-            f"{quote(text)} is {found.name if found else 'something else'}, not {kind.name}; {hint}"
+            f"{quote(text)} is {quantity.name if quantity else 'something else'}, not {kind.name}; {hint}"
         )
     if symbol != re.sub(r"\s", "", unit):
         raise InputError(f"{quote(text)} has its unit in words; write '{number.lstrip('+-')} {symbol}'")
