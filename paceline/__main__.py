@@ -2,15 +2,12 @@
 
 import os
 import sys
+from contextlib import suppress
 
 if __name__ == "__main__":
-    try:
-        here = os.getcwd()  # noqa: PTH109  (sys.path holds text)
-    except FileNotFoundError:
-        sys.stderr.write("paceline: the working folder is gone; change into another one\n")
-        sys.exit(2)
-    if sys.path[:1] == [here]:
-        del sys.path[0]  # put there by "python -m"; it serves only for modules named in a scenario
+    with suppress(FileNotFoundError):  # a working folder that is gone, see ``main``
+        if sys.path[:1] == [os.getcwd()]:  # noqa: PTH109  (sys.path holds text)
+            del sys.path[0]  # put there by "python -m"; it serves only for modules named in a scenario
     from paceline.commands.app import main
 
     main()

@@ -20,15 +20,9 @@ def check_is(name: str, value: object, kinds: type | tuple[type, ...], wanted: s
 
 
 def read_path(name: str, value: object) -> Path:
-    """A path, from text or another path; ``InputError`` if no file can have this name."""
+    """A path, from text or another path; ``InputError`` for anything else."""
     check_is(name, value, (str, os.PathLike), "the path of a file or folder")
-    try:
-        path = os.fspath(value)  # type: ignore[call-overload]
-    except TypeError:
-        path = None
-    if not isinstance(path, str) or "\0" in path:
-        raise InputError(f"{name}: no file can be called {format_value(path)}")
-    return Path(path)
+    return Path(value)  # type: ignore[arg-type]
 
 
 def read_whole(name: str, value: object) -> int:

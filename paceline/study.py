@@ -136,17 +136,9 @@ class Study:
 
         by_step, rows = is_by_step(self.totals), ranking(self.totals["summary"], self.winner)
         names = ("scheme", tables.decides(by_step), "vs best", *tables.AMOUNTS[by_step], "status")
-        head = "".join(f"<th>{name}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>"
-            for line in (tables.cells(self.totals, row) for row in rows)
-        )
-        verdict = self.totals["verdict"]["text"]
-        name = html.escape(self.scenario.name)
-        return (
-            f"<p><b>{name}</b>: {html.escape(verdict)}</p>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        )
+        frame = pd.DataFrame([tables.cells(self.totals, row) for row in rows], columns=list(names))
+        name, verdict = map(html.escape, (self.scenario.name, self.totals["verdict"]["text"]))
+        return f"<p><b>{name}</b>: {verdict}</p>{frame.to_html(index=False)}"
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,8 @@ def measure_cell(
     (request,) = run_requests(scenario)
     load = os.getloadavg()[0]
     result = processes.run(replace(request, draws=draws_of(number)))
-    return outcome(successful_run(result), cell.workers, result.overruns, load)
+    overruns = sum(timing.overruns for timing in result.timings)
+    return outcome(successful_run(result), cell.workers, overruns, load)
 
 
 @one_thread()

@@ -9,7 +9,6 @@ import errno
 import gc
 import io
 import os
-import resource
 import signal
 import sys
 import traceback
@@ -30,9 +29,6 @@ from paceline.sim.errors import InputError, PacelineError
 
 _COLLECT_EVERY: Final = 10_000
 """New objects between garbage collections: at Python's 700, importing torch takes a sixth longer."""
-_LIBRARIES_BYTES: Final = 1.04e9
-_LIBRARIES_BYTES_PER_CORE: Final = 80e6
-"""Address space of torch, NumPy and SciPy: with less, their linear algebra crashes or hangs."""
 
 
 class _Commands(Registry[Any]):
@@ -238,25 +234,6 @@ def _name_shortage(error: MemoryError | RuntimeError | ImportError) -> str:
     return ""
 
 
-def _has_addresses() -> bool:
-    """Whether this process may have the address space that libraries take; prints if not."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
-    needed = _LIBRARIES_BYTES + _LIBRARIES_BYTES_PER_CORE * (os.cpu_count() or 1)
-    if allowed == resource.RLIM_INFINITY or allowed >= needed:
-        return True
-    few, many = f"{allowed / 1e9:.2g} GB", f"{needed / 1e9:.2g} GB"
-    say(f"paceline: {few} of addresses are allowed, and its libraries take {many}: raise 'ulimit -v'")
-    return False
-
-
-def _has_working_folder() -> bool:
-    try:
-        Path.cwd()
-    except OSError:
-        return False
-    return True
-
-
 def _run() -> int:
     try:
         with _ended_like_ctrl_c():
@@ -275,28 +252,18 @@ def _run() -> int:
         say(f"paceline: {why}")
         return 1
     except OSError as error:  # of the machine: no disk space, no processes
-        return _end_refused(error)
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            say("paceline: too few open files are allowed (ulimit -n)")
+            return 2
+        where = f": {error.filename}" if error.filename is not None else ""
+        say(f"paceline: {error.strerror or error}{where}")
+        return 1
     except KeyboardInterrupt:  # before a command has begun
         say("paceline: interrupted")
         return 130
     except Exception as error:
         return _end_unforeseen(error)
     return 0
-
-
-def _end_refused(error: OSError) -> int:
-    unsaid = getattr(error.__context__, "exit_code", None)
-    if isinstance(unsaid, int):  # a usage error that standard error could not take
-        return unsaid
-    if not _has_working_folder():
-        say("paceline: the working folder is gone; change into another one")
-        return 2
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        say("paceline: too few open files are allowed (ulimit -n)")
-        return 2
-    where = f": {error.filename}" if error.filename is not None else ""
-    say(f"paceline: {error.strerror or error}{where}")
-    return 1
 
 
 def _end_unforeseen(error: Exception) -> int:
@@ -316,23 +283,17 @@ def main() -> NoReturn:
     """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted."""
     gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
     os.environ["MPLBACKEND"] = "agg"  # figures go into files, whatever backend is set
-    for name in ("COLUMNS", "LINES"):
-        if not os.environ.get(name, "").isascii():  # rich fails on other scripts' digits
-            del os.environ[name]
     _settle_streams()
-    status = _run() if _has_addresses() else 2
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        say("paceline: the working folder is gone; change into another one")
+        sys.exit(2)
+    status = _run()
     try:
         sys.stdout.flush()
     except OSError as error:
         say(f"paceline: standard output: {error.strerror or error}")
-        _silence(1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries it again
         status = status or 1
-    try:
-        sys.stderr.flush()
-    except OSError:
-        _silence(2)
     sys.exit(status)
-
-
-def _silence(descriptor: int) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

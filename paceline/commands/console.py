@@ -125,7 +125,15 @@ def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
     progress = Countdown(scenario, settings)
     console = terminal(stderr=True)
     if not console.is_terminal:
-        progress.show = PlainLines().show
+        latest_s = time.monotonic()
+
+        def show(line: str, share: float) -> None:
+            nonlocal latest_s
+            if time.monotonic() - latest_s >= LINES_APART_S:
+                latest_s = time.monotonic()
+                say(line)
+
+        progress.show = show
         yield progress
         say(progress.line())
         return
@@ -136,19 +144,6 @@ def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
         shown = bar.add_task("preparing", total=1.0)
         progress.show = lambda line, share: bar.update(shown, description=line, completed=share)
         yield progress
-
-
-class PlainLines:
-    """Progress lines without a terminal: few."""
-
-    def __init__(self) -> None:
-        self._latest_s = time.monotonic()
-
-    def show(self, line: str, share: float) -> None:
-        """Print ``line`` unless one was printed less than ``LINES_APART_S`` ago."""
-        if time.monotonic() - self._latest_s >= LINES_APART_S:
-            self._latest_s = time.monotonic()
-            say(line)
 
 
 class Countdown:
@@ -216,12 +211,9 @@ class Countdown:
         """Completed share of all runs."""
         if not self._begun:
             return 0.0
-        parts = sum(self._part(label, steps) for label, steps in self._under_way)
+        typical = ((steps, self._typical.get(label, self._limit)) for label, steps in self._under_way)
+        parts = sum(min(steps / whole, 0.99) for steps, whole in typical if whole)
         return min((self._done + self._ahead + parts) / max(self._runs, 1), 1.0)
-
-    def _part(self, label: str, steps: int) -> float:
-        typical = self._typical.get(label, self._limit)
-        return min(steps / typical, 0.99) if typical else 0.0
 
     def line(self) -> str:
         """Runs done, percentage, time left, and current runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -205,7 +206,6 @@ def calibrate(
 ) -> None:
     """Fit correction factors to measurements; draw measured against fitted durations."""
     from paceline.realrun.calibration import fit as calibration
-    from paceline.realrun.calibration import fit as reading
     from paceline.sim.config.files import write_atomically
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.schema import load
@@ -216,7 +216,8 @@ def calibrate(
         raise InputError(f"--out {out}: is where the picture goes; call it {out.with_suffix('.yaml')}")
     check_out_file(picture, [], (calibration.PICTURE_MARK.encode(),))
     known = None if nominal is None else load(nominal)
-    fit = calibration.calibrate([each for path in measured for each in reading.load_all(path, known, say)])
+    several = [each for path in measured for each in calibration.load_all(path, known, say)]
+    fit = calibration.calibrate(several)
     calibration.plot(fit, picture)
     write_atomically(out, profiles.dump(fit.profile))
     for sentence in fit.undetermined:
@@ -256,9 +257,7 @@ def validate(
         print_result(script(loaded, scenario, per_node, options, "validate"))
         return
 
-    def start(probing: bool) -> Processes:
-        return validation.processes_for(loaded, lab, probing)
-
+    start = partial(validation.processes_for, loaded, lab)
     compare(loaded, validation.hosts_of(loaded, lab), start, profile, steps, tolerance, out, force, as_json)
 
 
@@ -322,7 +321,7 @@ def compare(
 
 
 def _print_outcome(outcome: Validation, as_json: bool) -> None:
-    from paceline.realrun.driver import clocks
+    from paceline.realrun.driver.clocks import describe_clocks
     from paceline.reports import tables
 
     if as_json:
@@ -330,10 +329,8 @@ def _print_outcome(outcome: Validation, as_json: bool) -> None:
         say(outcome.comparison["verdict"]["text"])
     else:
         terminal().print(tables.render_comparison(outcome.comparison))
-    if sentence := clocks.describe_clocks(outcome.measured):
+    for sentence in filter(None, (describe_clocks(outcome.measured), outcome.comparison["message"])):
         say(sentence)
-    if message := outcome.comparison["message"]:
-        say(message)
     for run in outcome.predicted:
         if run.status == "partial":
             say(f"{shorten(run.label)}, seed {run.seed}, {run.source}: {run.message}")

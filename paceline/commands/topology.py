@@ -66,10 +66,12 @@ def compare(
 
     with patience("topology compare"):
         records = [describe(_entry(name), workers, weights, seed) for name in topologies]
-    records.sort(key=_speed)
+    unknown = 2.0  # above all rates, so that these come last
+    records.sort(
+        key=lambda r: (unknown if r["rate_per_step"] is None else r["rate_per_step"], r["mean_degree"])
+    )
     if as_json:
-        document = {"workers": workers, "topologies": records}
-        print_json(document)
+        print_json({"workers": workers, "topologies": records})
     else:
         terminal().print(graph_pages.comparison_table(records))
 
@@ -189,12 +191,6 @@ def _print(document: dict[str, Any]) -> None:
         out.append(f"{'no such graph is below':30}{document['lower_bound']:>10.4f}")
         out.append(f"{'large graphs (Alon-Boppana)':30}{document['alon_boppana']:>10.4f}")
     sys.stdout.write("\n".join(out) + "\n")
-
-
-def _speed(record: dict[str, Any]) -> tuple[float, float]:
-    """Sort key of topologies; unknown rates come last."""
-    rate = record["rate_per_step"]
-    return (2.0 if rate is None else rate), record["mean_degree"]
 
 
 def _entry(written: str) -> TopologyEntry:

@@ -61,11 +61,9 @@ from .torch_rule import TorchRule
 
 
 class Attached:
-    """The worker that this process belongs to.
+    """The worker that this process belongs to; ``rank`` and ``size`` number it among the workers.
 
-    Attributes:
-        rank, size: number of this worker, and number of workers.
-        run: the record, after the ``with`` block, on one of the ranks; None on the others.
+    Its ``run`` is the record, after the ``with`` block, on one of the ranks; None on the others.
     """
 
     def __init__(
@@ -93,12 +91,12 @@ class Attached:
         if not self._wanted:
             raise self._error or RunError("all steps are done: 'steps' says how many there are")
         gradient = self._vector.gradient(self._x)
-        mean_loss = None
+        mean_loss: Any = None
         if loss is not None:
             mean_loss = self._replicas.mean(torch.as_tensor(loss).detach().reshape(1).to(gradient))
         settle(gradient.device)
         if self._replicas.leads:
-            self._loop.gradients.put(Evaluated(gradient, cast("Tensor", mean_loss)))
+            self._loop.gradients.put(Evaluated(gradient, mean_loss))
         self._next()
         if self._error is not None:
             raise self._error
@@ -121,12 +119,6 @@ class Attached:
         if word == FAILED and not self._replicas.leads:
             self._error = RunError(self._control.get(f"failed/{self.rank}"))
 
-    def _end(self) -> None:
-        """Tell the scheme that the loop computes no more gradients."""
-        self._loop.gradients.put(None)
-        while self._wanted:
-            self._next()
-
 
 class _Loop:
     """The driver's training problem: gradients come from the loop; nothing is scored.
@@ -134,7 +126,6 @@ class _Loop:
     Attributes:
         points: where gradients are wanted; None at last.
         gradients: the loop's answers; None: there will be no more.
-        final, run, error: afterwards, the worker's final model, the record, and the cause of a failure.
     """
 
     workload = None
@@ -235,10 +226,15 @@ def attach(
                 worker._next()
                 if worker._error is None:
                     yield worker
-                    worker._end()
+                    loop.gradients.put(None)  # the loop computes no more of them
+                    while worker._wanted:
+                        worker._next()
         finally:
-            if records is not None and worker.run is not None:
-                _write(worker.run, job, entry, Path(records))
+            run = worker.run
+            if records is not None and run is not None and (record := record_of(run, job, entry)):
+                folder = Path(records)
+                folder.mkdir(parents=True, exist_ok=True)
+                files.write_json(record, folder / "attached.json")
         if worker._error is not None:
             raise worker._error
 
@@ -299,10 +295,3 @@ def _open_store(timeout_s: float) -> tuple[JobStore, int, int]:
     torch_store = dist.distributed_c10d._get_default_store()
     rank, size = dist.get_rank(), dist.get_world_size()
     return open_job_store(os.environ, rank, size, timeout_s, torch_store, name), rank, size
-
-
-def _write(run: Run, job: Job, scheme: SchemeEntry, folder: Path) -> None:
-    record = record_of(run, job, scheme)
-    if record is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        files.write_json(record, folder / "attached.json")

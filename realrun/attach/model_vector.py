@@ -20,9 +20,6 @@ class ModelVector:
     Reading gathers parameters sharded by FSDP: all ranks of a worker must call the same methods in the same
     order.
 
-    Args:
-        model: the module, or the result of DDP or ``fully_shard`` for it.
-
     Raises:
         InputError: nothing is trained, or values differ in type or place.
     """
@@ -90,11 +87,8 @@ def check_wrappers(model: torch.nn.Module, ranks: Collection[int]) -> None:
 
 def _check_ranks(what: str, joined: Collection[int], ranks: Collection[int]) -> None:
     if set(joined) != set(ranks):
+        there, here = (", ".join(map(str, sorted(each))) for each in (joined, ranks))
         raise InputError(
-            f"attach: {what} joins ranks {_listed(joined)}, but this worker is {_listed(ranks)}: give the "
-            "group of its ranks to both, here as 'inside'"
+            f"attach: {what} joins ranks {there}, but this worker is {here}: give the group of its ranks to "
+            "both, here as 'inside'"
         )
-
-
-def _listed(ranks: Collection[int]) -> str:
-    return ", ".join(map(str, sorted(ranks)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 import torch.distributed as dist
 from torch import Tensor
@@ -18,20 +17,15 @@ from paceline.sim.errors import InputError, RunError
 
 from ..group.store import Control
 
-WANTED: Final = 1.0
-"""Another gradient is wanted."""
-ENDED: Final = 0.0
-"""The worker has done its steps."""
-FAILED: Final = -1.0
-"""The run has failed."""
+WANTED, ENDED, FAILED = 1.0, 0.0, -1.0
+"""Another gradient is wanted; the worker has done its steps; the run has failed."""
 
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """The ranks of one worker, as seen by one of them.
+    """The ranks of one worker, as seen by the one that is ``rank`` among all.
 
     Attributes:
-        rank: this one, among all ranks.
         members: all ranks of the worker; the first of them leads.
         worker, workers: number of this worker, and number of workers.
         group: torch's group of the members; None: this rank is a worker alone.

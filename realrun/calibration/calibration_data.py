@@ -12,7 +12,6 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, MeasuredRange
 from paceline.sim.network.transfer import TransferModel
-from paceline.sim.program.worker import Program
 from paceline.sim.records.run import Event
 
 Key = tuple[int, str, int, int]
@@ -20,14 +19,7 @@ Key = tuple[int, str, int, int]
 
 
 class MeasuredOperation(NamedTuple):
-    """The duration of one operation.
-
-    Attributes:
-        key: of the operation.
-        label: its kind, human-readable.
-        median_s: of its durations.
-        noise_s: uncertainty of the median.
-    """
+    """The median duration of one operation, and its uncertainty; ``label`` is its kind, human-readable."""
 
     key: Key
     label: str
@@ -41,10 +33,7 @@ class Origin:
 
     Attributes:
         measured_at: in ISO 8601.
-        machine, software: human-readable.
-        hosts: the kind of the hosts.
         settings: TCP settings of the first host, as read back.
-        workers: number of workers.
         what: the measured object, human-readable.
         complete: the measurements suffice to tell all factors apart.
     """
@@ -83,17 +72,20 @@ class CalibrationData(Protocol):
 
     def uneven_s(self) -> Sequence[float]:
         """Excess durations of short messages over others beside them on one link; none if unknown."""
+        return ()
 
     def uneven_s_per_byte(self) -> Sequence[float]:
         """Excess durations of long ones, per byte; none if unknown."""
+        return ()
 
     def buffered_bytes(self) -> float:
         """The largest message accepted at once by a sender's socket; 0 if none is known."""
+        return 0.0
 
 
-def simulate_programs(job: Job, programs: list[Program]) -> tuple[list[Event], MeasuredRange]:
+def simulate_programs(job: Job) -> tuple[list[Event], MeasuredRange]:
     """The operations of a simulated run, and the range of its messages."""
-    driver = EventDriver(job, programs, job.scorer())
+    driver = EventDriver(job, [job.program(rank) for rank in range(job.workers)], job.scorer())
     outcome = driver.run()
     traffic = driver.traffic
     assert traffic is not None

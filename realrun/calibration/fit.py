@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,14 +50,15 @@ _FITTED: Final = {
 }
 """The jointly fitted factors, with the size at which each is searched."""
 
-_START: Final = (1.0, 2.0, 1.0, 0.99, 0.5)
+_SIZES: Final = np.array(list(_FITTED.values()))
+_START: Final = np.array([1.0, 2.0, 1.0, 0.99, 0.5])
 """Start of the search, in the sizes above, as are all values below."""
-_LEAST: Final = (0.0, 0.0, 0.0, 0.5, 0.0)
-_MOST: Final = (100.0, 200.0, 100.0, 1.0, 100.0)
-_NEUTRAL: Final = (0.0, 0.0, 0.0, 1.0, 0.0)
-_USUAL: Final = (10.0, 10.0, 10.0, 0.1, 1.0)
+_LEAST: Final = np.array([0.0, 0.0, 0.0, 0.5, 0.0])
+_MOST: Final = np.array([100.0, 200.0, 100.0, 1.0, 100.0])
+_NEUTRAL: Final = np.array([0.0, 0.0, 0.0, 1.0, 0.0])
+_USUAL: Final = np.array([10.0, 10.0, 10.0, 0.1, 1.0])
 """Usual distance of factors from neutral wherever measurements tell them apart; a standard deviation."""
-_SHIFT: Final = (1.0, 1.0, 1.0, 0.0, 1.0)
+_SHIFT: Final = np.array([1.0, 1.0, 1.0, 0.0, 1.0])
 """Added during the search: difference steps scale with the size, and a factor may be 0."""
 _NOISE_FLOOR_S: Final = 1e-4
 _NOISE_SHARE: Final = 0.003
@@ -78,7 +80,6 @@ class Fit:
     """Factors, and how well they explain the measurements.
 
     Attributes:
-        profile: the factors.
         labels: of each fitted duration, human-readable.
         measured_s, fitted_s: the duration as measured, and as simulated with the factors.
         undetermined: a sentence with the reason for each factor left open by the measurements.
@@ -123,11 +124,12 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     covariance, freedom = solution.covariance, solution.freedom
     if len(probed) > 1:
         covariance = covariance + np.cov([_fit([m], known).x for m in probed], rowvar=False)
-    sizes = np.array(list(_FITTED.values()))
-    joint = covariance * np.outer(sizes, sizes)
+    joint = covariance * np.outer(_SIZES, _SIZES)
     factors = _fitted_factors(solution.x, covariance, freedom, origins)
     factors["buffer_bytes"] = buffer
-    low, high = _median_interval(late)
+    # The median's interval, by order statistics.
+    ordered, k = sorted(late), int(stats.binom.ppf((1 - _LEVEL) / 2, len(late), 0.5))
+    low, high = ordered[max(k - 1, 0)], ordered[min(len(late) - k, len(late) - 1)]
     factors["late_s"] = Factor(
         value=known.late_s, low=max(0.0, min(low, known.late_s)), high=max(high, known.late_s), unit="s",
         measurements=tuple(
@@ -197,7 +199,7 @@ def _undetermined(solution: _Solution, profile: Profile) -> tuple[str, ...]:
         f"{name} is not determined by these runs: {why.get(name, others)}; it stays near "
         f"{neutral * size:g} {FACTORS[name]}"
         for (name, size), neutral, share in zip(
-            _FITTED.items(), _NEUTRAL, solution.prior_share.tolist(), strict=True
+            _FITTED.items(), _NEUTRAL.tolist(), solution.prior_share.tolist(), strict=True
         )
         if share > _MOSTLY_PRIOR
     ]
@@ -231,24 +233,23 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
     measured = np.array([row.median_s for _, row in rows])
     noise = np.array([row.noise_s for _, row in rows])
     scale = np.hypot(np.hypot(_NOISE_FLOOR_S, _NOISE_SHARE * measured), noise)
-    sizes, shift = np.array(list(_FITTED.values())), np.array(_SHIFT)
     complete = any(m.origin.complete for m in several)
 
     def fitted(x: Floats) -> Floats:
-        values = dict(zip(_FITTED, (x * sizes).tolist(), strict=True))
+        values = dict(zip(_FITTED, (x * _SIZES).tolist(), strict=True))
         model = replace(known, **values)
         predictions = {id(m): m.predict(model)[0] for m in several}
         return np.array([predictions[id(m)][row.key] for m, row in rows])
 
     def residuals(shifted: Floats) -> Floats:
-        x = shifted - shift
+        x = shifted - _SHIFT
         off: Floats = (fitted(x) - measured) / scale
-        return off if complete else np.append(off, (x - np.array(_NEUTRAL)) / np.array(_USUAL))
+        return off if complete else np.append(off, (x - _NEUTRAL) / _USUAL)
 
     optimum: Any = least_squares(
         residuals,
-        np.array(_START) + shift,
-        bounds=(np.array(_LEAST) + shift, np.array(_MOST) + shift),
+        _START + _SHIFT,
+        bounds=(_LEAST + _SHIFT, _MOST + _SHIFT),
         loss="soft_l1",
         diff_step=[0.02] * len(_FITTED),
         x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
@@ -257,9 +258,9 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
     spread = 1.4826 * float(np.median(np.abs(residuals(optimum.x)))) if complete else 1.0
     inverse: Floats = np.asarray(np.linalg.pinv(optimum.jac.T @ optimum.jac), np.float64)
     freedom = max(1, len(optimum.jac) - len(_FITTED))
-    x = optimum.x - shift
+    x = optimum.x - _SHIFT
     covariance = inverse * max(spread, 1e-12) ** 2
-    left = None if complete else np.sqrt(np.maximum(np.diag(covariance), 0.0)) / np.array(_USUAL)
+    left = None if complete else np.sqrt(np.maximum(np.diag(covariance), 0.0)) / _USUAL
     return _Solution(x, covariance, freedom, measured, fitted(x), left)
 
 
@@ -283,13 +284,6 @@ def _buffer(several: Sequence[CalibrationData]) -> Factor:
     return Factor(
         value=value, low=value, high=value, unit="bytes", measurements=("sends to a posted receive",)
     )
-
-
-def _median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the median, by order statistics."""
-    ordered = sorted(values)
-    k = int(stats.binom.ppf((1 - _LEVEL) / 2, len(ordered), 0.5))
-    return ordered[max(k - 1, 0)], ordered[min(len(ordered) - k, len(ordered) - 1)]
 
 
 def plot(fit: Fit, path: Path) -> None:
@@ -346,10 +340,13 @@ def _name_other_file(path: Path) -> str:
     unreadable.
     """
     text = read_text(path, MAX_JSON_BYTES, (".json",))
+    document: Any = None
     try:
-        document: Any = parse_json(text)
+        document = parse_json(text)
     except ValueError:
-        document = _parse_yaml(text)
+        if len(text) <= _YAML_BYTES:
+            with suppress(InputError):
+                document = parse_yaml(text, "").value
     if not isinstance(document, dict):
         return ""
     keys = set(document)
@@ -364,12 +361,3 @@ def _name_other_file(path: Path) -> str:
     if "bundle" in str(document.get("kind", "")) or "bundle" in keys:
         return "a bundle of 'paceline report --bundle', which has no events: give the folder of the run"
     return ""
-
-
-def _parse_yaml(text: str) -> Any:
-    if len(text) > _YAML_BYTES:
-        return None
-    try:
-        return parse_yaml(text, "").value
-    except InputError:
-        return None

@@ -129,16 +129,11 @@ class Measurements(Settings):
     @property
     def origin(self) -> Origin:
         """The origin of the probes; their trials were chosen to tell all factors apart."""
+        n = self.plan.workers
         return Origin(
-            self.made,
-            self.machine,
-            self.software,
-            self.hosts,
-            self.settings,
-            self.plan.workers,
-            f"probes of {self.plan.workers} workers",
+            self.made, self.machine, self.software, self.hosts, self.settings, n, f"probes of {n} workers",
             complete=True,
-        )
+        )  # fmt: skip
 
     def rows(self) -> list[MeasuredOperation]:
         """Every operation but the gradients, which are the machine's and not the network's."""
@@ -156,8 +151,9 @@ class Measurements(Settings):
         first = 0 if tcp is None else 1  # as when measuring: windows are open from an earlier repeat
         plan = self.plan.model_copy(update={"repeats": 1 + first})
         queue = self.hosts.queue or "fair"
-        job = probe_job(plan, replace(model, network=self.nominal(), tcp=tcp, queue=queue))
-        events, measured = simulate_programs(job, [job.program(rank) for rank in range(job.workers)])
+        transfer = replace(model, network=self.nominal(), tcp=tcp, queue=queue)
+        job = replace(probe_job(plan), transfer=transfer)
+        events, measured = simulate_programs(job)
         lasted = durations(events, len(plan.trials), skip=first)
         return {key: values[0] for key, values in lasted.items()}, measured
 

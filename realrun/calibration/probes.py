@@ -7,8 +7,7 @@ its slot, a time known to all workers beforehand, with nothing else in flight.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -21,7 +20,6 @@ from paceline.sim.config.settings import Settings
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.network.network import Network
-from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
@@ -29,19 +27,9 @@ from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes.scheme import Scheme
 
 Kind = Literal[
-    "message",
-    "ready",
-    "any",
-    "burst",
-    "pairs",
-    "ring",
-    "fan_in",
-    "crowd",
-    "all_reduce",
-    "all_gather",
-    "barrier",
-    "gradient",
-]
+    "message", "ready", "any", "burst", "pairs", "ring", "fan_in", "crowd", "all_reduce", "all_gather",
+    "barrier", "gradient",
+]  # fmt: skip
 """The exchange that a trial consists of:
 
 ``message``  0 sends to 1; both start at once.
@@ -134,13 +122,9 @@ def probe_scenario(plan: ProbePlan) -> Scenario:
     return Scenario.model_validate(document)
 
 
-def probe_job(plan: ProbePlan, transfer: TransferModel) -> Job:
-    """The plan as a job for the simulator, with messages transferred by ``transfer``."""
-    return replace(_job(plan), transfer=transfer)
-
-
 @lru_cache(maxsize=8)
-def _job(plan: ProbePlan) -> Job:
+def probe_job(plan: ProbePlan) -> Job:
+    """The plan as a job for the simulator, but for the transfer of its messages."""
     scenario = probe_scenario(plan)
     return prepare(scenario, scenario.schemes[0], scenario.seed)
 
@@ -173,6 +157,20 @@ async def _at_once(worker: Worker, *operations: ops.Operation[Any]) -> None:
 
 
 _Role = Callable[[Worker, Tensor], Awaitable[object]]
+
+
+def _mix(sources_of: Callable[[int, int], Sequence[int]]) -> tuple[_Role]:
+    """A mix of each worker with those that ``sources_of`` gives for its rank and their number."""
+
+    def role(worker: Worker, value: Tensor) -> Awaitable[object]:
+        n = worker.size
+        sources = tuple(tuple(sources_of(rank, n)) for rank in range(n))
+        weights = tuple(tuple(0.5 / len(row) for _ in row) for row in sources)
+        return worker.mix(Pattern(own=(0.5,) * n, sources=sources, weights=weights), value)
+
+    return (role,)
+
+
 _MESSAGE: Final[tuple[_Role | None, ...]] = (
     lambda worker, value: worker.send(1, value),
     lambda worker, value: worker.receive(0, value),
@@ -191,9 +189,9 @@ _ROLES: Final[Mapping[Kind, tuple[_Role | None, ...]]] = {
         lambda worker, value: _at_once(worker, ops.Receive(0, value, "a"), ops.Receive(0, value, "b")),
         None,
     ),
-    "pairs": (lambda worker, value: worker.mix(_pairs(worker.size), value),),
-    "ring": (lambda worker, value: worker.mix(_ring(worker.size), value),),
-    "fan_in": (lambda worker, value: worker.mix(_fan_in(worker.size), value),),
+    "pairs": _mix(lambda rank, n: [rank ^ 1] if rank ^ 1 < n else []),
+    "ring": _mix(lambda rank, n: sorted({(rank - 1) % n, (rank + 1) % n})),
+    "fan_in": _mix(lambda rank, n: range(1, n) if rank == 0 else []),
     "crowd": (
         lambda worker, value: _at_once(worker, *(ops.Receive(k, value) for k in range(1, worker.size))),
         lambda worker, value: worker.send(0, value),
@@ -206,23 +204,3 @@ _ROLES: Final[Mapping[Kind, tuple[_Role | None, ...]]] = {
 """Roles of ranks 0, 1, ... in a trial; all further ranks have the last one."""
 
 PROBE: Final = Scheme("probe", _probe, ProbePlan, False, lambda options, workers: None)
-
-
-def _pattern(sources: list[tuple[int, ...]]) -> Pattern:
-    return Pattern(
-        own=(0.5,) * len(sources),
-        sources=tuple(sources),
-        weights=tuple(tuple(0.5 / len(row) for _ in row) for row in sources),
-    )
-
-
-def _pairs(n: int) -> Pattern:
-    return _pattern([((i ^ 1),) if (i ^ 1) < n else () for i in range(n)])
-
-
-def _ring(n: int) -> Pattern:
-    return _pattern([tuple(sorted({(i - 1) % n, (i + 1) % n})) for i in range(n)])
-
-
-def _fan_in(n: int) -> Pattern:
-    return _pattern([tuple(range(1, n)), *[()] * (n - 1)])

@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from paceline.sim.compute.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.compute.model import ComputeModel
@@ -31,7 +32,7 @@ from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, free_network
 from paceline.sim.network.profile import HostKind, MeasuredRange
-from paceline.sim.network.stock_tcp import TcpSettings, describe_hosts
+from paceline.sim.network.stock_tcp import describe_hosts
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
@@ -43,7 +44,7 @@ from paceline.sim.training.optimizer import NullOptimizer
 
 from ..group.hosts import machine, software
 from ..lab import kernel
-from .calibration_data import Key, MeasuredOperation, Origin, mad_s, simulate_programs
+from .calibration_data import CalibrationData, Key, MeasuredOperation, Origin, mad_s, simulate_programs
 
 _MAX_ELEMENTS: Final = 4096
 """Size of a simulated model: enough for shards of it to have their share."""
@@ -92,15 +93,11 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingRun:
-    """A record of a run, and the network of its cluster.
+class TrainingRun(CalibrationData):
+    """The record in ``path`` of a run, and the scenario with the network of its cluster.
 
-    Attributes:
-        record: the measurements.
-        scenario: has the network.
-        path: of the record, for messages.
-        hosts: their kind.
-        where: how it was run, human-readable.
+    Its messages do not begin together, so that unevenness is unknown; the hosts' settings have the size of a
+    socket's buffer. ``where`` says how it was run, human-readable.
 
     Raises:
         InputError: record and scenario do not match, or the run was too short.
@@ -122,33 +119,24 @@ class TrainingRun:
             raise InputError(f"{self.path}: nothing was exchanged in its {self.record.steps} steps")
 
     @property
+    @override
     def origin(self) -> Origin:
-        """The origin of the record; one run leaves factors open."""
-        record = self.record
+        record, tcp = self.record, self.scenario.cluster.network.tcp
         (scheme,) = record.scheme
+        hosts = self.hosts
+        if tcp is not None and hosts == _CLUSTER:
+            hosts = HostKind(kind="cluster", tuning=describe_hosts(tcp))
         return Origin(
-            record.made,
-            record.machine,
-            record.software,
-            self.hosts
-            if self._tcp is None or self.hosts != _CLUSTER
-            else HostKind(kind="cluster", tuning=describe_hosts(self._tcp)),
-            record.settings,
-            record.workers,
-            f"{record.steps} steps of {scheme} {self.where}, {record.workers} workers",
-            complete=False,
-        )
+            record.made, record.machine, record.software, hosts, record.settings, record.workers,
+            f"{record.steps} steps of {scheme} {self.where}, {record.workers} workers", complete=False,
+        )  # fmt: skip
 
-    @property
-    def _tcp(self) -> TcpSettings | None:
-        return self.scenario.cluster.network.tcp
-
+    @override
     def nominal(self) -> Network:
-        """The network, as in the scenario."""
         return build_network(self.scenario.cluster.network, self.record.workers)
 
+    @override
     def rows(self) -> list[MeasuredOperation]:
-        """Every exchange of a step, on every worker."""
         return [
             MeasuredOperation(
                 key, key[1], statistics.median(values), 1.86 * mad_s(values) / len(values) ** 0.5
@@ -156,14 +144,14 @@ class TrainingRun:
             for key, values in self._measured.items()
         ]
 
+    @override
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """Simulate with ``model``: seconds of each exchange, and the range of its messages. ``InputError`` if
-        the exchanges differ from the measured ones.
-        """
+        """As declared; ``InputError`` if the simulated exchanges differ from the measured ones."""
         events, measured = self._simulated(model)
         lasted = exchanges_s(events)
         return {key: statistics.median(lasted.get(key, [0.0])) for key in self._measured}, measured
 
+    @override
     def deviations_s(self, model: TransferModel) -> list[float]:
         """Deviations of exchanges from their medians, less simulated ones, at equal quantiles.
 
@@ -175,6 +163,7 @@ class TrainingRun:
         )
         return [float(value) for value in was - now]
 
+    @override
     def wake_up_delays_s(self) -> list[float]:
         """Seconds of each step but the first beyond its gradient and exchanges, by worker, in order."""
         begun: list[dict[int, float]] = [{} for _ in range(self.record.workers)]
@@ -190,18 +179,6 @@ class TrainingRun:
             for a, b in pairwise(sorted(at))
             if a > 0
         ]
-
-    def uneven_s(self) -> tuple[float, ...]:
-        """Empty: unknown for a run, whose messages do not begin together."""
-        return ()
-
-    def uneven_s_per_byte(self) -> tuple[float, ...]:
-        """Empty: unknown for a run as well."""
-        return ()
-
-    def buffered_bytes(self) -> float:
-        """0: unknown for a run; the hosts' settings have the size of a socket's buffer."""
-        return 0.0
 
     @cached_property
     def _events(self) -> list[Event]:
@@ -222,18 +199,11 @@ class TrainingRun:
     def _simulated(self, model: TransferModel) -> tuple[list[Event], MeasuredRange]:
         network = self.scenario.cluster.network
         transfer = replace(
-            model,
-            network=self._network,
-            sharing=network.sharing,
-            seed=self.record.seed,
-            queue=network.queue,
-            tcp=self._tcp,
-        )
-        job = replace(self._job, transfer=transfer)
+            model, network=self._network, sharing=network.sharing, seed=self.record.seed,
+            queue=network.queue, tcp=network.tcp,
+        )  # fmt: skip
         try:
-            events, measured = simulate_programs(
-                job, [self._job.program(rank) for rank in range(job.workers)]
-            )
+            events, measured = simulate_programs(replace(self._job, transfer=transfer))
         except PacelineError as error:
             raise InputError(f"{self.path}: its simulation failed: {error}") from error
         self._check_alike(events)
@@ -270,13 +240,9 @@ class TrainingRun:
             max_iterations=self._steps,
         )
 
-    @cached_property
-    def _did(self) -> dict[str, tuple[int, float]]:
-        return _amounts(self._events, self._steps)
-
     def _check_alike(self, events: Iterable[Event]) -> None:
-        now = _amounts(events, self._steps)
-        for operation, (count, num_bytes) in self._did.items():
+        did, now = (_amounts(each, self._steps) for each in (self._events, events))
+        for operation, (count, num_bytes) in did.items():
             simulated_count, simulated_bytes = now.get(operation, (0, 0.0))
             apart = abs(simulated_bytes - num_bytes) > _SIZE_TOLERANCE * num_bytes + _SIZE_SLACK_BYTES
             if apart or abs(simulated_count - count) > _COUNT_TOLERANCE * count:

@@ -73,11 +73,12 @@ def successful_run(result: Result) -> Run:
     run = result.run
     if run.status == "partial":
         raise RunError(run.message)
-    if result.overruns > _MOST_OVERRUNS * result.gradients:
-        overruns = [timing.overruns for timing in result.timings]
+    overruns = [timing.overruns for timing in result.timings]
+    gradients = sum(timing.gradients for timing in result.timings)
+    if sum(overruns) > _MOST_OVERRUNS * gradients:
         slowest = overruns.index(max(overruns))
         raise RunError(
-            f"{shorten(run.label)}: {result.overruns} of {result.gradients} gradients took longer on this "
+            f"{shorten(run.label)}: {sum(overruns)} of {gradients} gradients took longer on this "
             f"machine than the scenario's compute time, {max(overruns)} of them on worker {slowest}; raise "
             "cluster.compute.time, or use fewer workers"
         )
@@ -108,8 +109,6 @@ def validate(
     is the last.
 
     Args:
-        scenario: to be predicted and measured.
-        ranks: for the measurement.
         profile: the factors for the prediction; None: constants of the transport.
         steps: of every run; None: to the target.
         say: called with a line before every real run.
@@ -123,7 +122,12 @@ def validate(
     transport = scenario.cluster.backend if profile is None else profile.hosts.transport
     both = over_transport(with_units(with_step_limit(scenario, steps)), transport)
     ranks.shape(build_network(both.cluster.network, both.cluster.workers))
-    done = _Done(both, profile, warnings=_other_all_reduce(both))
+    done = _Done(both, profile)
+    forced = both.collectives.all_reduce
+    if forced not in (AUTO_ALGORITHM, "hierarchical", *TRANSPORTS[both.cluster.network.transport].choices):
+        done.warnings.append(
+            f"the prediction has the all-reduce {quote(forced)}, and real runs their library's own"
+        )
     failure = ""
     try:
         done.measure(ranks, say)
@@ -145,25 +149,14 @@ def validate(
     return Validation(both, tuple(done.predicted), tuple(done.measured), comparison)
 
 
-def _other_all_reduce(scenario: Scenario) -> list[str]:
-    """A warning if the predicted all-reduce differs from that of real runs."""
-    forced, network = scenario.collectives.all_reduce, scenario.cluster.network
-    if forced in (AUTO_ALGORITHM, "hierarchical", *TRANSPORTS[network.transport].choices):
-        return []
-    return [f"the prediction has the all-reduce {quote(forced)}, and real runs their library's own"]
-
-
 @dataclass
 class _Done:
     """The state of a validation.
 
     Attributes:
-        scenario: for both sides.
-        profile: the factors for the prediction.
-        predicted, measured: runs; the last measured one may have failed.
+        measured: runs; the last one may have failed.
         repeated: a measured run, and another of the same scheme and draws.
         trajectories: of synchronous schemes.
-        warnings: about the predictions.
     """
 
     scenario: Scenario

@@ -97,8 +97,7 @@ class RunStart:
 
     Attributes:
         zero_s: its time on this process's monotonic clock.
-        machines: boot ID of each worker's machine.
-        names: hostnames of these.
+        machines, names: boot ID and hostname of each worker's machine.
         reading: of this machine's clock; None where all share one.
     """
 
@@ -196,9 +195,9 @@ def _readings(
     try:
         for asker in askers.values():
             if control.rank == asker:
-                own = reading(ask(_sender(gloo, 0), _receiver(gloo, 0)))
+                own = reading(ask(*_line(gloo, 0)))
             elif control.rank == 0:
-                answer(_sender(gloo, asker), _receiver(gloo, asker))
+                answer(*_line(gloo, asker))
     except connections.PeerGone as gone:
         raise RunError(f"worker {gone.rank} was lost while clocks were compared") from gone
     if not askers:
@@ -237,16 +236,12 @@ def answer(send: SendTimes, receive: PostReceive, clock: Callable[[], float] = t
         send(received, clock())
 
 
-def _sender(gloo: dist.ProcessGroupGloo, peer: int) -> SendTimes:
+def _line(gloo: dist.ProcessGroupGloo, peer: int) -> tuple[SendTimes, PostReceive]:
     def send(received: float, answered: float) -> None:
         numbers = torch.tensor([received, answered], dtype=torch.float64)
         work = connections.send(gloo, numbers, peer, connections.CLOCK_TAG)
         connections.finish(work, peer, _EXCHANGE_S)
 
-    return send
-
-
-def _receiver(gloo: dist.ProcessGroupGloo, peer: int) -> PostReceive:
     def receive() -> Callable[[], tuple[float, float]]:
         numbers = torch.empty(2, dtype=torch.float64)
         work = connections.receive(gloo, numbers, peer, connections.CLOCK_TAG)
@@ -258,4 +253,4 @@ def _receiver(gloo: dist.ProcessGroupGloo, peer: int) -> PostReceive:
 
         return wait
 
-    return receive
+    return send, receive

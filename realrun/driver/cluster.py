@@ -27,8 +27,7 @@ from ..transport.connections import PeerGone
 from ..transport.threads import CallResult
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
-from .pending import ClusterPending
-from .rank import Rank
+from .rank import ClusterPending, Rank
 from .rank_log import Exchange, Exposure, LoggedOperation
 from .watchdog import Heartbeat
 
@@ -43,8 +42,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     """Runs one worker's program on the wall clock.
 
     Args:
-        rank: the worker's state.
-        program: its coroutines, not yet started.
+        program: the worker's coroutines, not yet started.
         took_s: duration of a gradient before the run; 0: unknown, and every one may take long.
         die_at: number of the main coroutine's operation at which this process dies.
         progress: called with the number of steps published by this worker.

@@ -47,13 +47,13 @@ class StartTimes:
 
 def joined_events(logs: Sequence[RankLog], starts: StartTimes) -> list[Event]:
     """Events of all workers with their ``peer_s``, merged by end time; each worker's stay in order."""
-    columns = []
-    for log in logs:
-        column = []
-        for row in log.rows:
-            last_s = starts.last_s(row.exchange, row.start_s)
-            column.append(row.event(log.rank, min(max(last_s, row.start_s), row.end_s)))
-        columns.append(column)
+    columns = (
+        [
+            row.event(log.rank, min(max(starts.last_s(row.exchange, row.start_s), row.start_s), row.end_s))
+            for row in log.rows
+        ]
+        for log in logs
+    )
     return list(heapq.merge(*columns, key=lambda event: event.end_s))
 
 
@@ -81,8 +81,8 @@ class RankResult:
     """A rank's result of a run.
 
     Attributes:
-        run: the record, on the rank that collected it; None on the others.
-        error: cause of a failure, alike on all ranks; None without one.
+        run: the record, on the rank that collected it.
+        error: cause of a failure, alike on all ranks.
         final: the last model published by this rank; the initial one before.
         timings: one per worker that handed in, on the collector.
     """
@@ -94,13 +94,9 @@ class RankResult:
 
 
 class KeptModels:
-    """The models kept by the ranks for scoring, for the collector.
+    """The models kept by the ranks that handed in, for the collector.
 
-    Args:
-        gloo, control: the group.
-        job: what was run.
-        logs: of all ranks that handed in.
-        patience_s: time limit for a rank to send a request's models.
+    A rank has ``patience_s`` to send a request's models.
     """
 
     def __init__(
@@ -158,7 +154,8 @@ def hand_in(
     Values travel over gloo, sizes and requests through the control store. ``RunError``: the collector was
     lost.
     """
-    patience_s = 2 * control.size * _patience_s(failed)  # the collector takes two steps for each rank
+    # The collector takes two steps for each rank.
+    patience_s = 2 * control.size * (_GRACE_S if failed else _HAND_IN_S)
     packed, values = encode(log)
     try:
         control.put(_report(control.rank), [packed.numel(), list(values.shape)])
@@ -186,7 +183,7 @@ def collect(
     failure: str,
 ) -> tuple[Run, list[RankLog]]:
     """Record of the run, from the logs of all ranks but the ``gone`` ones; ``RunError``: another was lost."""
-    patience_s = _patience_s(bool(failure or gone))
+    patience_s = _GRACE_S if failure or gone else _HAND_IN_S
     try:
         logs = _collect(gloo, control, job, log, gone, patience_s)
         models = KeptModels(gloo, control, job, logs, patience_s)
@@ -196,10 +193,6 @@ def collect(
             models.release()
     except PeerGone as lost:
         raise _lost(lost) from lost
-
-
-def _patience_s(failed: bool) -> float:
-    return _GRACE_S if failed else _HAND_IN_S
 
 
 def _lost(lost: PeerGone) -> RunError:

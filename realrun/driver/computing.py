@@ -23,8 +23,7 @@ from paceline.sim.workloads.workload import Evaluated
 
 from ..transport.device import CPU, SideStream
 from ..transport.threads import CallResult
-from .pending import ClusterPending
-from .rank import Rank
+from .rank import ClusterPending, Rank
 
 _OVERRUN: Final = 1.01
 """Ratio to its duration in the compute model above which a gradient counts as an overrun."""
@@ -48,12 +47,10 @@ class SegmentReady:
 
 
 class Segments:
-    """Assembles the parts made by a backward pass into segments.
+    """Assembles the parts made by a backward pass into ``segments`` (name, start, stop).
 
-    Args:
-        segments: (name, start, stop).
-        on_segment: called with the index of a segment's first element, its value [stop - start], and the
-            loss.
+    ``on_segment`` is called with the index of a segment's first element, its value [stop - start], and the
+    loss.
     """
 
     def __init__(
@@ -79,7 +76,6 @@ class Computing:
     """One worker's computations.
 
     Args:
-        rank: the worker.
         took_s: duration of a gradient before the run; 0: unknown, and every one may take long.
         complete: called with an operation that is complete.
         catch_up: lets the loop do what can be done at once.
@@ -137,23 +133,15 @@ class Computing:
             self._loop.alarm(self._loop.now, compute)  # after alarms that are due
 
     def _begin(self, pending: ClusterPending, index: int, point: Tensor) -> None:
-        if not self._alone():
+        # Nothing else can happen here before a gradient that begins now is computed. Not on a GPU, whose
+        # backward pass has a thread of its own, which would continue the loop there.
+        alone = len(self._rank.in_flight) == 1 and self._loop.next_s - self._loop.now > self._took_s
+        if not (self._may_stay and alone):
             self._rank.threads.run(pending, self._compute, pending, index, point, self._report)
             return
         self._rank.threads.call(pending, self._compute, pending, index, point, self._take_here)
         if self._raised is not None:
             raise self._raised
-
-    def _alone(self) -> bool:
-        """Whether nothing can happen here before a gradient that begins now is computed.
-
-        A GPU's backward pass has a thread of its own, which would continue the loop there.
-        """
-        return (
-            self._may_stay
-            and len(self._rank.in_flight) == 1
-            and self._loop.next_s - self._loop.now > self._took_s
-        )
 
     def _compute(
         self,

@@ -40,14 +40,6 @@ class PostedCounts:
         self.received[source, tag] += 1
         return self.received[source, tag]
 
-    def post_any(self, tag: str) -> None:
-        """Count a posted any-source receive."""
-        self.any_waiting[tag] += 1
-
-    def complete_any(self, tag: str) -> None:
-        """Count a completed any-source receive."""
-        self.any_waiting[tag] -= 1
-
     def as_lists(self) -> list[Any]:
         """The counts as lists, for the control store."""
         return [

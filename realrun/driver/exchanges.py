@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.tasks.runner import mix_values
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import root_of
@@ -18,8 +17,7 @@ from paceline.sim.records.run import ANY_SOURCE
 from ..transport.backend import TransferInFlight
 from ..transport.connections import CollectiveWait, PeerGone
 from .drain import PostedCounts
-from .pending import ClusterPending
-from .rank import Rank
+from .rank import ClusterPending, Rank
 from .rank_log import Exchange
 
 
@@ -40,12 +38,7 @@ class ExchangeListener(Protocol):
 
 
 class Exchanges:
-    """One worker's exchanges with others.
-
-    Args:
-        rank: the worker.
-        listener: receives completed and failed operations.
-    """
+    """One worker's exchanges with others; ``listener`` receives completed and failed operations."""
 
     def __init__(self, rank: Rank, listener: ExchangeListener) -> None:
         self._job = rank.job
@@ -57,8 +50,7 @@ class Exchanges:
         self._listener = listener
         self._numbers: Counter[str] = Counter()
         self.counts = PostedCounts()
-        self.collectives_at_once = 0
-        """Largest number of collectives in flight."""
+        self.collectives_at_once = 0  # at most
 
     def _expect(self, pending: ClusterPending, *peers: int) -> bool:
         """Check that the peers exist; False if one of them is known to be dead."""
@@ -118,7 +110,7 @@ class Exchanges:
         operation: ops.Receive = pending.operation  # type: ignore[assignment]
         peer, tag, like = operation.source, operation.tag, operation.like
         if peer == ops.ANY:
-            self.counts.post_any(tag)
+            self.counts.any_waiting[tag] += 1
             pending.task.breakdown.operations.add(ANY_SOURCE)
         elif self._expect(pending, peer):
             pending.exchange = self._message_from(peer, tag)
@@ -141,7 +133,8 @@ class Exchanges:
             pending.peer = root_of(operation, self._rank, group)
             needed = tuple(r for r in others if r == pending.peer)
         pending.exchange = Exchange(f"{name} {number}", needed)
-        pending.bytes = _bytes_sent(self._job, operation, group, self._rank)
+        collective, order = self._job.choice.collective_of(operation, group, self._rank)
+        pending.bytes = collective.bytes_sent[order.index(self._rank)]  # as in the simulator
         if self._expect(pending, *others):
             self._begin(pending, lambda: self._collective(operation, group, number))
 
@@ -164,7 +157,7 @@ class Exchanges:
         if isinstance(operation, ops.Receive):
             pending.peer, value = reply
             if operation.source == ops.ANY:
-                self.counts.complete_any(operation.tag)
+                self.counts.any_waiting[operation.tag] -= 1
                 pending.exchange = self._message_from(pending.peer, operation.tag)
             return ops.Message(pending.peer, value)
         if isinstance(operation, ops.Mix):
@@ -174,9 +167,3 @@ class Exchanges:
 
 def _message_key(source: int, destination: int, tag: str, number: int) -> str:
     return f"{source}>{destination} {tag} {number}"
-
-
-def _bytes_sent(job: Job, operation: ops.Operation[Any], group: tuple[int, ...], rank: int) -> int:
-    """Bytes sent by a rank in a collective, as in the simulator."""
-    collective, order = job.choice.collective_of(operation, group, rank)
-    return collective.bytes_sent[order.index(rank)]

@@ -15,11 +15,7 @@ _T = TypeVar("_T")
 
 
 class Loop:
-    """The calls and alarms of one rank, in one thread.
-
-    Args:
-        zero_s: the run's start, on ``time.monotonic``.
-    """
+    """The calls and alarms of one rank, in one thread; ``zero_s``: the run's start, on ``time.monotonic``."""
 
     def __init__(self, zero_s: float) -> None:
         self._zero_s = zero_s

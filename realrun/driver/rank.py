@@ -1,34 +1,39 @@
-"""State shared by the parts of one rank's driver."""
+"""State shared by the parts of one rank's driver, and an operation in flight there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
 
 from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.tasks.runner import InFlight
 
 from ..group.store import Control
 from ..transport.threads import ThreadPool
 from ..transport.transport import Transport
 from .loop import Loop
-from .pending import ClusterPending
-from .rank_log import RankLog
+from .rank_log import Exchange, RankLog
 from .watchdog import Watchdog
+
+
+class ClusterPending(InFlight):
+    """An operation that takes time, from its start to its completion."""
+
+    exchange = Exchange()
+    compute: Callable[[], None] | None = None  # begins a gradient's computation, until it has begun
+    computed = False  # the gradient's value is known
+    padded = False  # the gradient's duration in the compute model has passed
+    parts: dict[int, Tensor]  # known segments of a gradient, by first element
+    on_part: Callable[[], None] | None = None  # a waiter for a segment or for the gradient
+    result: Callable[[], Any] | None = None  # reply of a completed exchange
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank of a run.
-
-    Attributes:
-        job: what is run.
-        number: of this worker.
-        transport: its exchanges of values.
-        threads: run blocking waits and long gradients.
-        control, watchdog: shared with the other ranks.
-        loop: its pending calls and alarms.
-        log: its record of the run.
-        in_flight: operations that a helper thread or a collective will report on.
-    """
+    """One rank of a run; helper threads or collectives report on its operations ``in_flight``."""
 
     job: Job
     number: int

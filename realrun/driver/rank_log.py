@@ -6,12 +6,13 @@ A rank does not know when its peers started; rows carry the *key* of their excha
 
 from __future__ import annotations
 
-import json
 import zlib
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, NamedTuple
 
 import torch
+from pydantic import ConfigDict, TypeAdapter
+from pydantic_core import from_json
 from torch import Tensor
 
 from paceline.sim.records.run import Event
@@ -20,12 +21,7 @@ from paceline.sim.training.snapshots import Published
 
 
 class Exchange(NamedTuple):
-    """An operation that needs other workers.
-
-    Attributes:
-        key: alike on all participants; "" for an operation of one worker.
-        peers: the workers that have to be there.
-    """
+    """An operation that needs ``peers``; its ``key`` is alike on all of them, and "" if there are none."""
 
     key: str = ""
     peers: tuple[int, ...] = ()
@@ -107,14 +103,14 @@ class RankLog:
     Attributes:
         rows: its events, in the order in which its coroutines resumed.
         exposures: blocked time of its main coroutine.
-        published: in order.
         models: kept for scoring, [d] each.
         iterates: digests of its kept models, without leaders and averages; see ``digest_iterates``.
         final: its last published value.
         leader: the last model that it published as standing for all.
         steps, ended_s, bytes_sent, operations: as in ``paceline.sim.records.accounting.TimeBreakdown``.
-        timing: see ``Timing``.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True, ser_json_inf_nan="constants")
 
     rank: int
     final: Tensor
@@ -137,22 +133,15 @@ class RankLog:
         )
         self.published.append(
             Published(
-                published.worker,
-                published.step,
-                published.time_s,
-                value,
-                published.bytes_sent,
-                leader,
-                averaged,
-                dict(published.notes),
+                published.worker, published.step, published.time_s, value, published.bytes_sent, leader,
+                averaged, dict(published.notes),
             )
-        )
+        )  # fmt: skip
 
-    def digest_iterates(self) -> tuple[str, ...]:
+    def digest_iterates(self) -> None:
         """Compute ``iterates``, once the clock has stopped."""
         values = (each.value for each in self.published)
         self.iterates = tuple(iterate_digest(self.models[ref.number]) for ref in values if ref is not None)
-        return self.iterates
 
     def _keep(self, model: Tensor | None) -> ModelRef | None:
         if model is None:
@@ -162,67 +151,24 @@ class RankLog:
         return ModelRef(self.rank, len(self.models) - 1)
 
 
+_FACTS: Final = TypeAdapter(RankLog)
+_MODELS: Final = {"final", "leader", "models"}
+
+
 def encode(log: RankLog) -> tuple[Tensor, Tensor]:
     """The log as bytes [m] (uint8), and its last models [k, d]: the final one, then the leader if any.
 
     Kept models stay where they are: few of them are scored.
     """
-    facts = {
-        "rank": log.rank,
-        "rows": log.rows,
-        "iterates": log.digest_iterates(),
-        "exposures": [(e.start_s, e.exposed_s, e.exchange, e.peer_s) for e in log.exposures],
-        "published": [
-            (p.step, p.time_s, p.bytes_sent, *map(_number, (p.value, p.leader, p.averaged)), p.notes)
-            for p in log.published
-        ],
-        "steps": log.steps,
-        "ended_s": log.ended_s,
-        "bytes_sent": log.bytes_sent,
-        "operations": sorted(log.operations),
-        "timing": asdict(log.timing),
-    }
-    packed = zlib.compress(json.dumps(facts).encode(), level=1)
+    log.digest_iterates()
+    packed = zlib.compress(_FACTS.dump_json(log, exclude=_MODELS), level=1)
     models = [log.final] if log.leader is None else [log.final, log.leader]
     return torch.frombuffer(bytearray(packed), dtype=torch.uint8), torch.stack(models).cpu()
 
 
 def decode(packed: Tensor, values: Tensor) -> RankLog:
     """The inverse of ``encode``, except for the kept models."""
-    facts: dict[str, Any] = json.loads(zlib.decompress(packed.numpy().tobytes()))
     final, *leader = values.unbind()
-    rank: int = facts["rank"]
-
-    def reference(number: int | None) -> ModelRef | None:
-        return None if number is None else ModelRef(rank, number)
-
-    return RankLog(
-        rank=rank,
-        final=final,
-        leader=leader[0] if leader else None,
-        rows=[LoggedOperation._make((*row, _exchange(exchange))) for *row, exchange in facts["rows"]],
-        exposures=[
-            Exposure(start_s, exposed_s, _exchange(exchange), peer_s)
-            for start_s, exposed_s, exchange, peer_s in facts["exposures"]
-        ],
-        published=[
-            Published(rank, step, time_s, value, bytes_sent, leader, averaged, notes)
-            for step, time_s, bytes_sent, *numbers, notes in facts["published"]
-            for value, leader, averaged in [map(reference, numbers)]
-        ],
-        steps=facts["steps"],
-        ended_s=facts["ended_s"],
-        bytes_sent=facts["bytes_sent"],
-        iterates=tuple(facts["iterates"]),
-        operations=set(facts["operations"]),
-        timing=Timing(**facts["timing"]),
-    )
-
-
-def _number(model: ModelRef | None) -> int | None:
-    return None if model is None else model.number
-
-
-def _exchange(fields: tuple[str, list[int]]) -> Exchange:
-    key, peers = fields
-    return Exchange(key, tuple(peers))
+    models = {"final": final, "leader": leader[0] if leader else None}
+    facts = from_json(zlib.decompress(packed.numpy().tobytes()))
+    return _FACTS.validate_python({**facts, **models})

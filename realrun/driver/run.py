@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -87,18 +87,14 @@ def run_job(
         pass
     except RunError as error:
         watchdog.fail(error, driver.step)
-    log.timing.notes += _notes(transport.exceeded, driver.exchanges.collectives_at_once)
-    return _collect(group, rank, log, machines, backend)
-
-
-def _notes(exceeded: bool, at_once: int) -> Iterator[str]:
-    if exceeded:
-        yield "payload is smaller than the tensors, which were sent as they are"
-    if at_once > COLLECTIVES_AT_ONCE:
-        yield (
+    if transport.messages.buffers.exceeded or transport.collectives.buffers.exceeded:
+        log.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
+    if (at_once := driver.exchanges.collectives_at_once) > COLLECTIVES_AT_ONCE:
+        log.timing.notes.append(
             f"{at_once} collectives were under way at once, of which gloo carries {COLLECTIVES_AT_ONCE}: "
             "with a larger bucket there are fewer"
         )
+    return _collect(group, rank, log, machines, backend)
 
 
 def _check(group: Group, job: Job, backend: str) -> None:
@@ -160,12 +156,6 @@ def _drain(rank: Rank, counts: PostedCounts, timeout_s: float) -> None:
         waited.discard(finished.token)
 
 
-def _hosts(backend: str) -> dict[str, str]:
-    """``Run.hosts`` of this rank's host."""
-    kind = "lab" if start.in_lab() else "cluster"
-    return {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}
-
-
 def _collect(
     group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ...], backend: str
 ) -> RankResult:
@@ -180,5 +170,7 @@ def _collect(
         hand_in(group.gloo, control, log, collector, group.broken)
         return RankResult(None, error, log.final)
     run, logs = collect(group.gloo, control, job, log, gone, str(failure) if failure else "")
-    run = replace(run, machines=machines, hosts=_hosts(backend))
+    kind = "lab" if start.in_lab() else "cluster"
+    hosts = {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}
+    run = replace(run, machines=machines, hosts=hosts)
     return RankResult(run, error, log.final, tuple(each.timing for each in logs))

@@ -17,7 +17,7 @@ from typing import Any
 
 from paceline.sim import errors
 from paceline.sim.config.problems import format_message
-from paceline.sim.errors import Deadlock, PacelineError, RunError
+from paceline.sim.errors import Deadlock, RunError
 
 from ..group.job_store import POLL_S
 from ..group.store import Control, Stopped
@@ -29,20 +29,16 @@ _KINDS: dict[str, Callable[..., RunError]] = {
 
 @dataclass(frozen=True)
 class Failure:
-    """The cause of a run's end.
+    """The cause of a run's end: the ``error`` on the ``rank`` that noticed it, at its ``step``.
 
-    Attributes:
-        error: as raised on the rank that noticed.
-        rank, step: rank that noticed, and its step.
-        collector: the rank that collects what there is.
-        silent: ranks that do not answer.
+    The ``collector`` is the rank that collects what there is; ``silent`` ranks do not answer.
     """
 
     error: RunError
     rank: int
     step: int
     collector: int
-    silent: tuple[int, ...]
+    silent: list[int]
 
     def __str__(self) -> str:
         if isinstance(self.error, errors.PeerLost):
@@ -73,11 +69,7 @@ class Heartbeat:
 
 
 class Watchdog:
-    """One rank's watchdog.
-
-    Args:
-        control: of this run.
-        timeout_s: time limit of a wait.
+    """One rank's watchdog; ``timeout_s``: time limit of a wait.
 
     Attributes:
         period_s: interval between looks.
@@ -140,16 +132,16 @@ class Watchdog:
             self._control.wait_for(lambda _: "failed", [0], self._timeout_s, lambda: False)
         else:
             kind = type(error).__name__
-            silent = self._silent_ranks(error)
-            alive = [
-                r for r in range(self._control.size) if r not in self._control.dead() and r not in silent
-            ]
+            known = kind in _KINDS
+            ranks = set(range(self._control.size))
+            waiting = error.waiting if isinstance(error, Deadlock) else ()
+            silent = {r for r in ranks if _silence(r) in waiting}
             report = {
-                "kind": kind if kind in _KINDS else "RunError",
-                "args": list(error.args) if kind in _KINDS else [format_message(error)],
+                "kind": kind if known else "RunError",
+                "args": list(error.args) if known else [format_message(error)],
                 "rank": self._control.rank,
                 "step": step,
-                "collector": min(alive),
+                "collector": min(ranks - self._control.dead() - silent),
                 "silent": sorted(silent),
             }
             self._control.put("failed", report)
@@ -159,14 +151,9 @@ class Watchdog:
         if not self._control.failed():
             return None
         report: dict[str, Any] = self._control.get("failed")
-        arguments = [tuple(a) if isinstance(a, list) else a for a in report["args"]]
-        return Failure(
-            _KINDS[report["kind"]](*arguments),
-            report["rank"],
-            report["step"],
-            report["collector"],
-            tuple(report["silent"]),
-        )
+        kind, arguments = report.pop("kind"), report.pop("args")
+        error = _KINDS[kind](*(tuple(a) if isinstance(a, list) else a for a in arguments))
+        return Failure(error, **report)
 
     def check(self) -> None:
         """Raise ``Stopped`` if a rank has failed."""
@@ -192,16 +179,13 @@ class Watchdog:
             return
         self._reported_s = own.time_s
         if own.ended:
-            self._find_silent(own.time_s)
+            beats = self._heartbeats().items()
+            if silent := [r for r, last in beats if own.time_s - last.time_s > self._timeout_s]:
+                raise Deadlock(tuple(map(_silence, silent)))
             return
         self._control.put(f"beat/{self._control.rank}", [own.time_s, own.since_s, own.able, own.waiting])
         if not own.able and own.time_s - own.since_s >= self._timeout_s:
             self._judge(own)
-
-    def _find_silent(self, now_s: float) -> None:
-        silent = [r for r, last in self._heartbeats().items() if now_s - last.time_s > self._timeout_s]
-        if silent:
-            raise Deadlock(tuple(_silence(r) for r in silent))
 
     def _heartbeats(self) -> dict[int, Heartbeat]:
         """Latest heartbeats of ranks that have neither ended nor died."""
@@ -217,7 +201,7 @@ class Watchdog:
         }
 
     def _judge(self, own: Heartbeat) -> None:
-        lines = {self._control.rank: describe_wait(self._control.rank, own.waiting)}
+        lines = {self._control.rank: f"worker {self._control.rank} waits in {own.waiting}"}
         anybody_silent = anybody_able = False
         for rank, last in self._heartbeats().items():
             if own.time_s - last.time_s > self._timeout_s / 2:
@@ -226,19 +210,9 @@ class Watchdog:
             elif last.able or last.time_s - last.since_s < 0.7 * self._timeout_s:
                 anybody_able = True
             else:
-                lines[rank] = describe_wait(rank, last.waiting)
+                lines[rank] = f"worker {rank} waits in {last.waiting}"
         if anybody_silent or not anybody_able:
             raise Deadlock(tuple(lines[rank] for rank in sorted(lines)))
-
-    def _silent_ranks(self, error: PacelineError) -> set[int]:
-        if not isinstance(error, Deadlock):
-            return set()
-        return {r for r in range(self._control.size) if _silence(r) in error.waiting}
-
-
-def describe_wait(rank: int, waiting: str) -> str:
-    """A line about a blocked main coroutine."""
-    return f"worker {rank} waits in {waiting}"
 
 
 def _silence(rank: int) -> str:

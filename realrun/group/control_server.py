@@ -49,13 +49,7 @@ class Refused(ConnectionError):
 
 
 class Channel:
-    """An authenticated connection: both sides know the secret.
-
-    Args:
-        connection: of the two.
-        key: for this connection alone.
-        sends, receives: direction labels of this side.
-    """
+    """An authenticated connection, with a key of its own; ``sends`` and ``receives`` label its directions."""
 
     def __init__(self, connection: socket.socket, key: bytes, sends: bytes, receives: bytes) -> None:
         self._connection = connection
@@ -144,12 +138,7 @@ def _channel_after(
 
 
 class ControlServer:
-    """The values of a job, and the connections of its ranks.
-
-    Args:
-        listener: a listening socket.
-        secret: of the job.
-    """
+    """The values of a job, and the connections of its ranks."""
 
     def __init__(self, listener: socket.socket, secret: bytes) -> None:
         self._listener = listener
@@ -173,9 +162,8 @@ class ControlServer:
                 continue
             with self._changed:
                 self._strangers[connection] = None
-                oldest = next(iter(self._strangers)) if len(self._strangers) > MAX_STRANGERS else None
-            if oldest is not None:
-                _shut(oldest)
+                if len(self._strangers) > MAX_STRANGERS:
+                    _shut(next(iter(self._strangers)))
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def wait_until_left(self) -> None:

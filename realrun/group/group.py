@@ -6,6 +6,7 @@ Another backend may carry the pattern operations; gloo carries the rest.
 from __future__ import annotations
 
 import ctypes
+import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,15 +18,14 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from paceline.sim.errors import RunError
+from paceline.sim.errors import InputError, RunError
 
 from ..transport.backend import Backend
 from ..transport.connections import connect
-from ..transport.gloo import Gloo, LazyGroup
+from ..transport.gloo import Gloo, LazyGroup, lazy_group
 from ..transport.nccl import OrderedBackend
 from ..transport.threads import ThreadPool
 from .life import SignsOfLife
-from .open_files import allow_open_files
 from .store import Control
 
 _T = TypeVar("_T")
@@ -35,17 +35,17 @@ _PR_SET_TIMERSLACK = 29
 SWITCH_S: Final = 0.0005
 """The interpreter's switch interval: a gradient's thread must not hold up the driver."""
 
+_FILES: Final = 64
+"""Open files of any process of a run: its streams, gloo's devices, files being read."""
+_FILES_OF_A_WORKER: Final = 4
+"""Open files for each worker: pipes to its process, or connections to it in a few groups."""
+
 
 @dataclass
 class Group:
     """This process within its group.
 
     Attributes:
-        rank, size: this process's rank and the number of ranks.
-        store: shared by them.
-        gloo: connects each of them to all others.
-        life: their signs of life.
-        threads: helper threads.
         runs: number of jobs run so far.
         broken: a run has failed; nothing more can be run.
         lazy_groups: by members, the groups used by collectives.
@@ -68,7 +68,7 @@ class Group:
     def lazy_group(self, members: tuple[int, ...]) -> LazyGroup:
         """The process group of some ranks; connects when first needed."""
         if members not in self.lazy_groups:
-            self.lazy_groups[members] = LazyGroup(self.store, members, self.rank)
+            self.lazy_groups[members] = lazy_group(self.store, members, self.rank)
         return self.lazy_groups[members]
 
     def backend(self, name: str, device: torch.device, timeout_s: float) -> Backend:
@@ -96,6 +96,20 @@ class Group:
         """The control store of one more run."""
         self.runs += 1
         return Control(self.store, self.rank, self.size, f"run {self.runs}", self.life)
+
+
+def allow_open_files(workers: int) -> None:
+    """Raise the limit of open files, also for children; ``InputError``: the hard limit is lower."""
+    needed = _FILES + _FILES_OF_A_WORKER * workers
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= needed:
+        return
+    if most != resource.RLIM_INFINITY and most < needed:
+        raise InputError(
+            f"a run of {workers} workers needs up to {needed} open files in a process, and {most} are "
+            f"allowed; raise that (ulimit -n {needed}), or take fewer workers"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
 
 def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:

@@ -50,9 +50,7 @@ _Address = tuple[str, int]
 class JobStore(Store):
     """A connection to the job's server, as a torch ``Store``; failures raise torch's ``DistStoreError``.
 
-    Args:
-        channel: to the server.
-        server: its process, on the rank that started it.
+    The rank that started the server has its process.
     """
 
     def __init__(self, channel: Channel, server: subprocess.Popen[bytes] | None = None) -> None:
@@ -128,10 +126,6 @@ class JobStore(Store):
             if self._server is not None and self._server.stdin is not None:
                 self._server.stdin.close()
 
-    def count_refused(self) -> int:
-        """Number of connections refused for a wrong secret."""
-        return int(self._ask("refused"))
-
     def end(self) -> None:
         """End the server, and with it the other ranks' waits."""
         if self._server is not None:
@@ -166,7 +160,6 @@ def open_job_store(
     On one machine gloo gets the loopback, unless the environment names another interface.
 
     Args:
-        environment, rank, size: of this process.
         timeout_s: time limit for the ranks to find each other.
         torch_store: for rank 0's address; None: it listens at MASTER_ADDR and MASTER_PORT.
         name: of this use of the processes, alike on all ranks.
@@ -184,9 +177,8 @@ def open_job_store(
     if one_host:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     server = None
-    address = ("127.0.0.1" if one_host else environment.get("MASTER_ADDR", ""), 0)
-    if torch_store is None:
-        address = (address[0], int(environment["MASTER_PORT"]))
+    port = int(environment["MASTER_PORT"]) if torch_store is None else 0
+    address = ("127.0.0.1" if one_host else environment.get("MASTER_ADDR", ""), port)
     if rank == 0:
         listener = _listen(environment, *address, one_host)
         address = listener.getsockname()[:2]
@@ -204,13 +196,8 @@ def open_job_store(
     if rank == 0:
         _wait_for_ranks(store, torch_store, entry, size, until_s)
     else:
-        store.set(_here(entry, rank), "")
+        store.set(f"{entry} rank {rank}", "")
     return store
-
-
-def _here(entry: str, rank: int) -> str:
-    """Key of a rank's announcement that it is connected."""
-    return f"{entry} rank {rank}"
 
 
 def _wait_for_ranks(
@@ -221,7 +208,7 @@ def _wait_for_ranks(
     A refused rank says so in torch's store, if any: a writer there can end the job in other ways, too.
     A connection with another secret ends nothing by itself, as it may be a stranger's.
     """
-    keys = [_here(entry, rank) for rank in range(1, size)]
+    keys = [f"{entry} rank {rank}" for rank in range(1, size)]
     while not store.check(keys):
         why = ""
         if torch_store is not None and torch_store.check([f"{entry} refused"]):
@@ -229,7 +216,7 @@ def _wait_for_ranks(
         elif time.monotonic() > until_s:
             missing = [rank for rank, key in enumerate(keys, 1) if not store.check([key])]
             why = f"rank {missing[0]} does not connect to rank 0" if missing else ""
-            if refused := store.count_refused():
+            if refused := store._ask("refused"):
                 why += f"; {refused} connections showed another secret: is {SECRET_VARIABLE} the same?"
         if why:
             store.end()
@@ -272,7 +259,9 @@ def _listen(environment: Mapping[str, str], host: str, port: int, one_host: bool
     listener = None
     try:
         if interface and not one_host:
-            host = _address_of(interface)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+                request = struct.pack("256s", os.fsencode(interface)[:15])
+                host = socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
         where = socket.getaddrinfo(host or socket.gethostname(), port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(*where[:3])
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -286,12 +275,6 @@ def _listen(environment: Mapping[str, str], host: str, port: int, one_host: bool
             "that joins the hosts, MASTER_PORT the port"
         ) from None
     return listener
-
-
-def _address_of(interface: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("256s", os.fsencode(interface)[:15])
-        return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
 
 
 def _start_server(listener: socket.socket, secret: bytes) -> subprocess.Popen[bytes]:
@@ -332,7 +315,7 @@ def _look_up(torch_store: Store, entry: str, secret: bytes, timeout_s: float) ->
 
 def _connect(address: _Address, secret: bytes, until_s: float) -> Channel:
     """Connect to the server, which may still be starting."""
-    refusals = 0
+    refusals, where = 0, f"{address[0]}, port {address[1]}"
     while True:
         connection = None
         try:
@@ -345,14 +328,13 @@ def _connect(address: _Address, secret: bytes, until_s: float) -> Channel:
             refusals += isinstance(error, Refused)
             if refusals == _MAX_REFUSALS:
                 raise RunError(
-                    f"what listens at {address[0]}, port {address[1]} does not share this rank's secret: "
-                    f"{SECRET_VARIABLE} is not the same on all hosts, or it is another program"
+                    f"what listens at {where} does not share this rank's secret: {SECRET_VARIABLE} is not "
+                    "the same on all hosts, or it is another program"
                 ) from None
             if time.monotonic() > until_s:
                 raise RunError(
-                    f"rank 0 does not answer at {address[0]}, port {address[1]} ({error}): a firewall, or "
-                    f"GLOO_SOCKET_IFNAME names another interface, or {SECRET_VARIABLE} is not the same "
-                    "on all hosts"
+                    f"rank 0 does not answer at {where} ({error}): a firewall, or GLOO_SOCKET_IFNAME names "
+                    f"another interface, or {SECRET_VARIABLE} is not the same on all hosts"
                 ) from None
             time.sleep(POLL_S)
 

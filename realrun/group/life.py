@@ -22,11 +22,8 @@ _SIGNS: Final = 8
 class SignsOfLife:
     """This process's signs of life, given by a thread until ``close``, and those seen of others.
 
-    Args:
-        store: shared by all ranks.
-        number: of this process, among those that share ``name``.
-        patience_s: longest silence of a rank.
-        name: of the numbers, as one process may have several.
+    ``number`` is this process's among those that share ``name``, as one process may have several;
+    ``patience_s`` is the longest silence of a rank.
     """
 
     def __init__(self, store: Store, number: int, patience_s: float, name: str) -> None:

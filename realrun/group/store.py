@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from paceline.sim.errors import InputError, RunError, quote
 
@@ -41,20 +40,8 @@ class Stopped(Exception):
     """Another rank's failure has ended the run."""
 
 
-def file_store(path: Path, size: int) -> Store:
-    """A store for ``size`` processes on this machine; ``path`` is in their private folder."""
-    return FileStore(str(path), size)
-
-
-MAX_PORT: Final = 65_535
+_MAX_PORT: Final = 65_535
 _TORCHRUN: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-def _whole(environment: Mapping[str, str], name: str) -> int:
-    text = environment[name]
-    if not re.fullmatch("[0-9]{1,9}", text):
-        raise InputError(f"{name} is {quote(text)}, and has to be a whole number from 0 on")
-    return int(text)
 
 
 def read_place(environment: Mapping[str, str], how: str) -> tuple[int, int, int]:
@@ -64,16 +51,15 @@ def read_place(environment: Mapping[str, str], how: str) -> tuple[int, int, int]
     """
     if missing := [name for name in _TORCHRUN if not environment.get(name)]:
         raise InputError(f"{', '.join(missing)} not set: {how}")
-    rank, size, port = (_whole(environment, name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
-    if rank >= size or not 0 < port <= MAX_PORT:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
+        if not re.fullmatch("[0-9]{1,9}", text := environment[name]):
+            raise InputError(f"{name} is {quote(text)}, and has to be a whole number from 0 on")
+    rank, size, port = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    if rank >= size or not 0 < port <= _MAX_PORT:
         raise InputError(
             f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={port} do not fit together: ranks go from 0 to "
-            f"WORLD_SIZE - 1, ports from 1 to {MAX_PORT}"
+            f"WORLD_SIZE - 1, ports from 1 to {_MAX_PORT}"
         )
-    try:
-        environment["MASTER_ADDR"].encode("idna")
-    except UnicodeError:
-        raise InputError(f"MASTER_ADDR is {quote(environment['MASTER_ADDR'])}, which names no host") from None
     return rank, size, port
 
 
@@ -115,11 +101,8 @@ def _named_losses() -> Iterator[None]:
 class Control:
     """Facts shared by the ranks outside their transfers.
 
-    Args:
-        store: shared by all ranks.
-        rank, size: of this process.
-        name: of the run; facts of different runs do not meet. Deaths are known to all runs.
-        life: signs of life of the ranks; None: no rank counts as silent.
+    Facts of runs of different ``name`` do not meet; deaths are known to all runs. Without signs of ``life``
+    no rank counts as silent.
     """
 
     def __init__(

@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import permutations
+from typing import get_args
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -22,7 +23,7 @@ from paceline.sim.network.network import Network, rate_of
 from paceline.sim.network.settings import NetworkSettings
 
 from .lab import Lab, python_environment
-from .probe import ProbeFlow, flows_to_json
+from .probe import ProbeFlow
 from .protocol import Discipline, Statistics
 
 BANDWIDTH_TOLERANCE = 0.03
@@ -31,6 +32,8 @@ BANDWIDTH_TOLERANCE = 0.03
 _MBIT = 125_000.0  # Mbit/s in bytes/s
 _LATENCIES_S = (0.002, 0.02, 0.05)
 _BANDWIDTHS = (100 * _MBIT, 400 * _MBIT, 1000 * _MBIT, math.inf)
+_BUSY, _BESIDE_S = 100 * _MBIT, 0.02
+"""Bandwidth of a link that bulk data fills, and latency where there is more than one flow."""
 _BULK_S, _LARGEST_BYTES, _SMALLEST_BYTES = 0.12, 15_000_000, 200_000
 """Desired duration of a bulk message, and the bounds of its size."""
 _SETTLE_S = 0.05
@@ -43,7 +46,6 @@ class RouteCheck:
     """One way between two hosts, alone on the network.
 
     Attributes:
-        source, destination: hosts.
         latency_s, bandwidth_bytes_per_s: nominal; ``inf`` where nothing limits it.
         measured_latency_s, worst_latency_s: of small messages, one way, median and worst.
         measured_bytes_per_s: payload of one TCP connection over the time from sending to the last byte read,
@@ -70,10 +72,8 @@ class RouteCheck:
 class SharingCheck:
     """Simultaneous connections from two hosts to a third over a shared link.
 
-    Attributes:
-        nominal_bytes_per_s: of the shared link.
-        measured_bytes_per_s: payload of each over the time from the start of the first to its own end, less
-            the latency. One that had a head start shows more than half.
+    Measured is the payload of each over the time from the start of the first to its own end, less the
+    latency. One that had a head start shows more than half.
     """
 
     nominal_bytes_per_s: float
@@ -95,11 +95,9 @@ class LabCheck:
     """The result of ``check``.
 
     Attributes:
-        routes: latency and bandwidth, one after the other.
         sharing, busy: empty when a given network was checked.
         switch: its statistics, one for every setting of ``routes``.
         settings: of host 0, as read back.
-        cores: available to this process.
         load: runnable processes in the last minute before the check.
     """
 
@@ -145,12 +143,11 @@ def check(network: Network | None = None) -> LabCheck:
                     routes.append(_check_route(lab, probes, setting, 0, 1))
                     switch.append(lab.statistics())
             for bandwidth in _BANDWIDTHS[:-1]:
-                lab.reconfigure(_star(bandwidth, 0.02))
-                sharing.append(_check_sharing(lab, probes, bandwidth, 0.02))
-            disciplines: tuple[Discipline, ...] = ("fair", "fifo")
-            for queue in disciplines:
-                lab.reconfigure(_star(100 * _MBIT, 0.02), queue=queue)
-                busy.append(_check_busy(lab, probes[0], queue, 100 * _MBIT, 0.02))
+                lab.reconfigure(_star(bandwidth, _BESIDE_S))
+                sharing.append(_check_sharing(lab, probes, bandwidth))
+            for queue in get_args(Discipline):
+                lab.reconfigure(_star(_BUSY, _BESIDE_S), queue=queue)
+                busy.append(_check_busy(lab, probes[0], queue))
         return LabCheck(
             routes=tuple(routes),
             sharing=tuple(sharing),
@@ -218,7 +215,7 @@ class ProbeProcess:
 
     def start(self, *flows: ProbeFlow) -> None:
         """Order flows, which begin together."""
-        self._orders.write(flows_to_json(flows))
+        self._orders.write(json.dumps([asdict(flow) for flow in flows]).encode() + b"\n")
         self._orders.flush()
 
     def finish(self) -> list[_Times]:
@@ -258,27 +255,23 @@ def _check_route(lab: Lab, probes: Sequence[ProbeProcess], network: Network, a: 
     )
 
 
-def _check_sharing(
-    lab: Lab, probes: Sequence[ProbeProcess], bandwidth: float, latency_s: float
-) -> SharingCheck:
+def _check_sharing(lab: Lab, probes: Sequence[ProbeProcess], bandwidth: float) -> SharingCheck:
     size = int(min(_LARGEST_BYTES, bandwidth * 2 * _BULK_S))
-    flow = ProbeFlow(lab.address(2), size, 1, _soon_s(latency_s))
+    flow = ProbeFlow(lab.address(2), size, 1, _soon_s(_BESIDE_S))
     for probe in probes[:2]:
         probe.start(flow)
     times = [probe.finish()[0][0] for probe in probes[:2]]
     first_s = min(start for start, _ in times)
-    return SharingCheck(bandwidth, tuple(size / (end - first_s - latency_s) for _, end in times))
+    return SharingCheck(bandwidth, tuple(size / (end - first_s - _BESIDE_S) for _, end in times))
 
 
-def _check_busy(
-    lab: Lab, probe: ProbeProcess, queue: Discipline, bandwidth: float, latency_s: float
-) -> BusyCheck:
-    soon_s = _soon_s(latency_s)
-    bulk = ProbeFlow(lab.address(1), int(bandwidth * 0.5), 1, soon_s)
+def _check_busy(lab: Lab, probe: ProbeProcess, queue: Discipline) -> BusyCheck:
+    soon_s = _soon_s(_BESIDE_S)
+    bulk = ProbeFlow(lab.address(1), int(_BUSY * 0.5), 1, soon_s)
     small = ProbeFlow(lab.address(1), 64, 10, soon_s + 0.02, 0.003)
     (whole,), parts = probe.run(bulk, small)
-    times = [end - start for start, end in parts if start < whole[1] - latency_s]
-    return BusyCheck(queue, latency_s, statistics.median(times), max(times))
+    times = [end - start for start, end in parts if start < whole[1] - _BESIDE_S]
+    return BusyCheck(queue, _BESIDE_S, statistics.median(times), max(times))
 
 
 def _soon_s(latency_s: float) -> float:

@@ -16,7 +16,6 @@ class Delay:
     """The way from one host to another.
 
     Args:
-        latency_s: one-way, nominal.
         draw: gives the factor of the next burst; None: there is no jitter.
         added: latency added by the links at a time, in seconds; None: never any.
     """

@@ -209,14 +209,13 @@ def keep_awake(device: Path = _AWAKE_DEVICE) -> int:
     Waking up an idle processor takes tens of microseconds on hardware and up to milliseconds on a virtual
     machine, at random, beside a lab's latencies. By Linux's power management quality of service.
     """
+    held = -1
     try:
         held = os.open(device, os.O_RDWR)
-    except OSError:
-        return -1
-    try:
         os.write(held, _LATENCY_US.pack(0))
     except OSError:
-        os.close(held)
+        if held >= 0:
+            os.close(held)
         return -1
     return held
 

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from paceline.sim.errors import InputError, RunError
@@ -23,7 +22,7 @@ from paceline.sim.network.stock_tcp import HostTuning, TcpSettings
 
 from . import enter, kernel
 from .hosts import INTERFACE, address
-from .protocol import Discipline, Statistics, plan_of, to_json
+from .protocol import PLAN, Discipline, Statistics, plan_of
 
 _ANSWER_S = 60.0
 """Time limit of the switch's answers."""
@@ -82,15 +81,13 @@ class Lab:
     def __enter__(self) -> Self:
         try:
             self._start()
-            self._order(to_json(plan_of(self._network, self._queue)))
+            self._order(PLAN.dump_json(plan_of(self._network, self._queue)))
         except BaseException:
             self._stop()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop()
 
     @property
@@ -131,7 +128,7 @@ class Lab:
             raise InputError(
                 f"the lab has {len(self._namespaces)} hosts; a network of {network.num_hosts} does not fit"
             )
-        self._order(to_json(plan_of(network, queue or self._queue)))
+        self._order(PLAN.dump_json(plan_of(network, queue or self._queue)))
 
     def _start(self) -> None:
         self._awake = kernel.keep_awake()
@@ -184,8 +181,8 @@ class Lab:
 
     def _order(self, line: bytes) -> dict[str, Any]:
         """Send one command to the switch and wait for its answer."""
-        if self._switch is None or self._switch.stdin is None:
-            raise RunError("the lab is not running")
+        assert self._switch is not None
+        assert self._switch.stdin is not None
         with self._turn:
             try:
                 self._switch.stdin.write(line + b"\n")

@@ -14,9 +14,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 PORT = 9000
 _SIZE, _TIME = struct.Struct("!Q"), struct.Struct("!d")
@@ -26,12 +25,7 @@ _SIZE, _TIME = struct.Struct("!Q"), struct.Struct("!d")
 class ProbeFlow:
     """Messages to one host over one connection, each sent ``gap_s`` after the last one's receipt came back.
 
-    Attributes:
-        to: address.
-        size_bytes: of each message, its 8 bytes of length included.
-        count: number of messages.
-        start_s: sending time of the first, on the monotonic clock.
-        gap_s: pause between them.
+    The size includes 8 bytes of length; the first is sent at ``start_s`` of the monotonic clock.
     """
 
     to: str
@@ -39,11 +33,6 @@ class ProbeFlow:
     count: int
     start_s: float
     gap_s: float = 0.0
-
-
-def flows_to_json(flows: Sequence[ProbeFlow]) -> bytes:
-    """One line for a probe's standard input."""
-    return json.dumps([asdict(flow) for flow in flows]).encode() + b"\n"
 
 
 def _run(flow: ProbeFlow) -> list[tuple[float, float]]:

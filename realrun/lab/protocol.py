@@ -28,13 +28,9 @@ _Routes = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Forwarding:
-    """The routes and links of a lab's packets.
+    """The routes and links of a lab's packets, and how these vary during a run.
 
-    Attributes:
-        queue: the discipline of every link.
-        links: with the changes of their bandwidths during a run.
-        routes: (source host, destination host) -> path and one-way latency in seconds.
-        jitter: variation of latencies during a run.
+    ``routes``: (source host, destination host) -> path and one-way latency in seconds.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(ser_json_inf_nan="constants")
@@ -56,7 +52,8 @@ class Forwarding:
         return any(trace is not None and trace.adds_latency for trace in traces)
 
 
-_FORWARDING: Final = TypeAdapter(Forwarding)
+PLAN: Final = TypeAdapter(Forwarding)
+"""JSON codec of plans, with ``Infinity``."""
 
 
 def plan_of(network: Network, queue: Discipline) -> Forwarding:
@@ -71,16 +68,6 @@ def plan_of(network: Network, queue: Discipline) -> Forwarding:
         route = network.route(*hosts)
         routes[hosts] = (Path(route.links, route.per_flow_bytes_per_s), route.latency_s)
     return Forwarding(queue, network.links, routes, network.jitter)
-
-
-def to_json(plan: Forwarding) -> bytes:
-    """One line of JSON (with ``Infinity``, which ``from_json`` reads back)."""
-    return _FORWARDING.dump_json(plan)
-
-
-def from_json(line: bytes) -> Forwarding:
-    """Read a plan written by ``to_json``."""
-    return _FORWARDING.validate_json(line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,10 +106,7 @@ class Fair(Queue[P]):
     A packet of at most one MTU whose flow has nothing waiting passes at its slowest link's full speed and
     takes nothing from the others: under fair queueing it would wait for about one packet of 1,500 bytes.
 
-    Args:
-        bandwidth_bytes_per_s: of each link.
-        paths: every path that packets will take.
-        leave: called for each packet when its time is known.
+    ``leave`` is called for each packet when its time is known; ``paths`` are all that packets will take.
 
     Raises:
         InputError: the paths cross links in a circle, so that no order of computation exists.
@@ -296,7 +293,9 @@ class Fifo(Queue[P]):
     def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P) -> None:
         links = self._flows.get(flow)
         if links is None:
-            links = self._flows[flow] = self._hops(path)
+            capped = math.isfinite(path.cap_bytes_per_s)
+            links = (self._cells.add_link(path.cap_bytes_per_s), *path.links) if capped else path.links
+            self._flows[flow] = links
         if links:
             self._cells.arrive(now_s, links, size_bytes, packet)
         else:
@@ -305,8 +304,3 @@ class Fifo(Queue[P]):
     @override
     def advance(self, now_s: float) -> None:
         self._cells.advance(now_s)
-
-    def _hops(self, path: Path) -> tuple[int, ...]:
-        if not math.isfinite(path.cap_bytes_per_s):
-            return path.links
-        return (self._cells.add_link(path.cap_bytes_per_s), *path.links)

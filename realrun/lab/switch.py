@@ -41,10 +41,11 @@ from paceline.sim.network.variation import AddedLatencies, Factors, LinkChanges,
 from . import kernel, start
 from .delays import Delay
 from .hosts import INTERFACE, Host, address, make_host
-from .protocol import Forwarding, Statistics, from_json
+from .protocol import PLAN, Forwarding, Statistics
 from .queues import Fair, Fifo, Queue
 
 HEADER_BYTES = 10  # virtio_net_hdr
+_COMMANDS, _ANSWERS = 0, 1  # standard input and output
 _HEAD_BYTES = HEADER_BYTES + 60 + 4  # plus the longest IP header, and ports
 _LARGEST_BYTES = HEADER_BYTES + 65_536  # of a packet with its virtio header
 _HELD_BYTES = 1 << 30  # memory for packets; further ones are dropped
@@ -60,11 +61,10 @@ Packet = tuple[Delay, float, bool, int, Data]
 
 
 class Switch:
-    """The loop and its state; ``run`` returns when ``commands`` ends."""
+    """The loop and its state; ``run`` returns when standard input ends."""
 
-    def __init__(self, hosts: Sequence[Host], commands: int, answers: int, real_time: bool) -> None:
-        self._hosts = hosts
-        self._commands, self._answers, self._real_time = commands, answers, real_time
+    def __init__(self, hosts: Sequence[Host], real_time: bool) -> None:
+        self._hosts, self._real_time = hosts, real_time
         self._unread = b""
         self._new_plan: Forwarding | None = None
         # Fresh memory costs more than reading into it, so buffers are kept, and touched before the first use.
@@ -74,13 +74,13 @@ class Switch:
         self._held_bytes = 0
         self._longest_turn_s: float
         self._poll = select.epoll()
-        self._poll.register(commands, select.EPOLLIN)
+        self._poll.register(_COMMANDS, select.EPOLLIN)
         for host in hosts:
             self._poll.register(host.tun, select.EPOLLIN)
         self._set_plan(Forwarding("fair", (), {}))
 
     def run(self) -> None:
-        """Forward packets until ``commands`` ends."""
+        """Forward packets until standard input ends."""
         monotonic, poll = time.monotonic, self._poll.poll
         waitable = [self._poll.fileno()]
         while True:
@@ -95,7 +95,7 @@ class Switch:
             self._queue.advance(now_s)
             self._now_s = now_s
             for descriptor, _ in poll(0):
-                if descriptor != self._commands:
+                if descriptor != _COMMANDS:
                     self._read(descriptor, now_s)
                 elif not self._obey():
                     return
@@ -103,7 +103,7 @@ class Switch:
             if self._new_plan and not self._due and self._queue.next_s() == math.inf:
                 self._set_plan(self._new_plan)
                 self._new_plan = None
-                self._answer({})
+                _answer({})
             self._longest_turn_s = max(self._longest_turn_s, monotonic() - now_s)
 
     def _set_plan(self, plan: Forwarding) -> None:
@@ -217,18 +217,15 @@ class Switch:
 
     def _obey(self) -> bool:
         """Read commands; False when there will be no more."""
-        chunk = os.read(self._commands, 1 << 16)
+        chunk = os.read(_COMMANDS, 1 << 16)
         self._unread += chunk
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             if line == b'"statistics"':
-                self._answer(asdict(self._statistics()))
+                _answer(asdict(self._statistics()))
             else:
-                self._new_plan = from_json(line)
+                self._new_plan = PLAN.validate_json(line)
         return bool(chunk)
-
-    def _answer(self, answer: Mapping[str, object]) -> None:
-        _write_line(self._answers, answer)
 
     def _statistics(self) -> Statistics:
         elapsed_s = time.monotonic() - self._since_s
@@ -280,10 +277,10 @@ def _has_contents(data: bytes, size: int) -> bool:
     return size > ip + 4 * (data[tcp] >> 4)
 
 
-def _write_line(descriptor: int, value: Mapping[str, object]) -> None:
+def _answer(value: Mapping[str, object]) -> None:
     data = memoryview(json.dumps(value).encode() + b"\n")
     while data:
-        data = data[os.write(descriptor, data) :]
+        data = data[os.write(_ANSWERS, data) :]
 
 
 def _make_hosts(count: int, hosts: HostTuning, tcp: TcpSettings | None) -> tuple[list[Host], int | None]:
@@ -295,14 +292,6 @@ def _make_hosts(count: int, hosts: HostTuning, tcp: TcpSettings | None) -> tuple
         kernel.enter_user_namespace()
         user_namespace = os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     return [make_host(host, hosts, tcp) for host in range(count)], user_namespace
-
-
-def _run_ahead() -> bool:
-    """Ask the kernel for prompt wake-ups and real-time priority; returns whether the latter was granted."""
-    kernel.prctl(kernel.PR_SET_TIMERSLACK, 1)
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    return os.sched_getscheduler(0) == os.SCHED_RR
 
 
 def main(count: int, kind: str, namespaces: int) -> None:
@@ -317,17 +306,20 @@ def main(count: int, kind: str, namespaces: int) -> None:
         tcp = TcpSettings.model_validate_json(kind) if kind.startswith("{") else None
         hosts, user_namespace = _make_hosts(count, "tuned" if kind == "tuned" else "stock", tcp)
     except (OSError, InputError) as error:
-        _write_line(1, {"error": str(error)})
+        _answer({"error": str(error)})
         return
     # Once more: joining a user namespace clears it.
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    real_time = _run_ahead()
-    _write_line(1, {"settings": [dict(host.settings) for host in hosts], "user": user_namespace is not None})
+    kernel.prctl(kernel.PR_SET_TIMERSLACK, 1)  # prompt wake-ups, and real-time priority if it is granted
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    real_time = os.sched_getscheduler(0) == os.SCHED_RR
+    _answer({"settings": [dict(host.settings) for host in hosts], "user": user_namespace is not None})
     with socket.socket(fileno=namespaces) as pipe:
         for namespace in [user_namespace, *(host.namespace for host in hosts)]:
             if namespace is not None:
                 socket.send_fds(pipe, [b"."], [namespace])
-    Switch(hosts, 0, 1, real_time).run()
+    Switch(hosts, real_time).run()
 
 
 if __name__ == "__main__":

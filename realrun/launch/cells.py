@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -69,25 +68,13 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run.
+    """The outcome of a run: its record, and each worker's fidelity to the compute model.
 
-    Attributes:
-        run: its record; ``partial`` if it failed, with the reason in ``message``.
-        timings: each worker's fidelity to the compute model.
+    The record of a failed run is ``partial``, with the reason in its ``message``.
     """
 
     run: Run
     timings: tuple[Timing, ...]
-
-    @property
-    def gradients(self) -> int:
-        """Number of gradients computed by all workers."""
-        return sum(timing.gradients for timing in self.timings)
-
-    @property
-    def overruns(self) -> int:
-        """Number of gradients longer than their time in the compute model by more than 1 %."""
-        return sum(timing.overruns for timing in self.timings)
 
 
 class RankPool(Protocol):
@@ -96,12 +83,15 @@ class RankPool(Protocol):
     @property
     def settings(self) -> tuple[Mapping[str, str], ...]:
         """A lab's settings of each host, as read back; () without a lab."""
+        return ()
 
     def statistics(self) -> Statistics | None:
         """Statistics of a lab's switch since the last change of network; None without a lab."""
+        return None
 
     def shape(self, network: Network) -> None:
         """Emulate another network between runs (lab only). ``InputError``: more hosts than the lab."""
+        return
 
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
         """Execute one run; ``progress`` is called with rank 0's step count. ``InputError``: the request has
@@ -195,8 +185,3 @@ def run_request(
     backend = _parsed(request.scenario).cluster.backend
     job = requested_job(request, group.rank)
     return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)
-
-
-def fingerprint(text: str) -> str:
-    """A short hash of a scenario's text, to compare those given to the ranks."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -7,12 +7,13 @@ each other worker reveals the death of a process, whatever it was doing.
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Self
 
 import torch
@@ -21,19 +22,17 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from typing_extensions import override
 
 from paceline.sim.errors import InputError, PacelineError, RunError
-from paceline.sim.network.network import Network
 from paceline.sim.scenario.schema import Scenario, dump, parse
 
-from ..group.group import Group, leave, meet
+from ..group.group import Group, join, leave, meet
 from ..group.hosts import host_name, workers_of
 from ..group.job_store import JobStore
 from ..group.life import SignsOfLife
 from ..group.store import Control, check_timeout, torchrun_store
-from ..lab.protocol import Statistics
 from ..transport.connections import PROBE_TAG, PeerGone, finish, receive
-from .cells import REQUEST, RankPool, Result, RunRequest, fingerprint
+from .cells import REQUEST, RankPool, Result, RunRequest
 from .run_state import RunState
-from .serve import error_answer, join_order, obey, run_order
+from .serve import error_answer, obey, run_order
 
 _IDLE_LOOK_S: Final = 0.1
 """Poll interval for orders on an idle rank."""
@@ -58,7 +57,6 @@ def meet_ranks(
     """Meet a job's other ranks; returns its store, this rank's worker, their number and the scenario.
 
     Args:
-        environment: of torchrun or Slurm.
         how: advice in the error about starting the processes.
         read: reads the scenario, which must be alike on all ranks.
         timeout_s: time limit of any wait.
@@ -80,7 +78,8 @@ def meet_ranks(
     if any(problems):
         first, why = next((rank, text) for rank, text in enumerate(problems) if text)
         raise InputError(why if len(set(problems)) == 1 else f"rank {first}: {why}")
-    control.agree("arguments", {"a scenario with hash": fingerprint(text)}, timeout_s)
+    hashed = hashlib.sha256(text.encode()).hexdigest()[:12]
+    control.agree("arguments", {"a scenario with hash": hashed}, timeout_s)
     scenario = parse(text)
     workers = scenario.cluster.workers
     if workers > size or (every_rank and workers != size):
@@ -95,12 +94,7 @@ def meet_ranks(
 
 
 class Mailbox:
-    """A one-way queue of values between two ranks; each side has one.
-
-    Args:
-        control: the job's.
-        name: of the queue, alike on both sides.
-    """
+    """A one-way queue of values between two ranks; each side has one, under the same ``name``."""
 
     def __init__(self, control: Control, name: str) -> None:
         self._control, self._name, self._next = control, name, 0
@@ -168,12 +162,7 @@ class JobRanks(RankPool):
 
     A job's ranks cannot be restarted: a failed run is the last one. Inside the block the signals that
     announce the job's end raise ``RunError`` between runs; during one this rank continues, to collect what
-    there is.
-
-    Args:
-        store: the job's.
-        size: number of ranks.
-        timeout_s: time limit of any wait in a run.
+    there is. ``timeout_s`` limits any wait in a run.
 
     Raises:
         RunError: a rank did not come.
@@ -193,24 +182,9 @@ class JobRanks(RankPool):
             signal.signal(number, self._end_soon)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number in _ENDS:  # only the results are left to write
             signal.signal(number, signal.SIG_IGN)
-
-    @property
-    @override
-    def settings(self) -> tuple[Mapping[str, str], ...]:
-        return ()
-
-    @override
-    def statistics(self) -> Statistics | None:
-        return None
-
-    @override
-    def shape(self, network: Network) -> None:
-        pass
 
     @override
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
@@ -254,7 +228,7 @@ class JobRanks(RankPool):
             self._send(range(1, self._member.control.size), {"end": {"status": status}})
 
     def _await_answers(self, state: RunState) -> None:
-        while not state.over() and not state.lost_patience(self._timeout_s):
+        while state.waited and not state.lost_patience(self._timeout_s):
             for worker in sorted(state.waited):
                 while (answer := self._answers[worker].take()) is not None:
                     _note(state, worker, answer)
@@ -275,12 +249,12 @@ class JobRanks(RankPool):
             self._send(range(workers, self._group.size), {"leave": {}})
         self._num_joins += 1
         name = f"group {self._num_joins}"
-        join = {"size": workers, "store": name, "timeout_s": self._timeout_s}
         for worker in range(1, workers):
-            self._send([worker], {"join": {"rank": worker, **join}})
+            order = {"rank": worker, "size": workers, "store": name, "timeout_s": self._timeout_s}
+            self._send([worker], {"join": order})
         if self._group is not None:
             leave(self._group)
-        self._group = join_order(self._member.open_store, 0, workers, name, self._timeout_s)
+        self._group = join(self._member.open_store(name, workers), 0, workers, self._timeout_s)
         return self._group
 
     def _send(self, workers: Iterable[int], order: Mapping[str, Any]) -> None:
@@ -300,16 +274,7 @@ def _note(state: RunState, worker: int, answer: Mapping[str, Any]) -> None:
 
 
 def follow(store: Store, worker: int, size: int, timeout_s: float) -> int:
-    """Obey worker 0 until it ends the job; returns the exit status.
-
-    Args:
-        store: the job's.
-        worker, size: of this rank; not worker 0.
-        timeout_s: time limit for connecting.
-
-    Raises:
-        RunError: worker 0 was lost.
-    """
+    """Obey worker 0 until it ends the job; returns the exit status. ``RunError``: worker 0 was lost."""
     member = _JobMember(store, worker, size, timeout_s, [0])
     orders, answers = (Mailbox(member.control, f"{way}/{worker}") for way in ("orders", "answers"))
     status: int | None = None

@@ -27,31 +27,22 @@ def with_length(request: RunRequest, scenario: Scenario, entry: SchemeEntry, pre
     A synchronous scheme gets a number of steps: ``LENGTH_MARGIN`` times those of the worker furthest ahead at
     the prediction's end, rounded up to whole multiples of ``evaluate.every`` and then of the scheme's period.
     An asynchronous one gets a time, after which its workers stop where they are. ``stop.max_iterations``
-    limits each worker on both sides; without a target it is the length as it stands.
-
-    Args:
-        request: what to run; its own length does not count.
-        scenario, entry: what was predicted.
-        predicted: the simulated run, to the target or to the scenario's limits.
+    limits each worker on both sides; without a target it is the length as it stands. ``predicted`` was
+    simulated to the target or to the scenario's limits.
     """
     limit = scenario.stop.max_iterations
     if scenario.stop.target is None and limit is not None:
         return replace(request, max_iterations=limit, max_time_s=None)
     scheme, cluster = find_scheme(entry.name), scenario.cluster
     if scheme.in_step(entry.options):
-        steps = math.ceil(LENGTH_MARGIN * _furthest(predicted))
+        last = predicted.evaluations[-1].steps if predicted.evaluations else ()
+        steps = math.ceil(LENGTH_MARGIN * max(predicted.iterations, *last, 0))
         units = scheme.units(entry.options, build_network(cluster.network, cluster.workers))
         for whole in (scenario.evaluate.every, scheme.cycle(entry.options, units)):
             steps = max(1, math.ceil(steps / whole)) * whole
         return replace(request, max_iterations=steps if limit is None else min(steps, limit), max_time_s=None)
     needed_s = predicted.time_to_target_s or predicted.wall_clock_s
     return replace(request, max_iterations=limit, max_time_s=LENGTH_MARGIN * needed_s)
-
-
-def _furthest(predicted: Run) -> float:
-    """Steps of the worker furthest ahead at the end of a prediction."""
-    last = predicted.evaluations[-1].steps if predicted.evaluations else ()
-    return max(predicted.iterations, *last) if last else predicted.iterations
 
 
 def with_lengths(scenario: Scenario, progress: Callable[[str, int], None] | None = None) -> list[RunRequest]:

@@ -30,19 +30,16 @@ _MAX_DEPTH: Final = 6
 """HTB takes eight levels; one is the root's, one the leaves'."""
 _MTU_BYTES: Final = 1500
 _QUANTUM_BYTES: Final = 10 * _MTU_BYTES
+_QUIET: Final = "2>/dev/null || true"
 _FIRST_LINK: Final = 0x10
 _FIRST_LEAF: Final = 0x1000
 
 
 @dataclass(frozen=True)
 class Script:
-    """Commands for one host, to be run as root.
+    """Commands for one host (its number is the worker's rank), to be run as root.
 
-    Attributes:
-        host: its number, the worker's rank.
-        play: commands that set up the emulation.
-        undo: commands that restore the host.
-        inexact: names of links shared with other hosts and capped on each separately.
+    ``inexact`` names links shared with other hosts and capped on each separately.
     """
 
     host: int
@@ -56,8 +53,6 @@ class _Class:
     """A bandwidth limit shared by some peers.
 
     Attributes:
-        peers: ranks.
-        bytes_per_s: their joint limit.
         assured_bytes_per_s: their joint rate under full load by everybody.
         minor: of the class's number in HTB.
         parent: number of the enclosing class; 0 is the root.
@@ -79,12 +74,7 @@ class _Class:
 
 
 def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Script]:
-    """The commands for every host.
-
-    Args:
-        network: to be emulated.
-        addresses: IPv4 addresses of the hosts, or shell variables that will hold them, by rank.
-        device: the hosts' network device.
+    """The commands for every host, by rank; ``addresses`` may be shell variables that will hold them.
 
     Raises:
         InputError: ``tc`` cannot emulate the network, or its routes are too long for HTB.
@@ -113,7 +103,11 @@ def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Scr
                 *_leaving(network, host, addresses, device, on_arrival),
                 *_arriving(network, host, addresses, device, on_arrival),
             ),
-            undo=_undo(device),
+            undo=(
+                f"tc qdisc del dev {device} root {_QUIET}",
+                f"tc qdisc del dev {device} ingress {_QUIET}",
+                f"ip link del {IFB} {_QUIET}",
+            ),
             inexact=tuple(network.links[link].name for link in sorted(shared) if host in senders[link]),
         )
         for host in n
@@ -191,15 +185,6 @@ def _arriving(
     return commands
 
 
-def _undo(device: str) -> tuple[str, ...]:
-    quiet = "2>/dev/null || true"
-    return (
-        f"tc qdisc del dev {device} root {quiet}",
-        f"tc qdisc del dev {device} ingress {quiet}",
-        f"ip link del {IFB} {quiet}",
-    )
-
-
 def _nested(network: Network, links: Mapping[int, Sequence[int]]) -> list[_Class]:
     """The links of each peer as nested classes, outermost first, without unlimited ones.
 
@@ -235,14 +220,11 @@ def _root(device: str, classes: Sequence[_Class]) -> list[str]:
 
 def _add_class(device: str, added: _Class) -> str:
     above = f"1:{added.parent:x}" if added.parent else "1:"
+    rate, ceil = (f"{max(8 * each, 8):.0f}bit" for each in (added.assured_bytes_per_s, added.bytes_per_s))
     return (
         f"tc class add dev {device} parent {above} classid 1:{added.minor:x} htb "
-        f"rate {_bits(added.assured_bytes_per_s)} ceil {_bits(added.bytes_per_s)} quantum {_QUANTUM_BYTES}"
+        f"rate {rate} ceil {ceil} quantum {_QUANTUM_BYTES}"
     )
-
-
-def _bits(bytes_per_s: float) -> str:
-    return f"{max(8 * bytes_per_s, 8):.0f}bit"
 
 
 def _filter(device: str, way: str, address: str, leaf: _Class) -> str:

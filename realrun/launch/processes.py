@@ -21,9 +21,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
-from types import TracebackType
 from typing import Any, Final, Self
 
+from torch._C._distributed_c10d import FileStore
 from typing_extensions import override
 
 from paceline.sim.config.files import make_temporary_folder
@@ -35,8 +35,8 @@ from paceline.sim.network.network import Network
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
 
-from ..group.open_files import allow_open_files
-from ..group.store import Control, file_store
+from ..group.group import allow_open_files
+from ..group.store import Control
 from ..lab import Lab
 from ..lab.lab import python_environment
 from ..lab.protocol import Statistics
@@ -112,7 +112,6 @@ class Processes(RankPool):
     Args:
         lab: runs them in its hosts; entered and left together with this. None: on the loopback.
         popen: starts one where there is no lab.
-        timeout_s: time limit of any wait in a run.
         faults: for tests, see ``paceline.realrun.driver.run.run_job``.
 
     Raises:
@@ -151,9 +150,7 @@ class Processes(RankPool):
         self._stack.callback(self._end)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     @property
@@ -180,7 +177,7 @@ class Processes(RankPool):
         }  # fmt: skip
         self._send(range(workers), {"run": order})
         state = RunState(workers, request.crashing)
-        while not state.over():
+        while state.waited:
             # In a run its ranks watch over each other, and this process stays idle.
             watches = state.failed_s is not None or not state.begun
             try:
@@ -209,7 +206,7 @@ class Processes(RankPool):
         if answer is not None:
             state.note_answer(rank, answer)
         elif state.note_end(rank):
-            Control(file_store(self._store, -1), rank, workers).note_death(rank)
+            Control(FileStore(str(self._store), -1), rank, workers).note_death(rank)
 
     def _join(self, workers: int, anew: bool) -> None:
         """Join the first ``workers`` processes in a group of their own, unless they are in one.
@@ -233,11 +230,9 @@ class Processes(RankPool):
         self._num_joins += 1
         self._store = Path(self._folder.name) / f"store{self._num_joins}"
         self._send(range(workers, self._joined), {"leave": {}})
+        timeout_s = max(_START_S, self._timeout_s)
         for rank in range(workers):
-            join = {
-                "rank": rank, "size": workers, "store": str(self._store),
-                "timeout_s": max(_START_S, self._timeout_s),
-            }  # fmt: skip
+            join = {"rank": rank, "size": workers, "store": str(self._store), "timeout_s": timeout_s}
             self._send([rank], {"join": join})
         self._joined = workers
 
@@ -271,14 +266,6 @@ class Processes(RankPool):
             self._folder = None
 
 
-def is_stopped(process: int) -> bool:
-    """Whether a signal has stopped a process; False if /proc does not tell."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == _STOPPED
-    except (OSError, IndexError):
-        return False
-
-
 class _Child:
     """One process, with threads that read its output."""
 
@@ -298,14 +285,12 @@ class _Child:
             reader.start()
 
     def _read_answers(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._process.stdout or ():
             self._answers.put((self._rank, json.loads(line)))
         self._answers.put((self._rank, None))
 
     def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        for line in self._process.stderr or ():
             self._last_lines.append(line.decode(errors="replace").rstrip())
 
     def send(self, line: bytes) -> None:
@@ -319,7 +304,11 @@ class _Child:
 
     def end_if_stopped(self, patience_s: float) -> None:
         """Kill a process once it has been stopped (SIGSTOP) for ``patience_s``; to be polled."""
-        if not is_stopped(self._process.pid):
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except OSError:
+            return  # it has ended
+        if stat.rpartition(")")[2].split()[0] != _STOPPED:
             self._stopped_since_s = None
         elif self._stopped_since_s is None:
             self._stopped_since_s = time.monotonic()

@@ -37,10 +37,6 @@ class RunState:
         self.failed_s: float | None = None
         self._errors: dict[int, tuple[str, str]] = {}
 
-    def over(self) -> bool:
-        """Whether every rank is done, one way or another."""
-        return not self.waited
-
     def note_answer(self, rank: int, answer: Mapping[str, Any]) -> None:
         """Record an answer of a rank."""
         if "result" in answer:

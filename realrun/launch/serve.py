@@ -18,17 +18,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import FileStore, Store
 
 from paceline.sim.config.problems import format_message
 from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.errors import InputError, PacelineError
 
 from ..group.group import Group, join, leave
-from ..group.store import file_store
 from .cells import REQUEST, RESULT, Result, run_request
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -51,7 +49,7 @@ def serve() -> NoReturn:
     orders = (json.loads(line) for line in sys.stdin)
     status = 1
     try:
-        status = obey(orders, report, lambda store, size: file_store(Path(store), size))
+        status = obey(orders, report, FileStore)
     except PacelineError as error:
         report(error_answer(error))
     answers.flush()
@@ -74,18 +72,16 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
             continue
         if group is not None:
             leave(group)
-        group = join_order(open_store, **details) if order == "join" else None
+            group = None
+        if order == "join":
+            size = details["size"]
+            group = join(open_store(details["store"], size), details["rank"], size, details["timeout_s"])
     return 0
 
 
 def error_answer(error: PacelineError) -> Mapping[str, Any]:
     """The answer of a rank that cannot continue."""
     return {"error": ["InputError" if isinstance(error, InputError) else "RunError", format_message(error)]}
-
-
-def join_order(open_store: OpenStore, rank: int, size: int, store: str, timeout_s: float) -> Group:
-    """Join a group within ``timeout_s``; raises ``RunError`` if a rank did not come."""
-    return join(open_store(store, size), rank, size, timeout_s)
 
 
 def run_order(
@@ -98,21 +94,17 @@ def run_order(
 ) -> None:
     """Take part in a run; errors as ``run_request``."""
     add_folders(code)
-    progress = _Progress(report) if group.rank == 0 else None
+    reported_s = 0.0
+
+    def progress(steps: int) -> None:
+        nonlocal reported_s
+        now_s = time.monotonic()
+        if group.rank == 0 and now_s - reported_s >= _PROGRESS_EVERY_S:
+            reported_s = now_s
+            report({"progress": steps})
+
     dying = {int(rank): number for rank, number in faults.items()}
     ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, faults=dying)
     if ended.run is not None:
         report({"result": RESULT.dump_python(Result(ended.run, ended.timings), mode="json")})
     report({"done": group.rank})
-
-
-class _Progress:
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._reported_s = 0.0
-
-    def __call__(self, steps: int) -> None:
-        now_s = time.monotonic()
-        if now_s - self._reported_s >= _PROGRESS_EVERY_S:
-            self._reported_s = now_s
-            self._report({"progress": steps})

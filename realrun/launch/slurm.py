@@ -45,7 +45,7 @@ def script(
     """The script for ``sbatch``, which runs the current Python.
 
     Args:
-        scenario, path: what to run, and its file as the nodes see it.
+        path: the scenario's file as the nodes see it.
         per_node: processes on each node (on NCCL its GPUs); the last node may get fewer.
         options: of ``python -m paceline.realrun``, added behind the file.
         command: ``realrun`` or ``validate``.

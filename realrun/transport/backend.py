@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from .buffers import StagingBuffers
 
-WaitFunction = Callable[[], None]
+WaitFunction = Callable[[], object]
 """Blocks until an operation is complete; for a helper thread. Raises ``connections.PeerGone``."""
 
 
@@ -29,7 +29,7 @@ class TransferInFlight(NamedTuple):
 Routes = Sequence[tuple[torch.Tensor, int]]
 """Tensors, each with its source or destination rank."""
 
-BatchedSendReceive = Callable[[Routes, Routes], None]
+BatchedSendReceive = Callable[[Routes, Routes], object]
 """Receive some tensors, send others, and wait for all of them."""
 
 

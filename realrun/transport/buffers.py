@@ -17,12 +17,9 @@ from .device import CPU, host_buffer
 
 
 class StagingBuffers:
-    """One worker's staging buffers.
+    """One worker's staging buffers on ``device``; with ``staging`` every value goes through them.
 
-    Args:
-        element_bytes: bytes that an element of the model stands for.
-        device: location of the buffers.
-        staging: whether every value goes through them.
+    ``element_bytes`` are the bytes that an element of the model stands for.
     """
 
     def __init__(self, element_bytes: float, device: torch.device = CPU, *, staging: bool = False) -> None:

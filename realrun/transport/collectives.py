@@ -23,17 +23,11 @@ from paceline.sim.program.groups import concatenate_shards, shard, shard_length
 
 from .backend import Backend, BatchedSendReceive, TransferInFlight, WaitFunction
 from .buffers import StagingBuffers, unpack
-from .connections import mix_tag, piece_tag, shard_tag
+from .connections import operation_tag
 
 
 class Collectives:
-    """One worker's mixes and collectives.
-
-    Args:
-        rank: this worker.
-        buffers: of this worker; values elsewhere are copied there, and results back.
-        backend: carries them.
-    """
+    """One worker's mixes and collectives; values elsewhere are copied to ``buffers``, and results back."""
 
     def __init__(self, rank: int, buffers: StagingBuffers, backend: Backend) -> None:
         self._rank = rank
@@ -50,7 +44,9 @@ class Collectives:
         arriving = [(self.buffers.make_room(value), source) for source in sources]
         leaving = cache(lambda: self.buffers.prepare(value))
         wait = self._backend.exchange(
-            arriving, lambda: [(leaving(), destination) for destination in destinations], mix_tag(number)
+            arriving,
+            lambda: [(leaving(), destination) for destination in destinations],
+            operation_tag("mix", number),
         )
 
         def result() -> list[Tensor]:
@@ -83,37 +79,29 @@ class Collectives:
         return _do_nothing if len(members) == 1 else self._backend.collective(members, begin)
 
     def _all_reduce(self, value: Payload, members: tuple[int, ...]) -> TransferInFlight:
-        if isinstance(value, Encoded):
-            return self._all_reduce_in_half(value, members)
         if self.buffers.goes_directly(value):
             own = torch.empty(value.shape, dtype=value.dtype, device=value.device)  # contiguous
             torch.div(value, len(members), out=own)
             wait = self._library(members, lambda group: group.allreduce([own], AllreduceOptions()))
             return TransferInFlight(wait, lambda: own)
-        room = -(-self.buffers.message_bytes(value) // value.element_size()) * value.element_size()
-        buffer = self.buffers.pack(value, room)
-        sums = buffer.view(value.dtype)
-
-        def result() -> Tensor:
-            mean = (sums[: value.numel()] / len(members)).view(value.shape)
-            self.buffers.give_back(buffer)
-            return mean.to(value.device)
-
+        sums, mean = self._make_sums(value, len(members))
         wait = self._library(members, lambda group: group.allreduce([sums], AllreduceOptions()))
-        return TransferInFlight(wait, result)
+        return TransferInFlight(wait, mean)
 
-    def _all_reduce_in_half(self, value: Encoded, members: tuple[int, ...]) -> TransferInFlight:
-        share = share_in_half(value, len(members))
-        buffer = self.buffers.pack(share, self.buffers.message_bytes(value))
-        sums = buffer.view(share.dtype)
+    def _make_sums(self, value: Payload, n: int) -> tuple[Tensor, Callable[[], Tensor]]:
+        """A buffer with ``value`` to be summed over ``n`` members, and a call for the mean after that."""
+        own = share_in_half(value, n) if isinstance(value, Encoded) else value
+        room = -(-self.buffers.message_bytes(value) // own.element_size()) * own.element_size()
+        buffer = self.buffers.pack(own, room)
+        sums = buffer.view(own.dtype)
 
-        def result() -> Tensor:
-            mean = sums[: share.numel()].view(share.shape).to(share.device, value.dtype, copy=True)
+        def mean() -> Tensor:
+            total = sums[: own.numel()].view(own.shape)
+            out = total.to(value.dtype, copy=True) if isinstance(value, Encoded) else total / n
             self.buffers.give_back(buffer)
-            return mean
+            return out.to(own.device)
 
-        wait = self._library(members, lambda group: group.allreduce([sums], AllreduceOptions()))
-        return TransferInFlight(wait, result)
+        return sums, mean
 
     def hierarchical(
         self, value: Payload, order: tuple[int, ...], sites: Sites, number: int
@@ -123,11 +111,7 @@ class Collectives:
         ``order``: the members, site by site; ``sites``: number of members in each site, or in each of its
         hosts. Raises ``PeerGone`` if a connection is closed.
         """
-        value = _addable(value)
-        own = share_in_half(value, len(order)) if isinstance(value, Encoded) else value
-        room = -(-self.buffers.message_bytes(value) // own.element_size()) * own.element_size()
-        buffer = self.buffers.pack(own, room)
-        sums = buffer.view(own.dtype)
+        sums, mean = self._make_sums(_addable(value), len(order))
 
         def go_round(send_receive: BatchedSendReceive) -> None:
             for each in hierarchical_pieces(sites, sums.numel())[order.index(self._rank)]:
@@ -140,13 +124,7 @@ class Collectives:
                     there = sums[part.start : part.stop]
                     there.copy_(there + came if each.adds else came)
 
-        def result() -> Tensor:
-            total = sums[: own.numel()].view(own.shape)
-            mean = total.to(value.dtype, copy=True) if isinstance(value, Encoded) else total / len(order)
-            self.buffers.give_back(buffer)
-            return mean.to(own.device)
-
-        return TransferInFlight(self._backend.rounds(go_round, piece_tag(number)), result)
+        return TransferInFlight(self._backend.rounds(go_round, operation_tag("piece", number)), mean)
 
     def _broadcast(self, value: Payload, root: int, members: tuple[int, ...]) -> TransferInFlight:
         buffer = self.buffers.pack(value, self.buffers.message_bytes(value))
@@ -193,7 +171,7 @@ class Collectives:
         wait = self._backend.exchange(
             [(arriving[i], members[i]) for i in others],
             lambda: [(leaving[i], members[i]) for i in others],
-            shard_tag(number),
+            operation_tag("shard", number),
         )
 
         def result() -> Tensor:
@@ -224,7 +202,7 @@ class Collectives:
             self.buffers.give_back(arriving, leaving)
             return mean.to(value.device)
 
-        return TransferInFlight(self._backend.rounds(go_round, shard_tag(number)), result)
+        return TransferInFlight(self._backend.rounds(go_round, operation_tag("shard", number)), result)
 
 
 def _addable(value: Payload) -> Payload:

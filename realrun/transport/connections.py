@@ -31,9 +31,7 @@ CLOCK_TAG: Final = 1 << 22
 """Tag of clock comparisons."""
 _SHORTEST_S: Final = 1e-3
 """Shortest time limit of a wait: gloo counts milliseconds, and 0 means no limit."""
-_MIX_TAG: Final = 1 << 24
-_SHARD_TAG: Final = 1 << 25
-_PIECE_TAG: Final = 1 << 26
+_OPERATION_TAGS: Final = {"mix": 1 << 24, "shard": 1 << 25, "piece": 1 << 26}
 _MESSAGE_TAG: Final = 1 << 30
 
 COLLECTIVES_AT_ONCE: Final = 16
@@ -48,27 +46,14 @@ def message_tag(tag: str) -> int:
     return _MESSAGE_TAG | int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=4).digest()) >> 2
 
 
-def mix_tag(number: int) -> int:
-    """Tag of a worker's ``number``-th mix; overlapping ones differ."""
-    return _MIX_TAG | number % _MIX_TAG
-
-
-def shard_tag(number: int) -> int:
-    """Tag of a worker's ``number``-th reduce-scatter; overlapping ones differ."""
-    return _SHARD_TAG | number % _SHARD_TAG
-
-
-def piece_tag(number: int) -> int:
-    """Tag of a worker's ``number``-th spelled-out all-reduce."""
-    return _PIECE_TAG | number % _PIECE_TAG
+def operation_tag(kind: str, number: int) -> int:
+    """Tag of a worker's ``number``-th mix, reduce-scatter of a shard, or all-reduce by pieces."""
+    tag = _OPERATION_TAGS[kind]
+    return tag | number % tag  # overlapping ones differ
 
 
 class PeerGone(Exception):
-    """A connection is closed.
-
-    Args:
-        rank: the peer, or -1 if gloo does not name it.
-    """
+    """The connection to peer ``rank`` is closed; -1: gloo does not name the peer."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -53,15 +53,13 @@ def settle(device: torch.device) -> None:
 
 
 class SideStream:
-    """Runs work beside the driver's own: on a GPU in a separate stream.
-
-    Args:
-        device: location of the values.
-    """
+    """Runs work beside the driver's own: on a GPU in a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = _stream(device) if device.type == "cuda" else None
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def run(self, call: Callable[[], _Result]) -> tuple[_Result, float]:
         """Call after all work queued by the driver; return the result and seconds (GPU: between events)."""
@@ -69,14 +67,15 @@ class SideStream:
             begin_s = time.monotonic()
             result = call()
             return result, time.monotonic() - begin_s
-        begin, end = (_event() for _ in range(2))
+        event: Any = torch.cuda.Event  # torch's stubs leave out its types
+        begin, end = (event(enable_timing=True, blocking=True) for _ in range(2))
         self._stream.wait_stream(torch.cuda.default_stream(self._device))
         with torch.cuda.stream(self._stream):
             begin.record()
             result = call()
             end.record()
         end.synchronize()
-        return result, begin.elapsed_time(end) / 1000
+        return result, float(begin.elapsed_time(end)) / 1000
 
     def settle(self) -> None:
         """Wait until the device has done the work queued so far; from within ``run``, in any thread."""
@@ -88,11 +87,3 @@ class SideStream:
         if self._stream is not None:
             for value in values:
                 value.record_stream(torch.cuda.default_stream(self._device))
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]

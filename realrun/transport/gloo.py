@@ -20,38 +20,28 @@ from .connections import CollectiveWait, connect, finish, receive, send
 from .device import CPU
 from .threads import Turns
 
+LazyGroup = Callable[[Callable[[dist.ProcessGroupGloo], dist.Work]], Callable[[], dist.Work]]
+"""Takes the group's next turn for an operation; the returned call begins it in a helper thread, and raises
+RuntimeError if a member is missing or a connection is closed.
+"""
 
-class LazyGroup:
-    """A process group that connects when its first collective begins.
+
+def lazy_group(store: Store, members: tuple[int, ...], rank: int) -> LazyGroup:
+    """A process group of ``members`` (ascending) that connects when its first collective begins.
 
     Connecting needs all members, so the helper thread of the first operation does it. Operations begin in the
     order of their turns, which must be the same on all members.
-
-    Args:
-        store: shared by all ranks.
-        members: ascending, this rank among them.
-        rank: this rank, among all.
     """
-
-    def __init__(self, store: Store, members: tuple[int, ...], rank: int) -> None:
-        self._connect = cache(
-            partial(connect, store, f"group {' '.join(map(str, members))}", members.index(rank), len(members))
-        )
-        self._turns = Turns()
-
-    def take_turn(self, begin: Callable[[dist.ProcessGroupGloo], dist.Work]) -> Callable[[], dist.Work]:
-        """Take the group's next turn; the returned call begins the operation in a helper thread, and raises
-        RuntimeError if a member is missing or a connection is closed.
-        """
-        return self._turns.take(lambda: begin(self._connect()))
+    name = f"group {' '.join(map(str, members))}"
+    connected = cache(partial(connect, store, name, members.index(rank), len(members)))
+    turns = Turns()
+    return lambda begin: turns.take(lambda: begin(connected()))
 
 
 class Gloo(Backend):
     """Lets operations run concurrently, and begin at once where they can.
 
-    Args:
-        everybody: the process group of all ranks.
-        lazy_group: gives the process group of some members.
+    Their process group is that of ``everybody``, or the ``lazy_group`` of some members.
     """
 
     survives = True
@@ -72,7 +62,7 @@ class Gloo(Backend):
         if len(members) == self._everybody.size():
             return CollectiveWait(connections.begin(lambda: begin(self._everybody)))
         # Other members may not have come yet, so it begins in the helper thread that waits for it.
-        begin_in_turn = self._lazy_group(members).take_turn(begin)
+        begin_in_turn = self._lazy_group(members)(begin)
         return lambda: finish(connections.begin(begin_in_turn), ops.ANY)
 
     @override

@@ -22,12 +22,7 @@ from .connections import PROBE_TAG, PeerGone, message_tag
 
 
 class Messages:
-    """One worker's messages.
-
-    Args:
-        gloo: connects all workers.
-        buffers: of this worker, in host memory.
-    """
+    """One worker's messages; its ``buffers`` are in host memory."""
 
     def __init__(self, gloo: dist.ProcessGroupGloo, buffers: StagingBuffers) -> None:
         self._gloo = gloo

@@ -26,21 +26,17 @@ from .threads import Turns
 
 
 class OrderedBackend(Backend):
-    """One rank's queue of all mixes and collectives.
-
-    Args:
-        backend: torch's name of it.
-        device: location of the values.
-        store: shared by all ranks.
-        rank, size: this rank and the number of ranks: all processes of the job.
-    """
+    """One rank's queue of all mixes and collectives over torch's ``backend``."""
 
     survives = False
     carries_messages = False
 
     def __init__(self, backend: str, device: torch.device, store: Store, rank: int, size: int) -> None:
         if backend == "nccl":
-            _set_up_nccl()
+            # Leave hangs to the driver's watchdog, as torch would end the process; and use gloo's interface.
+            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+            if "GLOO_SOCKET_IFNAME" in os.environ:
+                os.environ.setdefault("NCCL_SOCKET_IFNAME", os.environ["GLOO_SOCKET_IFNAME"])
         self._backend = backend
         self._device = device
         self._store, self._rank = store, rank
@@ -77,11 +73,7 @@ class OrderedBackend(Backend):
 
     def _in_turn(self, members: tuple[int, ...], operation: Callable[[Any], object]) -> WaitFunction:
         run = self._turns.take(lambda: self._side_stream.run(lambda: operation(self._group(members))))
-
-        def wait() -> None:
-            begin(run)
-
-        return wait
+        return partial(begin, run)
 
     def _group(self, members: tuple[int, ...]) -> Any:
         """Communicator of some ranks; connects when first needed, on all of them at once."""
@@ -117,13 +109,6 @@ class OrderedBackend(Backend):
 
     def _sum_of_nothing(self, group: Any) -> None:
         group.allreduce([torch.zeros(1, device=self._device)], AllreduceOptions()).wait()
-
-
-def _set_up_nccl() -> None:
-    """Use gloo's interface; leave hangs to the driver's watchdog, as torch would end the process."""
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-    if "GLOO_SOCKET_IFNAME" in os.environ:
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", os.environ["GLOO_SOCKET_IFNAME"])
 
 
 def _connect(backend: str, store: Store, rank: int, size: int) -> Any:

@@ -19,13 +19,7 @@ _T = TypeVar("_T")
 
 
 class CallResult(NamedTuple):
-    """The outcome of a call.
-
-    Attributes:
-        token: given with the call, to identify it.
-        result: its return value.
-        error: the exception raised, else None.
-    """
+    """The outcome of a call: its return value, or the exception raised; ``token`` identifies the call."""
 
     token: Any
     result: Any

@@ -12,14 +12,9 @@ from .messages import Messages
 
 
 class Transport:
-    """One worker's transfers in one run.
+    """One worker's transfers in one run: messages over gloo, mixes and collectives over ``backend``.
 
-    Args:
-        rank: this worker.
-        gloo: connects all workers; carries messages.
-        backend: carries mixes and collectives.
-        element_bytes: bytes that an element of the model stands for.
-        device: location of the values.
+    ``element_bytes`` are the bytes that an element of the model stands for.
     """
 
     def __init__(
@@ -35,8 +30,3 @@ class Transport:
         self.messages = Messages(gloo, messages)
         self.collectives = Collectives(rank, values, backend)
         self.survives = backend.survives
-
-    @property
-    def exceeded(self) -> bool:
-        """Whether some value was larger than its nominal message and was sent at its own size."""
-        return self.messages.buffers.exceeded or self.collectives.buffers.exceeded

@@ -11,7 +11,6 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -77,25 +76,20 @@ _NO_LOCKS: Final = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
 
 def owner_tag() -> str:
     """Name this process, by host and number, for use in the name of a temporary file."""
-    return f"{_host()}-{os.getpid()}"
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _temporary(path: Path, end: str) -> Path:
     return path.with_name(f".{path.name}.{owner_tag()}.{end}")
 
 
-@cache
-def _host() -> str:
-    return socket.gethostname()
-
-
 def remove_leftovers(folder: Path, start: str, end: str) -> None:
     """Remove temporary files START<owner>END (a regular expression) of this host's dead processes."""
-    pattern = re.compile(f"{re.escape(start)}(.*)-([0-9]+){end}")
+    pattern = re.compile(f"{re.escape(start + socket.gethostname())}-([0-9]+){end}")
     with suppress(OSError):
         for entry in list(folder.iterdir()):
             match = pattern.fullmatch(entry.name)
-            if match is not None and match[1] == _host() and _is_dead(int(match[2])):
+            if match is not None and _is_dead(int(match[1])):
                 remove(entry)
 
 
@@ -194,7 +188,7 @@ def _lock(lock: Path, held: ExitStack) -> None:
             f"{lock} is there, and is no lock of Paceline's: remove it, or choose another folder"
         )
     held.callback(remove, lock)  # before the lock ends
-    lock.write_bytes(_OWNER + f"{os.getpid()} on {_host()}".encode())
+    lock.write_bytes(_OWNER + f"{os.getpid()} on {socket.gethostname()}".encode())
 
 
 MAX_JSON_BYTES: Final = 256 * 2**20
@@ -281,7 +275,10 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
         new.mkdir(parents=True)
         try:
             yield new
-            _save_to_disk(new)
+            for path in new.rglob("*"):
+                if path.is_file():
+                    with path.open("rb") as file:  # to disk before it gets its name: this machine may fail
+                        os.fsync(file.fileno())
             if folder.exists():
                 folder.rename(old)
             new.rename(folder)
@@ -294,11 +291,3 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
             remove(old)
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
-
-
-def _save_to_disk(folder: Path) -> None:
-    """Flush all files of a folder to disk before it gets its name, in case this machine fails."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())

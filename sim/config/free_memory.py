@@ -11,7 +11,11 @@ def free_bytes() -> float:
     """Bytes that this process may still allocate: free memory of the machine, up to its own limit."""
     own, _ = resource.getrlimit(resource.RLIMIT_DATA)
     free = free_for_all_bytes()
-    return free if own == resource.RLIM_INFINITY else min(free, max(0.0, float(own - _data_bytes())))
+    if own == resource.RLIM_INFINITY:
+        return free
+    # Some is taken: torch alone takes some hundred megabytes.
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    return min(free, max(0.0, float(own - pages * resource.getpagesize())))
 
 
 def free_for_all_bytes() -> float:
@@ -26,12 +30,3 @@ def _limits_bytes() -> Iterator[float]:
             yield float(words[1]) * 1024 if key else float(words[0])
         except (OSError, ValueError, IndexError, StopIteration):  # another system, or no limit ("max")
             continue
-
-
-def _data_bytes() -> int:
-    """Bytes already counted against this process's own limit: torch alone takes some hundred megabytes."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[5])
-    except (OSError, ValueError, IndexError):  # another system
-        return 0
-    return pages * resource.getpagesize()

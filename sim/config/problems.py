@@ -83,19 +83,9 @@ MAX_LINE: Final = 1000
 """Letters of a printed line."""
 
 
-def error_text(error: BaseException) -> str:
-    """Text of an exception; even ``__str__`` of a user's own may fail."""
-    try:
-        return str(error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as second:
-        return f"(its text cannot be shown: __str__ raised {shorten(type(second).__name__)})"
-
-
 def format_message(error: BaseException) -> str:
     """Text of any error for output and records: a few printable lines."""
-    lines = error_text(error).splitlines()
+    lines = str(error).splitlines()
     return "\n".join(one_line(line, MAX_LINE) for line in lines[:MAX_LINES])
 
 
@@ -130,8 +120,8 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
     """
     messages: dict[KeyPath, list[str]] = {}
     for details in error.errors(include_url=False):
-        if _is_echo(details):
-            continue
+        if details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]:
+            continue  # it only repeats others: pydantic does not count entries that are wrong themselves
         at = _keys_only(details["loc"], data, keep_last=details["type"] == "missing")
         if details["type"] == "mistakes":
             for inner in details["ctx"]["mistakes"]:
@@ -142,11 +132,6 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
         else:
             messages.setdefault(at, []).append(_sentence(details))
     return [Mistake(at, ", or ".join(dict.fromkeys(texts))) for at, texts in messages.items()]
-
-
-def _is_echo(details: ErrorDetails) -> bool:
-    """Whether an error only repeats others: pydantic does not count entries that are wrong themselves."""
-    return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
 
 
 def _keys_only(location: KeyPath, data: object, keep_last: bool) -> KeyPath:
@@ -185,22 +170,15 @@ _COMPARED: Final = {
     "less_than_equal": ("at most", "le"),
 }
 _WANTED: Final = {
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "dict_type": "a mapping of keys to values",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     "finite_number": "a finite number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "frozen_set_type": "a list",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "list_type": "a list",
-    "mapping_type": "a mapping of keys to values",
-    "model_attributes_type": "a mapping of keys to values",
-    "model_type": "a mapping of keys to values",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("list_type", "tuple_type", "frozen_set_type"), "a list"),
+    **dict.fromkeys(
+        ("dict_type", "mapping_type", "model_type", "model_attributes_type"), "a mapping of keys to values"
+    ),
     "string_type": "text",
-    "tuple_type": "a list",
 }
 _TEMPLATES: Final = {
     "missing": "is missing",

@@ -7,6 +7,7 @@ The unit stands in the header (``step_time [ms]``) or in every cell (``51.2 ms``
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,10 @@ MAX_TABLE_BYTES: Final = 64 * 2**20
 
 @dataclass(frozen=True)
 class Table:
-    """Content of a CSV file.
+    """Content of a CSV file, the ``source``.
 
-    Attributes:
-        source: the file, for errors.
-        names: column names without units.
-        units: column units; empty where the cells have them.
-        rows: (line in the file, cells), all of the header's length.
+    Columns have ``names`` without units, and ``units``, empty where the cells have them; ``rows`` are (line
+    in the file, cells), all of the header's length.
     """
 
     source: str
@@ -38,9 +36,9 @@ class Table:
 
     def find(self, name: str | None) -> int:
         """Index of a column; without a name, of the only one. ``InputError``: none, or several candidates."""
+        if name is None and len(self.names) == 1:
+            return 0
         if name is None:
-            if len(self.names) == 1:
-                return 0
             names = ", ".join(f"'{name}'" for name in self.names[:8])
             raise InputError(f"{self.source}: has {len(self.names)} columns; name one of {names}")
         if name not in self.names:
@@ -82,13 +80,8 @@ def read_table(path: Path) -> Table:
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(f"{path}:{line}: has {len(row)} cells, the header has {len(header)}")
-    split = [_split_unit(name) for name in header]
-    names = tuple(one_line(name, 60) for name, _ in split)
+    split = [re.fullmatch(r"(.*?)\s*\[(.*)\]", name) for name in header]
+    names = tuple(one_line(own[1] if own else name, 60) for own, name in zip(split, header, strict=True))
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two columns have the same name")
-    return Table(str(path), names, tuple(unit for _, unit in split), tuple(rows))
-
-
-def _split_unit(header: str) -> tuple[str, str]:
-    name, bracket, rest = header.partition("[")
-    return (name.rstrip(), rest[:-1]) if bracket and rest.endswith("]") else (header, "")
+    return Table(str(path), names, tuple(own[2] if own else "" for own in split), tuple(rows))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Final, TypeVar
 
@@ -32,18 +33,42 @@ from .problems import mistake
 
 _T = TypeVar("_T")
 
-TIME: Final = "a time"
-DATA: Final = "an amount of data"
-RATE: Final = "a data rate"
-SPEED: Final = "a computing speed"
 
-_EXAMPLES: Final = {TIME: "50 ms", DATA: "100 MB", RATE: "1 Gbit/s", SPEED: "10 Tflop/s"}
-_USUAL: Final = {
-    TIME: ("us", "ms", "s", "min", "h"),
-    DATA: ("B", "kB", "MB", "GB", "KiB", "MiB", "GiB"),
-    RATE: ("kbit/s", "Mbit/s", "Gbit/s", "MB/s", "GB/s"),
-    SPEED: ("Gflop/s", "Tflop/s", "Pflop/s"),
-}
+@dataclass(frozen=True, eq=False)
+class _Kind:
+    """A quantity.
+
+    Attributes:
+        usual: units to choose from.
+        sizes: of the units in which it is written, the largest first.
+        base: the unit of exact values.
+    """
+
+    name: str
+    example: str
+    usual: tuple[str, ...]
+    sizes: Mapping[str, float]
+    base: str
+
+
+_TIME: Final = _Kind(
+    "a time", "50 ms", ("us", "ms", "s", "min", "h"),
+    {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}, "s",
+)  # fmt: skip
+_DATA: Final = _Kind(
+    "an amount of data", "100 MB", ("B", "kB", "MB", "GB", "KiB", "MiB", "GiB"),
+    {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}, "B",
+)  # fmt: skip
+_RATE: Final = _Kind(
+    "a data rate", "1 Gbit/s", ("kbit/s", "Mbit/s", "Gbit/s", "MB/s", "GB/s"),
+    {"Tbit/s": 125e9, "Gbit/s": 125e6, "Mbit/s": 125e3, "kbit/s": 125.0, "bit/s": 0.125}, "B/s",
+)  # fmt: skip
+_SPEED: Final = _Kind(
+    "a computing speed", "10 Tflop/s", ("Gflop/s", "Tflop/s", "Pflop/s"),
+    {"Pflop/s": 1e15, "Tflop/s": 1e12, "Gflop/s": 1e9, "flop/s": 1.0}, "flop/s",
+)  # fmt: skip
+_OPERATIONS: Final = _Kind("a number of operations", "", (), {}, "")
+
 _PREFIXES: Final = {
     "k": ("kilo", 10**3),
     "M": ("mega", 10**6),
@@ -55,7 +80,6 @@ _PREFIXES: Final = {
     "Ti": ("tebi", 2**40),
 }
 _FLOPS: Final = {"": ("", 1), "G": ("giga", 10**9), "T": ("tera", 10**12), "P": ("peta", 10**15)}
-_OPERATIONS: Final = "a number of operations"
 _TIMES: Final = {
     "ns": ("nanosecond", Fraction(1, 10**9)),
     "us": ("microsecond", Fraction(1, 10**6)),
@@ -67,10 +91,10 @@ _TIMES: Final = {
 }
 _ALL_PREFIXES: Final = {"": ("", 1), **_PREFIXES}
 _SIZES: Final = {
-    **{short: (size, TIME) for short, (_, size) in _TIMES.items()},
-    **{micro: (Fraction(1, 10**6), TIME) for micro in ("µs", "μs")},
-    **{f"{short}B": (Fraction(factor), DATA) for short, (_, factor) in _ALL_PREFIXES.items()},
-    **{f"{short}bit": (Fraction(factor, 8), DATA) for short, (_, factor) in _ALL_PREFIXES.items()},
+    **{short: (size, _TIME) for short, (_, size) in _TIMES.items()},
+    **{micro: (Fraction(1, 10**6), _TIME) for micro in ("µs", "μs")},
+    **{f"{short}B": (Fraction(factor), _DATA) for short, (_, factor) in _ALL_PREFIXES.items()},
+    **{f"{short}bit": (Fraction(factor, 8), _DATA) for short, (_, factor) in _ALL_PREFIXES.items()},
     **{f"{short}flop": (Fraction(factor), _OPERATIONS) for short, (_, factor) in _FLOPS.items()},
 }
 """Unit symbols: size in SI, and quantity."""
@@ -90,8 +114,8 @@ _NOT_FINITE: Final = re.compile(r"[-+]?\.?(nan|inf|infinity|∞)\b.*", re.IGNORE
 _BITS_OR_BYTES: Final = re.compile(r"([kKMGT]i?)?(?:b|b/s|[bB]ps)")
 
 
-def _unit(text: str) -> tuple[Fraction, str, str]:
-    """Size of a unit in SI, kind of quantity ("" for another kind) and symbol.
+def _unit(text: str) -> tuple[Fraction, _Kind | None, str]:
+    """Size of a unit in SI, quantity (None: another one) and symbol.
 
     Raises:
         KeyError: there is no such unit.
@@ -102,14 +126,15 @@ def _unit(text: str) -> tuple[Fraction, str, str]:
     words = [word for word in (match[1], match[3]) if word]
     symbols = [word if word in _SIZES else _NAMES[word.removesuffix("s")] for word in words]
     (size, kind), *divisor = (_SIZES[symbol] for symbol in symbols)
+    quantity: _Kind | None = None if kind is _OPERATIONS else kind
     if divisor:
         by, what = divisor[0]
-        kind = {DATA: RATE, _OPERATIONS: SPEED}.get(kind, "") if what == TIME else ""
+        quantity = {_DATA: _RATE, _OPERATIONS: _SPEED}.get(kind) if what is _TIME else None
         size /= by
-    return size, "" if kind == _OPERATIONS else kind, "/".join(symbols)
+    return size, quantity, "/".join(symbols)
 
 
-def _unknown(unit: str, kind: str) -> str:
+def _unknown(unit: str, kind: _Kind) -> str:
     if match := _BITS_OR_BYTES.fullmatch(unit):
         prefix = (match[1] or "").replace("K", "k").replace("ki", "Ki")
         rate = "/s" if unit.endswith("s") else ""
@@ -117,13 +142,13 @@ def _unknown(unit: str, kind: str) -> str:
     if unit.startswith(("KB", "Kbit")):
         return f"may mean 1000 or 1024; write 'k{unit[1:]}' or 'Ki{unit[1:]}'"
     symbols = [f"{prefix}{symbol}" for symbol in ("B", "bit") for prefix in ("", *_PREFIXES)]
-    every = [*_USUAL[TIME], *_USUAL[SPEED], *symbols, *(f"{symbol}/s" for symbol in symbols)]
+    every = [*_TIME.usual, *_SPEED.usual, *symbols, *(f"{symbol}/s" for symbol in symbols)]
     same = [known for known in every if known.lower() == unit.lower()]
-    hint = f"did you mean '{same[0]}'?" if len(same) == 1 else did_you_mean(unit, _USUAL[kind])
+    hint = f"did you mean '{same[0]}'?" if len(same) == 1 else did_you_mean(unit, kind.usual)
     return f"has an unknown unit {quote(unit)}; {hint}"
 
 
-def _take_apart(text: str, kind: str, hint: str) -> tuple[str, Fraction]:
+def _take_apart(text: str, kind: _Kind, hint: str) -> tuple[str, Fraction]:
     """The number of a quantity, and its unit in SI."""
     if _NOT_FINITE.fullmatch(text):
         raise InputError(f"{quote(text)} is not a finite number; {hint}")
@@ -132,23 +157,25 @@ def _take_apart(text: str, kind: str, hint: str) -> tuple[str, Fraction]:
         raise InputError(f"{quote(text)} is not a number with a unit; {hint}")
     number, unit = match[1], match[2]
     if not unit:
-        own = _EXAMPLES[kind].split()[1]
+        own = kind.example.split()[1]
         raise InputError(f"{quote(text)} has no unit; write for example '{number.lstrip('+-')} {own}'")
     try:
-        factor, found_kind, symbol = _unit(unit)
+        factor, quantity, symbol = _unit(unit)
     except KeyError:
         raise InputError(f"{quote(text)} {_unknown(unit, kind)}") from None
-    if found_kind != kind:
-        raise InputError(f"{quote(text)} is {found_kind or 'something else'}, not {kind}; {hint}")
+    if quantity is not kind:
+        raise InputError(
+            f"{quote(text)} is {quantity.name if quantity else 'something else'}, not {kind.name}; {hint}"
+        )
     if symbol != re.sub(r"\s", "", unit):
         raise InputError(f"{quote(text)} has its unit in words; write '{number.lstrip('+-')} {symbol}'")
     return number, factor
 
 
-def _parse(value: object, kind: str) -> float:
-    hint = f"write for example '{_EXAMPLES[kind]}'"
+def _parse(value: object, kind: _Kind) -> float:
+    hint = f"write for example '{kind.example}'"
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"must be {kind} with its unit; {hint}")
+        raise InputError(f"must be {kind.name} with its unit; {hint}")
     text = str(value).strip()
     number, factor = _take_apart(text, kind, hint)
     if float(number) == 0.0:  # before Fraction, which would write out an exponent of a billion
@@ -167,12 +194,12 @@ def _parse(value: object, kind: str) -> float:
 
 def parse_seconds(value: object) -> float:
     """Parse ``50 ms`` to seconds. ``InputError``: no unit, another kind of unit, negative or not finite."""
-    return _parse(value, TIME)
+    return _parse(value, _TIME)
 
 
 def parse_bytes(value: object) -> float:
     """Parse an amount of data such as ``4 MiB``, a whole number of bytes; raises as ``parse_seconds``."""
-    result = _parse(value, DATA)
+    result = _parse(value, _DATA)
     if not result.is_integer():
         raise InputError(f"{quote(value)} is not a whole number of bytes; write for example '100 MB'")
     return result
@@ -180,7 +207,7 @@ def parse_bytes(value: object) -> float:
 
 def parse_rate(value: object) -> float:
     """Parse a data rate such as ``25 Gbit/s`` to bytes per second; raises as ``parse_seconds``."""
-    return _parse(value, RATE)
+    return _parse(value, _RATE)
 
 
 def parse_duration(value: object) -> float:
@@ -201,62 +228,43 @@ def parse_bandwidth(value: object) -> float:
 
 def parse_speed(value: object) -> float:
     """Parse ``10 Tflop/s`` to flop/s. ``InputError``: as ``parse_seconds``, too small or too large."""
-    speed = _parse(value, SPEED)
+    speed = _parse(value, _SPEED)
     if not MIN_FLOPS_PER_S <= speed <= MAX_FLOPS_PER_S:
         raise InputError(f"{quote(value)} must be from 1 flop/s to {MAX_FLOPS_PER_S:g} flop/s")
     return speed
 
 
-_SECONDS: Final = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_BYTES: Final = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
-_SPEEDS: Final = {"Pflop/s": 1e15, "Tflop/s": 1e12, "Gflop/s": 1e9, "flop/s": 1.0}
-_RATES: Final = {"Tbit/s": 125e9, "Gbit/s": 125e6, "Mbit/s": 125e3, "kbit/s": 125.0, "bit/s": 0.125}
-
-
-def _format(value: float, units: Mapping[str, float], digits: int) -> str:
+def _format(value: float, kind: _Kind, digits: int) -> str:
     """``value`` in the largest unit that it fills at least once."""
     if not math.isfinite(value):
         return "unlimited" if value > 0 else str(value)
-    for unit, size in units.items():
-        # Compare the rounded value: to three digits 999.9 ms is 1 s.
-        if float(f"{abs(value) / size:.{digits}g}") >= 1.0:
-            return f"{_plain(value / size, digits)} {unit}"
-    smallest = list(units)[-1]
-    return f"{_plain(value / units[smallest], digits)} {smallest}" if value else f"0 {_zero_unit(units)}"
-
-
-def _zero_unit(units: Mapping[str, float]) -> str:
-    return next((unit for unit, size in units.items() if size == 1.0), list(units)[-1])
-
-
-def _plain(value: float, digits: int) -> str:
-    rounded = float(f"{value:.{digits}g}")  # without an exponent where it has few zeros
-    return f"{rounded:.0f}" if rounded.is_integer() and abs(rounded) < 1e6 else f"{rounded:.{digits}g}"
+    smallest = list(kind.sizes)[-1]
+    if not value:
+        return f"0 {kind.base if kind.base in kind.sizes else smallest}"
+    # Compare the rounded value: to three digits 999.9 ms is 1 s.
+    filled = (u for u, size in kind.sizes.items() if float(f"{abs(value) / size:.{digits}g}") >= 1.0)
+    unit = next(filled, smallest)
+    rounded = float(f"{value / kind.sizes[unit]:.{digits}g}")  # without an exponent where it has few zeros
+    return (
+        f"{rounded:.0f} {unit}"
+        if rounded.is_integer() and abs(rounded) < 1e6
+        else f"{rounded:.{digits}g} {unit}"
+    )
 
 
 def format_seconds(value: float) -> str:
     """Format a time to three digits: ``format_seconds(0.05)`` is ``50 ms``."""
-    return _format(value, _SECONDS, 3)
+    return _format(value, _TIME, 3)
 
 
 def format_bytes(value: float) -> str:
     """Format an amount of data to three digits: ``format_bytes(2e7)`` is ``20 MB``."""
-    return _format(value, _BYTES, 3)
+    return _format(value, _DATA, 3)
 
 
 def format_rate(value: float) -> str:
     """Format a data rate to three digits: ``format_rate(125e6)`` is ``1 Gbit/s``."""
-    return _format(value, _RATES, 3)
-
-
-def _exact(kind: str, units: Mapping[str, float], base: str) -> Callable[[float], str]:
-    """Formatter whose text parses to exactly the same float, short where possible."""
-
-    def write(value: float) -> str:
-        short = _format(value, units, 6)
-        return short if _parse(short, kind) == value else f"{value!r} {base}"
-
-    return write
+    return _format(value, _RATE, 3)
 
 
 def _reader(parse: Callable[[object], _T]) -> BeforeValidator:
@@ -269,42 +277,24 @@ def _reader(parse: Callable[[object], _T]) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-def _described(kind: str) -> WithJsonSchema:
-    return WithJsonSchema(
-        {"type": "string", "description": f"{kind}, with its unit", "examples": [_EXAMPLES[kind]]}
-    )
+def _field(kind: _Kind, parse: Callable[[object], float]) -> tuple[object, ...]:
+    """Metadata of a field: text that parses to exactly the same float, short where possible."""
+
+    def write(value: float) -> str:
+        short = _format(value, kind, 6)
+        return short if _parse(short, kind) == value else f"{value!r} {kind.base}"
+
+    described = {"type": "string", "description": f"{kind.name}, with its unit", "examples": [kind.example]}
+    return _reader(parse), PlainSerializer(write, when_used="json-unless-none"), WithJsonSchema(described)
 
 
-Seconds = Annotated[
-    float,
-    _reader(parse_seconds),
-    PlainSerializer(_exact(TIME, _SECONDS, "s"), when_used="json-unless-none"),
-    _described(TIME),
-]
-"""Field written as ``50 ms``, held in seconds."""
+BoundedSeconds = Annotated[float, *_field(_TIME, parse_duration)]
+"""Field written as ``50 ms``, held in seconds, within the limits of a duration."""
 
-BoundedSeconds = Annotated[
-    float,
-    _reader(parse_duration),
-    PlainSerializer(_exact(TIME, _SECONDS, "s"), when_used="json-unless-none"),
-    _described(TIME),
-]
-"""``Seconds`` within limits, for durations."""
-
-Bytes = Annotated[
-    float,
-    _reader(parse_bytes),
-    PlainSerializer(_exact(DATA, _BYTES, "B"), when_used="json-unless-none"),
-    _described(DATA),
-]
+Bytes = Annotated[float, *_field(_DATA, parse_bytes)]
 """Field written as ``100 MB``, held in bytes."""
 
-BytesPerSecond = Annotated[
-    float,
-    _reader(parse_rate),
-    PlainSerializer(_exact(RATE, _RATES, "B/s"), when_used="json-unless-none"),
-    _described(RATE),
-]
+BytesPerSecond = Annotated[float, *_field(_RATE, parse_rate)]
 """Field written as ``1 Gbit/s``, held in bytes per second."""
 
 
@@ -318,12 +308,7 @@ def check_rate(value: float) -> float:
 Rate = Annotated[BytesPerSecond, Field(gt=0, le=MAX_RATE), AfterValidator(check_rate)]
 """``BytesPerSecond`` within limits, for links."""
 
-FlopsPerSecond = Annotated[
-    float,
-    _reader(parse_speed),
-    PlainSerializer(_exact(SPEED, _SPEEDS, "flop/s"), when_used="json-unless-none"),
-    _described(SPEED),
-]
+FlopsPerSecond = Annotated[float, *_field(_SPEED, parse_speed)]
 """Field written as ``10 Tflop/s``, held in floating-point operations per second."""
 
 _STEPS: Final = re.compile(r"([0-9]{1,15}) +steps?")

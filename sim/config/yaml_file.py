@@ -66,12 +66,7 @@ class SourceLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed value and the places of its parts.
-
-    Attributes:
-        value: mappings, tuples, text, numbers, booleans, None.
-        places: path -> line of that key or list entry. The root is ``()``.
-    """
+    """A parsed value, and the line of each key or list entry by its path; the root is ``()``."""
 
     value: Any
     places: Mapping[KeyPath, SourceLine]
@@ -105,13 +100,12 @@ class _Loader(yaml.SafeLoader):
 def read_text(path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
     """Read a file of at most ``limit`` bytes as UTF-8; raises as ``read_bytes``."""
     content = read_bytes(path, limit, suffixes)
-    path = _short_path(path)
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}: is not UTF-8 text (byte {error.start})") from None
-    return text
+        text = f"is not UTF-8 text (byte {error.start})"
+        raise InputError(f"{_short_path(path)}:{line}: {text}") from None
 
 
 _PART_BYTES: Final = 2**20
@@ -233,19 +227,13 @@ def _mapping(node: MappingNode, at: KeyPath, lines: dict[KeyPath, int], source: 
     for key_node, value_node in node.value:
         key = _scalar(key_node, at, source) if isinstance(key_node, ScalarNode) else None
         if not isinstance(key, str):
-            name = (
-                f"'{one_line(key_node.value, 60)}'"
-                if isinstance(key_node, ScalarNode)
-                else "a list or mapping"
-            )
-            raise InputError(
-                f"{_where(key_node, at, source)}: a key must be text, not {name}; put it in quotes"
-            )
+            scalar = isinstance(key_node, ScalarNode)
+            name = f"'{one_line(key_node.value, 60)}'" if scalar else "a list or mapping"
+            where = _where(key_node, at, source)
+            raise InputError(f"{where}: a key must be text, not {name}; put it in quotes")
         if key in out:
-            first = lines[(*at, key)]
-            raise InputError(
-                f"{_where(key_node, (*at, key), source)}: given twice; it stands on line {first} too"
-            )
+            where, first = _where(key_node, (*at, key), source), lines[(*at, key)]
+            raise InputError(f"{where}: given twice; it stands on line {first} too")
         lines[(*at, key)] = key_node.start_mark.line + 1
         out[key] = _build(value_node, (*at, key), lines, source)
     return out
@@ -281,10 +269,9 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
-
-def _represent_text(dumper: _Dumper, text: str) -> ScalarNode:
-    style = None if isinstance(plain_scalar(text), str) else "'"
-    return dumper.represent_scalar(_PREFIX + "str", text, style)
+    def represent_text(self, text: str) -> ScalarNode:
+        style = None if isinstance(plain_scalar(text), str) else "'"
+        return self.represent_scalar(_PREFIX + "str", text, style)
 
 
 def as_plain(value: Any) -> Any:
@@ -296,17 +283,8 @@ def as_plain(value: Any) -> Any:
 def _represent_other(dumper: _Dumper, value: Any) -> Node:
     """Represent Python objects in a scenario that YAML does not know by itself."""
     plain = as_plain(value)
-    match plain:
-        case PurePath() | str():
-            plain = str(plain)
-        case bool() | None:
-            pass
-        case int():
-            plain = int(plain)
-        case float():
-            plain = float(plain)
-        case Mapping():
-            plain = dict(plain)
+    kinds: Any = ((PurePath, str), (str, str), (bool, bool), (int, int), (float, float), (Mapping, dict))
+    plain = next((make(plain) for kind, make in kinds if isinstance(plain, kind)), plain)
     if plain is value:
         raise InputError(
             f"holds a value of type {shorten(type(value).__name__)}, which cannot stand in a file; write "
@@ -315,7 +293,7 @@ def _represent_other(dumper: _Dumper, value: Any) -> Node:
     return dumper.represent_data(plain)
 
 
-_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_multi_representer(object, _represent_other)
 
 

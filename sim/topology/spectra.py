@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import seeds
-from ..errors import InputError, RunError
+from ..errors import RunError
 from ..seeds import Floats
 from .matrix import Matrix, edges_of, is_symmetric, laplacian, row_sums
 

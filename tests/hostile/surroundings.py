@@ -101,11 +101,6 @@ _STREAMS: Final[Mapping[str, Surrounding]] = {
     "output-full-results": Surrounding(
         "paceline simulate s.yaml --out new >/dev/full", 1, ("No space left",), ("new",)
     ),
-    "errors-full": Surrounding("paceline topology show ring --workers 4 2>/dev/full"),
-    "errors-full-and-wrong": Surrounding("paceline check nothing.yaml 2>/dev/full", 2),
-    "errors-full-and-unknown": Surrounding("paceline simulat 2>/dev/full", 2),
-    "errors-full-and-unknown-option": Surrounding("paceline check s.yaml --nope 2>/dev/full", 2),
-    "both-full": Surrounding("paceline topology show ring --workers 4 >/dev/full 2>/dev/full", 1),
     "nobody-reads-errors": Surrounding("paceline check nothing.yaml 2>&1 | true"),
     **{
         f"nobody-reads-{name}": Surrounding(
@@ -180,7 +175,6 @@ _IN_THE_WAY: Final[Mapping[str, Surrounding]] = {
 
 _LIMITS: Final[Mapping[str, Surrounding]] = {
     "few-files": Surrounding("ulimit -n 24; paceline check s.yaml"),
-    "few-addresses": Surrounding("ulimit -v 900000; paceline simulate s.yaml --out new", 2, ("ulimit -v",)),
     "few-files-realrun": Surrounding(
         "ulimit -n 24; paceline realrun s.yaml --processes --out new", 2, ("open files", "ulimit -n")
     ),

@@ -12,7 +12,7 @@ from tests.hostile.surroundings import find_faults, run_line, surroundings
 
 ALL = surroundings()
 SCENARIO = sandbox.SMALL.replace(", ad_psgd", "")
-QUICK = ("few-files-realrun", "errors-full-and-unknown", "folder-gone")
+QUICK = ("few-files-realrun", "output-closed", "folder-gone")
 """Those that every run of the tests looks at."""
 
 

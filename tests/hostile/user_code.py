@@ -37,9 +37,6 @@ ENDLESS: Final[Mapping[str, str]] = {
 }
 """What never comes back."""
 RAISED: Final[Mapping[str, str]] = {
-    "text-raises": "class Odd(Exception):\n    def __str__(self):\n        1 / 0\nodd = Odd()\n",
-    "text-exits": "class Odd(Exception):\n    def __str__(self):\n        raise SystemExit(0)\nodd = Odd()\n",
-    "text-is-none": "class Odd(Exception):\n    def __str__(self):\n        return None\nodd = Odd()\n",
     "repr-raises": "class Odd(Exception):\n    def __repr__(self):\n        raise ValueError\nodd = Odd(5)\n",
     "long": "odd = ValueError('x' * 200_000)\n",
     "long-name": "odd = type('E' * 200_000, (Exception,), {})('no')\n",
@@ -50,7 +47,6 @@ RAISED: Final[Mapping[str, str]] = {
     "generator-exit": "odd = GeneratorExit()\n",
     "memory": "odd = MemoryError()\n",
     "group": "odd = ExceptionGroup('no', [ValueError('x' * 100_000)] * 1000)\n",
-    "digits": "odd = ValueError(10 ** 5000)\n",
 }
 """What it raises when it is called: ``odd``."""
 COMPUTE: Final = (

@@ -25,13 +25,6 @@ RECURSIVE: dict[str, Any] = {**SCENARIO}
 RECURSIVE["workload"] = RECURSIVE
 
 
-class Odd:
-    """A path that is none."""
-
-    def __fspath__(self) -> int:
-        return 5
-
-
 def scenario(**changes: object) -> dict[str, Any]:
     return {**SCENARIO, **changes}
 
@@ -44,7 +37,6 @@ def scenario(**changes: object) -> dict[str, Any]:
         (b"x.yaml", "scenario: must be"),
         ([1], "scenario: must be .*, not a list"),
         (np.zeros(3), "scenario: must be .*, not a value of type ndarray"),
-        ("a\0b", "scenario: no file can be called the text 'a.*b'"),
         (Path("no_such.yaml"), r"no_such\.yaml: there is no such file"),
         (scenario(seed=object()), "scenario: holds a value of type object, which cannot stand in a file"),
         (scenario(seed=math.nan), "seed"),
@@ -55,7 +47,6 @@ def scenario(**changes: object) -> dict[str, Any]:
         ({5: 6}, "a key must be text, not '5'"),
         (RECURSIVE, "scenario: holds values that are nested too deeply"),
         (scenario(seed=10**5000), "scenario: holds a value that cannot be written"),
-        (Odd(), "scenario: no file can be called nothing"),
     ],
 )
 def test_a_scenario_that_is_none(given: Any, says: str) -> None:
@@ -130,7 +121,7 @@ def study() -> Study:
     return paceline.simulate(SCENARIO, progress=False)
 
 
-@pytest.mark.parametrize("path", [5, None, b"x", "a\0b", Odd()])
+@pytest.mark.parametrize("path", [5, None, b"x"])
 def test_results_go_to_a_path(path: Any, study: Study) -> None:
     with pytest.raises(InputError, match="folder: "):
         study.save(path)

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import FileStore, PrefixStore
 
 from paceline.realrun.group.group import Group, join
-from paceline.realrun.group.store import file_store
 from tests.support.warm import forks
 
 _AFTER_S = 30.0
@@ -33,7 +32,7 @@ _SILENT_S = 100.0
 def _serve(rank: int, size: int, folder: str, pipe: Connection) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     stacks = _stacks(folder, rank).open("w")
-    group = join(file_store(Path(folder) / "store", size), rank, size, 60.0)
+    group = join(FileStore(str(Path(folder) / "store"), size), rank, size, 60.0)
     while (asked := pipe.recv_bytes()) != b"":
         faulthandler.dump_traceback_later(_SILENT_S, file=stacks)
         module, function, options = json.loads(asked)

@@ -19,7 +19,7 @@ from pydantic import create_model
 from pydantic.errors import PydanticSchemaGenerationError
 
 from ...errors import InputError, PacelineError, did_you_mean, quote, shorten
-from ..problems import error_text, format_value, one_line
+from ..problems import format_value, one_line
 from ..settings import Settings
 from . import code_files
 
@@ -160,8 +160,11 @@ def _check_defined(path: str, thing: Any) -> None:
         return
     inner = thing
     try:
-        while inner is not (next_one := _unwrap(inner)):
-            inner = next_one
+        while True:
+            within = inner.func if isinstance(inner, functools.partial) else inspect.unwrap(inner)
+            if within is inner:
+                break
+            inner = within
         defined = inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner)
         file = inspect.getfile(defined)
     except (TypeError, ValueError):  # a builtin; wrapped in itself
@@ -172,11 +175,6 @@ def _check_defined(path: str, thing: Any) -> None:
             "write a function of your own"
         )
     code_files.check_file(quote(path), Path(file))
-
-
-def _unwrap(thing: Any) -> Any:
-    """The object inside a decorator or a ``functools.partial``; ``thing`` itself if there is none."""
-    return thing.func if isinstance(thing, functools.partial) else inspect.unwrap(thing)
 
 
 def _hint(place: Any, name: str) -> str:
@@ -214,7 +212,7 @@ def format_line(file: str, line: int | None) -> str:
 
 def format_error(error: BaseException) -> str:
     """An exception of a user's code on one line, shortened, with the place where it was raised."""
-    text = one_line(" ".join(error_text(error).split()), MAX_RAISED)
+    text = one_line(" ".join(str(error).split()), MAX_RAISED)
     named = shorten(type(error).__name__) + (f": {text}" if text else "")
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users_file(frame.filename)]

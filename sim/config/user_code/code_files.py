@@ -72,8 +72,7 @@ class CodeSource:
     """A located module.
 
     Attributes:
-        name: dotted.
-        root: the folder of its first part.
+        root: the folder of its name's first part.
         files: of each of ``a``, ``a.b``, ... down to the name; the folder itself where it has no
             ``__init__.py``.
         declared: whether an installed package declares it.
@@ -185,14 +184,17 @@ def check_file(what: str, file: Path) -> None:
     Raises ``InputError``, which calls it ``what``.
     """
     real = file.resolve()
+    here = Path.cwd().resolve() if _read.get() else Path()
+    ways = (folder.resolve() for folder in _read.get())
+    around = {here / way.relative_to(here).parts[0] for way in ways if here in way.parents}
     for each in (file.absolute(), real):
         folders = (each, *each.parents)
-        if any(_is_results(folder) or _holds_results(folder) for folder in folders):
+        if any(map(_has_results, folders)):
             raise InputError(
                 f"{what}: {file} lies in a result folder, which supplies no code; copy the file into a "
                 "folder of your own and start there"
             )
-        if above := _around_results().intersection(folders):
+        if above := around.intersection(folders):
             raise InputError(
                 f"{what}: {file} lies in {above.pop()}, which holds the results that are read as well, and "
                 "supplies no code to them; copy the file into the working folder"
@@ -261,30 +263,30 @@ def _files(root: Path, parts: Sequence[str]) -> dict[str, Path]:
 
 def _declared_source(name: str) -> CodeSource | None:
     """The module, if an installed package declares it or a package that holds it."""
-    for declared in _declared_modules():
-        if name == declared or name.startswith(f"{declared}."):
-            root = _installed_root(name.partition(".")[0])
-            files = _files(root, name.split(".")) if root is not None else {}
+    for declared in entry_points(group=CODE_GROUP):
+        if name == declared.module or name.startswith(f"{declared.module}."):
+            root, files = _installed_files(name)
             if root is not None and files:
                 check_file(quote(name), files[name])
                 return CodeSource(name, root, files, declared=True)
     return None
 
 
-def _declared_modules() -> set[str]:
-    return {entry.module for entry in entry_points(group=CODE_GROUP)}
-
-
 def _is_declared(file: Path) -> bool:
-    for name in _declared_modules():
-        root = _installed_root(name.partition(".")[0])
-        own = (_files(root, name.split(".")) if root is not None else {}).get(name)
+    for declared in entry_points(group=CODE_GROUP):
+        own = _installed_files(declared.module)[1].get(declared.module)
         if own is None:
             continue
         own = own.resolve()
         if file == own or (own.name == "__init__.py" and file.is_relative_to(own.parent)):
             return True
     return False
+
+
+def _installed_files(name: str) -> tuple[Path | None, dict[str, Path]]:
+    """The folder of an installed module's package, and the module's files there, as ``_files``."""
+    root = _installed_root(name.partition(".")[0])
+    return root, _files(root, name.split(".")) if root is not None else {}
 
 
 def _installed_root(package: str) -> Path | None:
@@ -299,23 +301,15 @@ def _installed_root(package: str) -> Path | None:
     return file.parents[1] if spec.submodule_search_locations is not None else file.parent
 
 
-def _is_results(folder: Path) -> bool:
-    if (folder / _PARTS).is_file():
-        return True
-    return (folder / _SCENARIO).is_file() and any((folder / name).is_file() for name in _RESULTS)
-
-
-def _holds_results(folder: Path) -> bool:
+def _has_results(folder: Path) -> bool:
+    """Whether a folder holds results, or folders of them."""
     if (folder / _SWEEP).is_file():
         return True
-    return any(_is_results(folder / name) for name in _FIRST_INSIDE)
-
-
-def _around_results() -> set[Path]:
-    """Top folders of the working folder that contain results being read."""
-    here = Path.cwd().resolve() if _read.get() else Path()
-    ways = (folder.resolve() for folder in _read.get())
-    return {here / way.relative_to(here).parts[0] for way in ways if here in way.parents}
+    for inner in (folder, *(folder / name for name in _FIRST_INSIDE)):
+        complete = any((inner / name).is_file() for name in _RESULTS)
+        if (inner / _PARTS).is_file() or (complete and (inner / _SCENARIO).is_file()):
+            return True
+    return False
 
 
 def _check_imported(source: CodeSource) -> None:

@@ -24,11 +24,31 @@ def patience(command: str) -> Iterator[None]:
     ``PATIENCE_S`` has waited, or computed, for that long. A C function that never returns to Python is not
     noticed, and nothing happens outside the main thread, nor where the process has an alarm of its own.
     """
+    latest: FrameType | None = None
+    ticks = 0
+
+    def tick(signum: int, frame: FrameType | None) -> None:
+        nonlocal latest, ticks
+        own = _frames_of_user(frame)
+        if not own or own[-1] is not latest:
+            latest, ticks = own[-1] if own else None, 0
+            return
+        ticks += 1
+        if ticks * _TICK_S < PATIENCE_S:
+            return
+        file, line = os.path.basename(own[0].f_code.co_filename), own[0].f_lineno  # noqa: PTH119
+        text = (
+            f"paceline: {file}, line {line}: this code has not come back for {PATIENCE_S} s, and "
+            f"'{command}' waits no longer for code that a scenario names; "
+            "let it do less where it is imported and built\n"
+        )
+        os.write(2, text.encode(errors="replace"))
+        os._exit(2)  # an exception might be caught by the code on the stack
+
     try:
         free = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-        watch = _Watch(command)
         if free:
-            signal.signal(signal.SIGALRM, watch.tick)
+            signal.signal(signal.SIGALRM, tick)
     except ValueError:  # outside the main thread
         free = False
     if not free:
@@ -40,30 +60,6 @@ def patience(command: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-
-
-class _Watch:
-    def __init__(self, command: str) -> None:
-        self._command = command
-        self._frame: FrameType | None = None
-        self._ticks = 0
-
-    def tick(self, signum: int, frame: FrameType | None) -> None:
-        own = _frames_of_user(frame)
-        if not own or own[-1] is not self._frame:
-            self._frame, self._ticks = own[-1] if own else None, 0
-            return
-        self._ticks += 1
-        if self._ticks * _TICK_S < PATIENCE_S:
-            return
-        file, line = os.path.basename(own[0].f_code.co_filename), own[0].f_lineno  # noqa: PTH119
-        text = (
-            f"paceline: {file}, line {line}: this code has not come back for {PATIENCE_S} s, and "
-            f"'{self._command}' waits no longer for code that a scenario names; "
-            "let it do less where it is imported and built\n"
-        )
-        os.write(2, text.encode(errors="replace"))
-        os._exit(2)  # an exception might be caught by the code on the stack
 
 
 def _frames_of_user(frame: FrameType | None) -> list[FrameType]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from paceline.realrun.driver.rank_log import Timing
 from paceline.realrun.launch.cells import RankPool, Result, RunRequest, requested_job
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.network.network import Network
 from paceline.sim.records.folder import read_results
 from paceline.sim.scenario.schema import parse
 
@@ -36,19 +35,6 @@ class SimulatedRanks(RankPool):
     def __init__(self, broken: int = -1, partial: bool = False, slower: float = 1.02) -> None:
         self.asked_for: list[tuple[int, int]] = []
         self._broken, self._partial, self._slower = broken, partial, slower
-
-    @property
-    @override
-    def settings(self) -> tuple[Mapping[str, str], ...]:
-        return ()
-
-    @override
-    def statistics(self) -> None:
-        return None
-
-    @override
-    def shape(self, network: Network) -> None:
-        pass
 
     @override
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:

@@ -19,12 +19,13 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._C._distributed_c10d import FileStore
 
 from paceline.realrun.driver import clocks
 from paceline.realrun.driver.clocks import Alignment, ClockSample, Reading, alignment, reading
 from paceline.realrun.driver.rank_log import Exchange as Peers
 from paceline.realrun.driver.rank_log import Exposure, LoggedOperation, RankLog
-from paceline.realrun.group.store import Control, file_store
+from paceline.realrun.group.store import Control
 from paceline.sim.records.folder import read_results, runs_of
 from paceline.sim.records.run import Machine
 from paceline.sim.training.snapshots import Published
@@ -38,7 +39,7 @@ def test_a_run_begins_when_the_farthest_rank_can_know_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks seven times more, and each time it takes a round trip to the store."""
-    control = Control(file_store(tmp_path / "store", 1), 0, 1)
+    control = Control(FileStore(str(tmp_path / "store"), 1), 0, 1)
     monkeypatch.setattr(clocks, "_store_round_trip_s", lambda _: 50.0)
     now_s = time.monotonic()
     begun = clocks.start(cast(dist.ProcessGroupGloo, None), control)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._C._distributed_c10d import FileStore
 from typing_extensions import override
 
 from paceline.realrun.driver.collect import StartTimes, joined_events, time_breakdown
@@ -26,8 +27,8 @@ from paceline.realrun.driver.rank_log import (
     encode,
 )
 from paceline.realrun.driver.watchdog import Heartbeat, Watchdog
-from paceline.realrun.group.store import Control, Stopped, file_store
-from paceline.realrun.transport.connections import message_tag, mix_tag
+from paceline.realrun.group.store import Control, Stopped
+from paceline.realrun.transport.connections import message_tag, operation_tag
 from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import Deadlock, InputError, PeerLost, RunError
 from paceline.sim.training.scoring import iterate_digest
@@ -120,11 +121,11 @@ def _listed(model: torch.Tensor | None) -> list[float] | None:
 
 def test_closings_by_hand() -> None:
     traffic = [PostedCounts() for _ in range(3)]
-    traffic[0].post_any("a")  # nobody will answer: 2 releases it
+    traffic[0].any_waiting["a"] += 1  # nobody will answer: 2 releases it
     traffic[1].receives(2, "b")  # 2 releases it
     traffic[1].sends(2, "c", 40)  # 2 swallows it
     traffic[2].sends(0, "d", 8)  # on its way to a receive that is posted
-    traffic[0].post_any("d")
+    traffic[0].any_waiting["d"] += 1
     assert plan_drains(traffic) == [Drain(2, 0, "a", 1), Drain(2, 1, "b", 1), Drain(-1, 2, "c", 40)]
 
 
@@ -150,7 +151,7 @@ def test_after_the_closings_every_send_has_its_receive(posted: list[tuple[str, i
         elif kind == "receive":
             traffic[rank].receives(peer, tag)
         else:
-            traffic[rank].post_any(tag)
+            traffic[rank].any_waiting[tag] += 1
     for tag in "xy":
         pairs = list(product(range(n), repeat=2))
         sends = Counter({(rank, peer): traffic[rank].sent[peer, tag] for rank, peer in pairs})
@@ -175,7 +176,7 @@ def test_after_the_closings_every_send_has_its_receive(posted: list[tuple[str, i
 
 def test_tags_of_different_kinds_never_meet() -> None:
     messages = {message_tag(tag) for tag in ("", "offer", "answer", "a", "b")}
-    mixes = {mix_tag(k) for k in (0, 1, 2**24 - 1)}
+    mixes = {operation_tag("mix", k) for k in (0, 1, 2**24 - 1)}
     assert len(messages) == 5
     assert len(mixes) == 3
     assert not messages & mixes
@@ -203,7 +204,7 @@ def test_threads_do_not_wait_for_each_other_and_are_used_again() -> None:
 
 
 def _controls(folder: Path, size: int) -> list[Control]:
-    return [Control(file_store(folder / "store", size), rank, size, "run 1") for rank in range(size)]
+    return [Control(FileStore(str(folder / "store"), size), rank, size, "run 1") for rank in range(size)]
 
 
 def test_a_rank_with_other_facts_is_named(tmp_path: Path) -> None:
@@ -285,7 +286,7 @@ class SlowControl(Control):
 
 
 def test_a_rank_does_not_wait_for_the_answers_of_the_store(tmp_path: Path) -> None:
-    control = SlowControl(file_store(tmp_path / "store", 1), 0, 1, "run 1")
+    control = SlowControl(FileStore(str(tmp_path / "store"), 1), 0, 1, "run 1")
     control.gate = threading.Event()
     watch = Watchdog(control, 8.0)
     watch.start()

@@ -387,8 +387,6 @@ def test_an_announcement_of_somebody_else_is_not_believed(alone: Path) -> None:
         ({"WORLD_SIZE": "0"}, "do not fit together"),
         ({"MASTER_PORT": "0"}, "do not fit together"),
         ({"MASTER_PORT": "70000"}, "do not fit together"),
-        ({"MASTER_ADDR": "x" * 64}, "MASTER_ADDR is 'x{64}', which names no host"),
-        ({"MASTER_ADDR": "\udcff"}, "MASTER_ADDR is .*, which names no host"),
     ],
 )
 def test_an_environment_that_cannot_be_is_named(changes: dict[str, str], says: str) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import FileStore, Store
 
 from paceline.realrun.group.life import SignsOfLife
-from paceline.realrun.group.store import Control, file_store
+from paceline.realrun.group.store import Control
 from paceline.sim.errors import RunError
 
 PATIENCE_S = 0.8
@@ -20,7 +20,7 @@ LONG_S = 300.0
 
 @pytest.fixture
 def stores(tmp_path: Path) -> list[Store]:
-    return [file_store(tmp_path / "store", 2) for _ in range(2)]
+    return [FileStore(str(tmp_path / "store"), 2) for _ in range(2)]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from paceline.realrun.group.open_files import allow_open_files
+from paceline.realrun.group.group import allow_open_files
 from paceline.sim.errors import InputError
 
 

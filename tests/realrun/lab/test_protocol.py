@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.realrun.lab import Lab, start
-from paceline.realrun.lab.protocol import from_json, plan_of, to_json
+from paceline.realrun.lab.protocol import PLAN, plan_of
 from paceline.realrun.lab.queues import Path
 from paceline.realrun.lab.switch import HEADER_BYTES, _flow, _has_contents
 from paceline.sim.errors import InputError
@@ -39,9 +39,9 @@ def test_a_plan_spells_out_every_route() -> None:
 
 def test_a_plan_crosses_the_pipe_unchanged() -> None:
     plan = plan_of(NETWORK, "fair")
-    line = to_json(plan)
+    line = PLAN.dump_json(plan)
     assert b"\n" not in line
-    assert from_json(line) == plan
+    assert PLAN.validate_json(line) == plan
 
 
 VARYING = build_network(
@@ -62,7 +62,7 @@ VARYING = build_network(
 
 def test_a_plan_says_what_varies() -> None:
     plan = plan_of(VARYING, "fair")
-    assert from_json(to_json(plan)) == plan
+    assert PLAN.validate_json(PLAN.dump_json(plan)) == plan
     assert plan.jitter == VARYING.jitter
     # The same numbers as in the simulator: links are told apart by their place.
     ours, theirs = bandwidth_changes(plan.links, seed=7), bandwidth_changes(VARYING.links, seed=7)

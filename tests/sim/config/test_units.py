@@ -135,9 +135,9 @@ def test_formats_for_people() -> None:
 FINITE = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 
 
-@given(FINITE)
+@given(st.just(0.0) | st.floats(1e-15, 1e12))
 def test_a_time_is_written_so_that_it_reads_as_the_same_float(value: float) -> None:
-    adapter: TypeAdapter[float] = TypeAdapter(units.Seconds)
+    adapter: TypeAdapter[float] = TypeAdapter(units.BoundedSeconds)
     text = adapter.dump_python(value, mode="json")
     assert isinstance(text, str)
     assert adapter.validate_python(text) == value
@@ -155,12 +155,12 @@ def test_an_amount_is_written_so_that_it_reads_as_the_same_float(value: int) -> 
     assert adapter.validate_python(adapter.dump_python(float(value), mode="json")) == value
 
 
-@given(st.floats(min_value=1e-9, max_value=1e9), st.sampled_from([*units._SECONDS]))
+@given(st.floats(min_value=1e-9, max_value=1e9), st.sampled_from([*units._TIME.sizes]))
 def test_time_formats_keep_three_digits(value: float, unit: str) -> None:
-    seconds = value * units._SECONDS[unit]
+    seconds = value * units._TIME.sizes[unit]
     assert units.parse_seconds(units.format_seconds(seconds)) == pytest.approx(seconds, rel=5e-3)
 
 
 def test_a_field_refuses_a_bare_number() -> None:
     with pytest.raises(ValidationError, match="has no unit"):
-        TypeAdapter(units.Seconds).validate_python(0.05)
+        TypeAdapter(units.BoundedSeconds).validate_python(0.05)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch._C._distributed_c10d import FileStore
 
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group import group as groups
 from paceline.realrun.group.group import Group, meet
-from paceline.realrun.group.store import file_store
 from paceline.realrun.transport.connections import CollectiveWait, PeerGone
 from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import RunError
@@ -132,5 +132,5 @@ def test_ranks_that_cannot_reach_each_other_say_so(monkeypatch: pytest.MonkeyPat
     never = threading.Event()
     monkeypatch.setattr(groups, "connect", lambda *_: never.wait())
     with pytest.raises(RunError, match=r"the ranks did not connect over gloo within 0\.2 s"):
-        meet(file_store(tmp_path / "store", 1), 0, 1, 0.2)
+        meet(FileStore(str(tmp_path / "store"), 1), 0, 1, 0.2)
     never.set()
