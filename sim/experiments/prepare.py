@@ -78,14 +78,11 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     _check_sampler(problem, scenario.workload)
     if scenario.evaluate.keep is None:
         scenario = scenario.model_copy(update={"evaluate": _kept(scenario, problem.workload.start)})
-    if scenario.gradients == "looped":
-        return scenario
-    if scenario.gradients == "batched":
-        reason = cannot_batch(problem.workload, problem.batches)
-        if reason:
-            raise InputError(f"gradients: {scenario.workload.task} cannot be batched, {reason}; use looped")
-        return scenario
-    return scenario.model_copy(update={"gradients": _method_for(problem)})
+    if scenario.gradients == "auto":
+        return scenario.model_copy(update={"gradients": _method_for(problem)})
+    if scenario.gradients == "batched" and (reason := cannot_batch(problem.workload, problem.batches)):
+        raise InputError(f"gradients: {scenario.workload.task} cannot be batched, {reason}; use looped")
+    return scenario
 
 
 def _check_changes(scenario: Scenario) -> None:
@@ -157,22 +154,6 @@ def units_to_encode(scenario: Scenario, job: Job) -> tuple[str | None, ...]:
     if scenario.collectives.inside != "auto":
         return (job.sums_inside,)
     return (None, *possible_units(job.transfer.network))
-
-
-def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:
-    """Whether ``resolve`` may have returned ``resolved`` for ``requested``, whatever was measured."""
-    evaluate = resolved.evaluate
-    if requested.evaluate.keep is None:
-        evaluate = evaluate.model_copy(update={"keep": None})
-    collectives = resolved.collectives.model_copy(update={"chosen": requested.collectives.chosen})
-    update = {"gradients": requested.gradients, "evaluate": evaluate, "collectives": collectives}
-    as_requested = resolved.model_copy(update=update)
-    wanted, measured = requested.cluster.compute.measured, resolved.cluster.compute.measured
-    if wanted is not None and not wanted.times and measured is not None:
-        as_requested = _with_measured(
-            as_requested, wanted if measured.batch_sizes == _sizes(wanted, requested) else measured
-        )
-    return as_requested == requested
 
 
 def resolved_in(text: str, requested: Scenario) -> Scenario | None:
@@ -391,8 +372,10 @@ def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]
     return tuple((f"bucket {k}", start, stop) for k, (start, stop) in enumerate(reversed(parts)))
 
 
-def over_profile(job: Job, profile: Profile) -> Job:
-    """``job`` with a profile's factors and transport."""
+def over_profile(job: Job, profile: Profile | None) -> Job:
+    """``job`` with the factors and transport of a profile, if there is one."""
+    if profile is None:
+        return job
     transport = TRANSPORTS[profile.hosts.transport]
     known = job.transport is transport and job.all_reduce in transport.all_reduces
     all_reduce = job.all_reduce if known else AUTO_ALGORITHM

@@ -28,7 +28,7 @@ from ...errors import RunError
 from ...network.network import Network
 from ...network.transfer import TransferModel
 from ...records.summary import Bounds, Cost, SchemeFacts
-from ...scenario.device_memory import memory_record
+from ...scenario.device_memory import device_memory
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...schemes import find_scheme
@@ -67,7 +67,7 @@ def describe_schemes(
             entry.label: SchemeFacts(
                 does=find_scheme(entry.name).does,
                 bounds=each,
-                memory=memory_record(scenario.workload, scenario.cluster, entry, scenario.seed),
+                memory=device_memory(scenario.workload, scenario.cluster, entry, scenario.seed),
             )
             for entry, each in zip(scenario.schemes, bounds, strict=True)
         }
