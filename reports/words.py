@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from paceline.sim.config.units import format_bytes
 from paceline.sim.records.comparison import Comparison
@@ -24,9 +24,6 @@ from paceline.sim.records.summary import (
     verdict_of,
 )
 from paceline.sim.records.verdict import format_factor
-
-if TYPE_CHECKING:
-    pass
 
 _TIMES: Final = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 _SIZES: Final = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))
@@ -242,19 +239,14 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def boundparts(bounds: Bounds) -> list[tuple[str, float]]:
-    """The costs that bound a scheme, in words, with their shares; the largest first."""
-    return sorted(((text, bounds[key]) for key, text in COSTS.items()), key=lambda part: -part[1])
-
-
 def bound(bounds: Bounds) -> str:
-    """The bounds of a scheme, in a line: every cost with a share of 5 % or more."""
-    parts = [
-        f"{percent(share)} {text}{_for_whom(bounds) if text == COSTS['waiting'] else ''}"
-        for text, share in boundparts(bounds)
+    """The bounds of a scheme, in a line: every cost with a share of 5 % or more, the largest first."""
+    shares = sorted(((bounds[cost], cost) for cost in COSTS), key=lambda each: -each[0])
+    return ", ".join(
+        f"{percent(share)} {COSTS[cost]}{_for_whom(bounds) if cost == 'waiting' else ''}"
+        for share, cost in shares
         if share >= 0.05
-    ]
-    return ", ".join(parts)
+    )
 
 
 def memory(record: MemoryRecord | None) -> str:

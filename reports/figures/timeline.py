@@ -137,7 +137,7 @@ def draw_timeline(study: ReportSources, part: SourceRuns, workers: int) -> Pictu
     shown = {label: timeline_rows(frame, end_s, workers) for label, frame in events.items()}
     counts = [len(rows) for rows in shown.values()]
     height = sum(counts) * _ROW_IN + 0.42 * len(shown) + 0.35
-    with figure(_WIDTH_IN, height) as (drawn, plot):
+    with figure(_WIDTH_IN, height) as drawn:
         axes = drawn.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=counts)[:, 0]
         for ax, (label, rows) in zip(axes, shown.items(), strict=True):
             _draw_rows(ax, rows, unit_s)
@@ -155,7 +155,7 @@ def draw_timeline(study: ReportSources, part: SourceRuns, workers: int) -> Pictu
         ],
         columns=["label", "worker", "phase", "start_s", "end_s"],
     )
-    return picture(plot, f"{study.key}-timeline-{part.source}", data, key=PHASE_KEY)
+    return picture(drawn, f"{study.key}-timeline-{part.source}", data, key=PHASE_KEY)
 
 
 def _first_seed(events: pd.DataFrame, label: str) -> pd.DataFrame:
