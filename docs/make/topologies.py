@@ -10,7 +10,8 @@ from typing import Any, Final
 from docs.make import page as generated_page
 from paceline.sim.config.files import write_atomically
 from paceline.sim.topology import TOPOLOGIES
-from paceline.sim.topology.entry import FILE, Topology
+from paceline.sim.topology.entry import FILE, topology_named
+from paceline.sim.topology.topology import Topology
 from paceline.sim.topology.weights import RULES
 
 PAGE: Final = Path(__file__).parents[1] / "topologies.md"
@@ -30,7 +31,7 @@ def _sections() -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for _, topology in sorted(TOPOLOGIES.items()):
         yield _graph_row(topology)
-    yield _graph_row(FILE)
+    yield _graph_row(topology_named(FILE))
     yield "\n## Weights\n"
     yield "| name | weights | source |"
     yield "| --- | --- | --- |"
@@ -48,7 +49,7 @@ def _graph_row(topology: Topology) -> str:
         + ("" if field.is_required() or field.default is None else f" ({field.default})")
         for key, field in topology.options.model_fields.items()
     )
-    directed = "maybe" if topology is FILE else "yes" if topology.directed else "no"
+    directed = "maybe" if topology.name == FILE else "yes" if topology.directed else "no"
     cells = [f"`{topology.name}`", topology.workers, topology.degree, directed, about, options, source]
     return "| " + " | ".join(cells) + " |"
 

@@ -16,14 +16,15 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
+from typing_extensions import override
 
-from paceline.commands import measure, predict
 from paceline.commands.console import AsJson, ReportFile, plain_app, print_json, say, terminal
-from paceline.commands.sweep import sweep
-from paceline.commands.topology import topology_app
+from paceline.sim.config.registry import Registry
 from paceline.sim.config.standard_streams import ignore_broken_pipes
 from paceline.sim.errors import InputError, PacelineError
 
@@ -33,27 +34,53 @@ _LIBRARIES_BYTES: Final = 1.04e9
 _LIBRARIES_BYTES_PER_CORE: Final = 80e6
 """Address space of torch, NumPy and SciPy: with less, their linear algebra crashes or hangs."""
 
+
+class _Commands(Registry[Any]):
+    """Commands by name; a module is imported when one of its commands is run or described."""
+
+    @override
+    def __getitem__(self, name: str) -> Any:
+        command = super().__getitem__(name)
+        if isinstance(command, typer.Typer):
+            return get_group(command)
+        alone = plain_app()
+        alone.command()(command)
+        return get_command(alone)
+
+
+COMMANDS: Final = _Commands(
+    __package__,
+    {
+        "simulate": ".predict:simulate",
+        "realrun": ".measure:realrun",
+        "probe": ".measure:probe",
+        "calibrate": ".measure:calibrate",
+        "validate": ".measure:validate",
+        "sweep": ".sweep:sweep",
+        "check": ".predict:check",
+        "throughput": ".predict:throughput",
+        "netem": ".measure:netem",
+        "replay": ".predict:replay",
+        "report": ".app:report",
+        "schema": ".app:schema",
+        "list": ".app:list_names",
+        "new": ".app:new",
+        "lab": ".measure:lab_app",
+        "topology": ".topology:topology_app",
+    },
+)
+
+
+class _App(TyperGroup):
+    @override
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = cast(dict[str, Any], COMMANDS)
+
+
 app = plain_app(
     "Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?"
 )
-lab_app = typer.Typer(help="The emulated network on this machine.", no_args_is_help=True)
-app.add_typer(lab_app, name="lab")
-app.add_typer(topology_app, name="topology")
-
-for command in (
-    predict.simulate,
-    measure.realrun,
-    measure.probe,
-    measure.calibrate,
-    measure.validate,
-    sweep,
-    predict.check,
-    predict.throughput,
-    measure.netem,
-    predict.replay,
-):
-    app.command()(command)
-lab_app.command("check")(measure.lab_check)
 
 
 def _print_versions(wanted: bool) -> None:
@@ -65,7 +92,7 @@ def _print_versions(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(cls=_App)
 def _options(
     version: Annotated[
         bool,
@@ -77,7 +104,6 @@ def _options(
     """Take the options that stand before a command."""
 
 
-@app.command()
 def report(
     folders: Annotated[
         list[Path], typer.Argument(metavar="DIR", help="result folders; bundles of others (FILE) too")
@@ -137,7 +163,6 @@ def report(
     say(f"wrote {out} and {files}: tables and figures for papers")
 
 
-@app.command()
 def schema() -> None:
     """Print the JSON Schema of scenario files, for editors."""
     from paceline.sim.scenario.schema import json_schema
@@ -145,7 +170,6 @@ def schema() -> None:
     print_json(json_schema())
 
 
-@app.command("list")
 def list_names(as_json: AsJson = False) -> None:
     """List the ready scenarios, and what scenarios can name: schemes, topologies, tasks."""
     from paceline.sim.scenario.ready import describe_scenario, ready_scenarios
@@ -165,7 +189,6 @@ def list_names(as_json: AsJson = False) -> None:
         sys.stdout.write(f"{kind}: {' '.join(members)}\n")
 
 
-@app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="a ready scenario ('paceline list')")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="the scenario file to write")],

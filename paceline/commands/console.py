@@ -310,7 +310,7 @@ def hand_over(
     """
     from paceline.reports import assumptions, words
     from paceline.reports.tables import brackets, render_summary
-    from paceline.sim.experiments.costs.bounds import describe_schemes
+    from paceline.sim.experiments.simulate import describe_schemes
     from paceline.sim.records.summarise import summarise_resolved
     from paceline.sim.scenario.schema import dump
 

@@ -22,6 +22,7 @@ from paceline.commands.console import (
     check_trace,
     end_interrupted,
     hand_over,
+    plain_app,
     print_json,
     print_result,
     say,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from paceline.sim.records.run import Run
     from paceline.sim.scenario.schema import Scenario
 
+lab_app = plain_app("The emulated network on this machine.")
 
 Slurm = Annotated[bool, typer.Option("--slurm", help="run nothing; print a script that does, for sbatch")]
 PerNode = Annotated[
@@ -348,6 +350,7 @@ def job_options(
     ]
 
 
+@lab_app.command("check")
 def lab_check(
     scenario: Annotated[
         Path | None,

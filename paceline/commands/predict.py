@@ -50,7 +50,6 @@ def simulate(
     """Predict: real gradients under a virtual clock, for every scheme and seed."""
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
-    from paceline.sim.experiments.costs.bounds import describe_schemes
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.overrides import name_lines
@@ -84,7 +83,7 @@ def simulate(
                         engine=driver,
                     )
                 recorded = out is not None or as_json  # what bounds a scheme is shown by the report alone
-                facts = describe_schemes(resolved, with_bounds=recorded, processes=processes)
+                facts = simulator.describe_schemes(resolved, with_bounds=recorded, processes=processes)
                 parts = replace(parts, tuning=tuning, facts=facts)
                 progress.begin(parts.num_runs)
                 for run in simulator.simulate(

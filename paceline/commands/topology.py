@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from paceline.commands.console import AsJson, Force, check_out_file, print_json, say, terminal
+from paceline.commands.console import AsJson, Force, check_out_file, plain_app, print_json, say, terminal
 from paceline.sim.config.limits import MAX_SEED
 from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, did_you_mean
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.sim.topology import TopologyEntry
     from paceline.sim.topology.search import Request, SearchResult, StepTime
 
-topology_app = typer.Typer(help="Who averages with whom.", no_args_is_help=True)
+topology_app = plain_app("Who averages with whom.")
 
 Weights = Annotated[str, typer.Option("--weights", metavar="RULE", help="mixing weights, as in scenarios")]
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help="number of workers")]
@@ -201,7 +201,7 @@ def _entry(written: str) -> TopologyEntry:
     """A topology of the command line: YAML as in scenarios, or the name of a file."""
     from paceline.sim.config import yaml_file
     from paceline.sim.topology import TopologyEntry
-    from paceline.sim.topology.graphs.files import SUFFIXES
+    from paceline.sim.topology.entry import SUFFIXES
 
     if Path(written).suffix in SUFFIXES:
         return TopologyEntry.of({"file": written})

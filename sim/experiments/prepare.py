@@ -41,7 +41,6 @@ from ..workloads.layers.segments import UNITS, forward_fractions, layer_segments
 from ..workloads.partition import Batches, shards
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Task
-from .choice import choose
 from .memory import check_memory, check_task_memory
 
 MAX_EVENTS = 1_000_000
@@ -127,7 +126,8 @@ def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
     for entry in entries:
         job = clock_only(prepare(undecided, entry, undecided.seed))
         units = units_to_encode(undecided, job)
-        names[entry.label] = choose(job, units) if by_price or any(units) else {}
+        opens = (by_price and job.scheme.collectives(job.options)) or any(units)
+        names[entry.label] = _chosen(job, units) if opens else {}
     if not by_price and scenario.collectives.all_reduce == AUTO_ALGORITHM:
         job = prepare(undecided, undecided.schemes[0], undecided.seed)
         chosen = job.choice.name_of_all_reduce(tuple(range(job.workers)), job.num_bytes(job.start))
@@ -137,6 +137,12 @@ def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
         return scenario
     collectives = scenario.collectives.model_copy(update={"chosen": chosen})
     return scenario.model_copy(update={"collectives": collectives})
+
+
+def _chosen(job: Job, units: Sequence[str | None]) -> dict[str, str]:
+    from .choice import choose
+
+    return choose(job, units)
 
 
 def with_units(scenario: Scenario) -> Scenario:

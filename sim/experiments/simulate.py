@@ -13,21 +13,19 @@ import torch
 
 from ..config.problems import format_message
 from ..devices import one_thread
-from ..drivers.collectives import priced_if_alone
-from ..drivers.event import EventDriver
 from ..drivers.job import Job
-from ..drivers.lockstep.driver import LockstepDriver
-from ..drivers.lockstep.exact import TRIED_STEPS, why_not
 from ..drivers.outcome import run_record
 from ..errors import InputError, RunError, did_you_mean, shorten
 from ..network.profile import Profile
 from ..records.intervals import FEWEST
 from ..records.run import Run
-from ..records.summary import Tuned
+from ..records.summary import Bounds, SchemeFacts, Tuned
 from ..records.unfinished import NOTHING_KEPT, Parts, open_parts
+from ..scenario.device_memory import device_memory
 from ..scenario.repeats import AutoRepeats, are_enough
 from ..scenario.schema import Scenario, dump
 from ..scenario.tune import with_values
+from ..schemes import find_scheme
 from ..training.scoring import Scorer
 from .jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from .prepare import (
@@ -97,6 +95,9 @@ def simulate_job(
 
 def engine_of(job: Job) -> tuple[Engine, str]:
     """Predict what ``auto`` is for a job from its first steps on the clock alone; and the reason."""
+    from ..drivers.lockstep.driver import LockstepDriver
+    from ..drivers.lockstep.exact import TRIED_STEPS, why_not
+
     reason = why_not(job)
     if not reason:
         steps = min(job.scheme.cycle(job.options, job.units), MOST_TRIED_STEPS)
@@ -110,6 +111,9 @@ def engine_of(job: Job) -> tuple[Engine, str]:
 
 def _in_lockstep(job: Job, progress: Progress | None) -> Run | str:
     """The run in lockstep; or why that is not possible."""
+    from ..drivers.lockstep.driver import LockstepDriver
+    from ..drivers.lockstep.exact import why_not
+
     reason = why_not(job)
     if reason:
         return reason
@@ -127,6 +131,9 @@ def _by_events(
     profile: Profile | None,
     warn: Callable[[str], None] | None,
 ) -> Run:
+    from ..drivers.collectives import priced_if_alone
+    from ..drivers.event import EventDriver
+
     def run(priced: bool) -> Run:
         scorer = _begun_scorer(job)
         programs = [job.program(rank) for rank in range(job.workers)]
@@ -191,6 +198,29 @@ def begin(
     command, text = f"simulate on {device.type}", lambda: dump(resolve(scenario, device))
     with open_parts(out, command, scenario.name, force, fits, text, say) as parts:
         yield read_resolved(parts.scenario, scenario), parts
+
+
+def describe_schemes(
+    scenario: Scenario, with_bounds: bool = True, processes: JobProcesses = ALONE
+) -> dict[str, SchemeFacts]:
+    """Label -> facts of a scheme: what it does and holds and, unless ``with_bounds`` is False, its bounds.
+
+    ``processes`` help if they have begun.
+    """
+    with one_thread():
+        bounds: list[Bounds | None] = [None] * len(scenario.schemes)
+        if with_bounds:
+            from .costs.bounds import measure_bounds
+
+            bounds = processes.measure_all(scenario, measure_bounds)
+        return {
+            entry.label: SchemeFacts(
+                does=find_scheme(entry.name).does,
+                bounds=each,
+                memory=device_memory(scenario.workload, scenario.cluster, entry, scenario.seed),
+            )
+            for entry, each in zip(scenario.schemes, bounds, strict=True)
+        }
 
 
 def simulate(

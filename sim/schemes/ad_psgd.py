@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from pydantic import Field
 from torch import Tensor
@@ -29,6 +30,7 @@ from ..program import operations as ops
 from ..program.worker import Program, Worker
 from ..topology import TopologyEntry
 from .common.held import REPLACED, Held, Sizes
+from .scheme import Scheme
 
 
 class AdPsgdOptions(Settings):
@@ -145,3 +147,6 @@ async def _answer(worker: Worker, host: _Host) -> None:
         mine = host.x
         host.average_with(offer.value)
         await worker.send(offer.source, mine, tag="answer")
+
+
+AD_PSGD: Final = Scheme("ad_psgd", ad_psgd, AdPsgdOptions, False, check, averages=False, held=held)

@@ -18,7 +18,7 @@ Source: Das et al., arXiv 1602.06709 (part-reduce and part-broadcast); QSGD: Ali
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -28,11 +28,12 @@ from ..config.units import Bytes
 from ..errors import InputError
 from ..program.encoding import Compression
 from ..program.worker import Program, Worker
-from .common.compressed import CompressedAllReduce, average_in_flight
+from .common.compressed import CompressedAllReduce, average_in_flight, encodes_averages
 from .common.held import REPLACED, Held, Sizes, in_rounds
 from .overlap.buckets import Buckets, SendOrder
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
+from .scheme import Scheme
 
 
 class AllReduceOptions(Settings):
@@ -173,3 +174,9 @@ async def _part_reduce(worker: Worker) -> None:
         shard, state = worker.optimizer.update(shard, gradient, state)
         x = await worker.all_gather_shards(shard, x.shape[-1])
         await worker.publish(k, x, averaged=x)
+
+
+ALL_REDUCE: Final = Scheme(
+    "all_reduce", all_reduce, AllReduceOptions, True, check, averages=True, bucket_bytes=bucket_bytes,
+    held=held, depends_on_timing=leaves_out, averages_gradients=averages_gradients, encodes=encodes_averages,
+)  # fmt: skip

@@ -28,7 +28,7 @@ et al., ICML 2021 (arXiv 2105.09080).
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -43,6 +43,7 @@ from ..topology import MixingOptions
 from .common.compressed import CompressedAllReduce, Momentum, add_lost_part, pack, refuse_top_k, unpack
 from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
 from .common.inside import Inside, Units, check_inside, count_units
+from .scheme import Scheme, as_inside_says
 
 
 class GossipOptions(MixingOptions):
@@ -95,6 +96,11 @@ def cycle(options: GossipOptions, workers: int) -> int:
     return math.lcm(plan.period or 1, options.global_period or 1)
 
 
+def collectives(options: GossipOptions) -> bool:
+    """Whether all workers, or those inside a unit, average at once."""
+    return options.global_period is not None or options.inside is not None
+
+
 def held(options: GossipOptions, sizes: Sizes) -> Held:
     """Model and gradient; messages of the neighbours, and the average."""
     plan = topology.plan(options.topology, sizes.units or sizes.workers, options.weights)
@@ -145,3 +151,9 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
             x, state = unpack(await units.gather(combined, own.shape[-1]), state, options.momentum)
             x, state = worker.optimizer.update(x, gradient, state)
         await worker.publish(k, x)
+
+
+GOSSIP: Final = Scheme(
+    "gossip", gossip, GossipOptions, True, check, averages=False, cycle=cycle, check_network=check_network,
+    held=held, inside=as_inside_says, collectives=collectives,
+)  # fmt: skip

@@ -41,7 +41,7 @@ from ..program import operations as ops
 from ..program.groups import Groups
 from ..program.worker import Program, Worker
 from .common.held import Held, Sizes
-from .scheme import Spread, scattered
+from .scheme import Scheme, Spread, if_asynchronous, scattered
 
 
 class LeaderSgdOptions(Settings):
@@ -294,3 +294,9 @@ class StepCounter:
 def _number(value: int) -> Tensor:
     """An integer message; as int32 it counts its own bytes, not those of a model's elements."""
     return torch.full((1,), value, dtype=torch.int32)
+
+
+LEADER_SGD: Final = Scheme(
+    "leader_sgd", leader_sgd, LeaderSgdOptions, True, check, check_network=check_network, averages=False,
+    cycle=cycle, held=held, depends_on_timing=if_asynchronous,
+)  # fmt: skip

@@ -51,6 +51,7 @@ from .common.compressed import (
     all_average,
     average_of_changes,
     averages_in_flight,
+    encodes_averages,
     first_average,
     pack,
     unpack,
@@ -58,6 +59,7 @@ from .common.compressed import (
 from .common.held import Held, Sizes, in_rounds
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
+from .scheme import Scheme, one_period
 
 
 class LocalSgdOptions(Settings):
@@ -271,3 +273,17 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
         if averages:
             x, state = await all_average(worker, x, state, options.momentum)
         await worker.publish(k, x, averaged=x if averages or k < options.switch_at else None)
+
+
+LOCAL_SGD: Final = Scheme(
+    "local_sgd", local_sgd, LocalSgdOptions, True, check, averages=True, cycle=one_period,
+    long_run=without_warmup, held=held, depends_on_timing=leaves_out, encodes=encodes_averages,
+)  # fmt: skip
+ADAPTIVE_LOCAL_SGD: Final = Scheme(
+    "adaptive_local_sgd", adaptive_local_sgd, AdaptiveLocalSgdOptions, True, check_adaptive, averages=True,
+    cycle=first_period, long_run=without_warmup, held=held_adaptive,
+)  # fmt: skip
+POST_LOCAL_SGD: Final = Scheme(
+    "post_local_sgd", post_local_sgd, PostLocalSgdOptions, True, averages=True, cycle=one_period,
+    long_run=switched, held=held_after_switch,
+)  # fmt: skip

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import torch
 from pydantic import Field
@@ -43,7 +43,7 @@ from ..program.encoding import Compression, Payload
 from ..program.worker import Program, Worker
 from .common.compressed import CompressedAllReduce
 from .common.held import REPLACED, Held, Sizes, on_a_server
-from .scheme import Spread, scattered
+from .scheme import Scheme, Spread, if_asynchronous, one_period, scattered
 
 HostRank = Annotated[int, Field(ge=0, description="rank of the worker that hosts the centre")]
 
@@ -260,3 +260,17 @@ class ReplicatedCentre:
         difference = (self._pull / self._worker.size) * (value - self._value)
         self._value = self._value + self._pull * (mean - self._value)
         return difference
+
+
+EASGD: Final = Scheme(
+    "easgd", easgd, EasgdOptions, True, check, averages=True, cycle=one_period, held=held_elastic,
+    depends_on_timing=if_asynchronous,
+)  # fmt: skip
+EAMSGD: Final = Scheme(
+    "eamsgd", eamsgd, EamsgdOptions, True, check, own_momentum=True, averages=True, cycle=one_period,
+    held=held_elastic, depends_on_timing=if_asynchronous,
+)  # fmt: skip
+DOWNPOUR: Final = Scheme(
+    "downpour", downpour, DownpourOptions, False, check, averages=False, cycle=one_period,
+    held=held_downpour,
+)  # fmt: skip

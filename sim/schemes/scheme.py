@@ -63,6 +63,7 @@ class Scheme:
         depends_on_timing: whether results depend on timing: workers do not wait for each other, or averages
             leave out stragglers.
         encodes: whether averages are encoded, so that they cannot be summed in transit.
+        collectives: whether it may use any; a scheme that mixes alone has no algorithm to choose.
         inside: places whose workers act as one, ``hosts`` or ``sites``; None: each acts alone.
     """
 
@@ -82,6 +83,7 @@ class Scheme:
     held: Callable[[Any, Sizes], Held] | None = None
     depends_on_timing: Callable[[Any], bool] = lambda options: False
     encodes: Callable[[Any], bool] = lambda options: False
+    collectives: Callable[[Any], bool] = lambda options: True
     inside: Callable[[Any], str | None] = lambda options: None
 
     @property

@@ -45,6 +45,7 @@ from ..program.worker import Program, Worker
 from ..records.accounting import SMALL_WEIGHT_NOTE
 from ..topology import Plan, TopologyEntry
 from .common.held import Held, Sizes, most_neighbours
+from .scheme import Scheme, if_asynchronous
 
 LEAST_WEIGHT: Final = 1e-3
 """Push-sum weight below which a run is warned of."""
@@ -233,3 +234,9 @@ def _kept_share(worker: Worker, pattern: Pattern) -> Tensor:
     """The share of its mass that this worker keeps, [1]; of all workers when vectorised, [n, 1]."""
     shares = [worker.start.new_full((1,), pattern.own[rank]) for rank in worker.ranks]
     return torch.stack(shares) if worker.vectorised else shares[0]
+
+
+SGP: Final = Scheme(
+    "sgp", sgp, SgpOptions, True, check, averages=False, cycle=cycle, held=held,
+    depends_on_timing=if_asynchronous,
+)  # fmt: skip

@@ -29,6 +29,8 @@ with gamma = 1 it is ``gossip``, adapt then combine. Source: Koloskova, Stich, J
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from pydantic import Field
 
@@ -39,6 +41,7 @@ from ..program.worker import Worker
 from ..topology import MixingOptions, Plan, TopologyEntry
 from .common.compressed import CompressedAllReduce, add_lost_part, refuse_top_k
 from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
+from .scheme import Scheme
 
 
 class TrackingOptions(MixingOptions):
@@ -154,3 +157,12 @@ def _require_doubly_stochastic(plan: Plan) -> None:
             f"rows and columns of the mixing matrix have to sum to 1; those of topology {plan.name} with "
             f"{plan.weights} weights do not: use weights: metropolis on an undirected topology"
         )
+
+
+GRADIENT_TRACKING: Final = Scheme(
+    "gradient_tracking", gradient_tracking, TrackingOptions, True, check_tracking, averages=False,
+    cycle=cycle_tracking, held=held_tracking,
+)  # fmt: skip
+CHOCO_SGD: Final = Scheme(
+    "choco_sgd", choco_sgd, ChocoOptions, True, check_choco, averages=False, held=held_choco,
+)  # fmt: skip

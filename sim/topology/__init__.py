@@ -3,10 +3,9 @@
 ``plan(entry, workers, weights, seed).at(step)`` is the mixing pattern of a step.
 """
 
-from . import registry as registry
-from .entry import TOPOLOGIES, MixingOptions, Topology, TopologyEntry, topology_named
-from .graphs.files import write_graph
+from .entry import TOPOLOGIES, MixingOptions, TopologyEntry, topology_named
 from .plan import AUTO, GIVEN, Plan, plan
+from .topology import Topology
 
 __all__ = [
     "AUTO",
@@ -18,5 +17,4 @@ __all__ = [
     "TopologyEntry",
     "plan",
     "topology_named",
-    "write_graph",
 ]

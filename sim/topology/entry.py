@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
@@ -21,35 +20,47 @@ from pydantic_core import CoreSchema
 from typing_extensions import override
 
 from ..config.problems import explain
+from ..config.registry import Registry
 from ..config.settings import Named, Settings, keyed
 from ..config.user_code import call
 from ..errors import InputError, did_you_mean, quote
-from .graphs import files, static
-from .graphs.static import Graphs
-from .matrix import from_networkx
+from .matrix import from_networkx, ranked
+from .topology import Graphs, NoOptions, Topology, static
 
+FILE: Final = "file"
+"""Name of the topology in a file."""
+SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
+"""Suffixes of graph files."""
 
-@dataclass(frozen=True)
-class Topology:
-    """A registered topology; its row in ``docs/topologies.md``.
-
-    Attributes:
-        build: (workers, options, seed) -> the graphs; raises ``InputError`` where there are none.
-        workers, degree: accepted numbers of workers, and number of others heard in a step, in words.
-        directed: whether i may hear j without j hearing i.
-    """
-
-    name: str
-    build: Callable[[int, Any, int], Graphs]
-    options: type[Settings]
-    workers: str
-    degree: str
-    directed: bool = False
-
-
-TOPOLOGIES: Final[dict[str, Topology]] = {}
-"""Topologies by name. ``registry`` fills it, since some (matcha) name another one in their options."""
-FILE: Final = Topology("file", files.from_file, files.FileOptions, "as in the file", "as in the file", True)
+TOPOLOGIES: Final = Registry[Topology](
+    __package__,
+    {
+        "ring": ".graphs.static:RING",
+        "path": ".graphs.static:PATH",
+        "star": ".graphs.static:STAR",
+        "complete": ".graphs.static:COMPLETE",
+        "grid": ".graphs.static:GRID",
+        "torus": ".graphs.static:TORUS",
+        "hypercube": ".graphs.static:HYPERCUBE",
+        "ring_lattice": ".graphs.static:RING_LATTICE",
+        "static_exponential": ".graphs.static:STATIC_EXPONENTIAL",
+        "hierarchical": ".graphs.static:HIERARCHICAL",
+        "one_peer_exponential": ".graphs.sequences:ONE_PEER_EXPONENTIAL",
+        "p_peer_exponential": ".graphs.sequences:P_PEER_EXPONENTIAL",
+        "random_matching": ".graphs.sequences:RANDOM_MATCHING",
+        "random_regular": ".graphs.random:RANDOM_REGULAR",
+        "erdos_renyi": ".graphs.random:ERDOS_RENYI",
+        "random_geometric": ".graphs.random:RANDOM_GEOMETRIC",
+        "small_world": ".graphs.random:SMALL_WORLD",
+        "base": ".graphs.finite_time:BASE",
+        "simple_base": ".graphs.finite_time:SIMPLE_BASE",
+        "hyper_hypercube": ".graphs.finite_time:HYPER_HYPERCUBE",
+        "one_peer_hypercube": ".graphs.finite_time:ONE_PEER_HYPERCUBE",
+        "de_bruijn": ".graphs.finite_time:DE_BRUIJN",
+        "matcha": ".matcha:MATCHA",
+    },
+)
+_IN_FILES: Final = Registry[Topology](__package__, {FILE: ".graphs.files:FILE"})
 
 
 def topology_named(name: str) -> Topology:
@@ -57,19 +68,19 @@ def topology_named(name: str) -> Topology:
 
     Raises ``InputError``, which names the nearest, where there is none.
     """
-    if name == FILE.name:
-        return FILE
+    if name == FILE:
+        return _IN_FILES[name]
     if call.is_import_path(name):
         call.load_object(name)  # refuse a missing one at once
-        return Topology(name, partial(_from_function, name), static.NoOptions, "as its author says", "", True)
-    if name.endswith(files.SUFFIXES):
+        return Topology(name, partial(_from_function, name), NoOptions, "as its author says", "", True)
+    if name.endswith(SUFFIXES):
         raise InputError(f"unknown topology {quote(name)}; for a graph in a file write {{file: {name}}}")
     if name not in TOPOLOGIES:
         raise InputError(f"unknown topology {quote(name)}; {did_you_mean(name, TOPOLOGIES)}")
     return TOPOLOGIES[name]
 
 
-def _from_function(path: str, workers: int, options: static.NoOptions, seed: int) -> Graphs:
+def _from_function(path: str, workers: int, options: NoOptions, seed: int) -> Graphs:
     """Build the graph of ``function(workers)``; ``InputError`` unless networkx's, of that many nodes."""
     import networkx as nx
 
@@ -81,7 +92,7 @@ def _from_function(path: str, workers: int, options: static.NoOptions, seed: int
         raise InputError(
             f"{quote(path)} returned a graph of {graph.number_of_nodes()} nodes, not {workers}{place}"
         )
-    return static.static(from_networkx(files.ranked(graph, call.format_call(path, arguments))))
+    return static(from_networkx(ranked(graph, call.format_call(path, arguments))))
 
 
 BRIEF: Final = {"files": "by name"}
@@ -115,7 +126,7 @@ class TopologyEntry(Named):
     @classmethod
     @override
     def spell_out(cls, name: str, given: object) -> object:
-        if name == FILE.name and given is not None and not isinstance(given, Mapping):
+        if name == FILE and given is not None and not isinstance(given, Mapping):
             return {"path": given}
         return super().spell_out(name, given)
 
@@ -125,13 +136,13 @@ class TopologyEntry(Named):
         self, plain: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> Any:
         """With the context ``BRIEF`` the name of a file only, without its contents."""
-        if self.name == FILE.name and info.context == BRIEF:
+        if self.name == FILE and info.context == BRIEF:
             return {self.name: self.options.model_dump(mode="json")["path"]}
         return super()._write(plain, info)
 
     def __str__(self) -> str:
         options = self.options.model_dump(mode="json", context=BRIEF)
-        if self.name == FILE.name:
+        if self.name == FILE:
             return f"{self.name} {Path(options['path']).name}"
         return " ".join([self.name, *(f"{key}={value}" for key, value in options.items())])
 
@@ -139,8 +150,8 @@ class TopologyEntry(Named):
     @override
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
         out = super().__get_pydantic_json_schema__(schema, read)
-        held = read.resolve_ref_schema(read(FILE.options.__pydantic_core_schema__))
-        out["anyOf"].append(keyed(FILE.name, {"anyOf": [{"type": "string"}, held]}))
+        held = read.resolve_ref_schema(read(_IN_FILES[FILE].options.__pydantic_core_schema__))
+        out["anyOf"].append(keyed(FILE, {"anyOf": [{"type": "string"}, held]}))
         return out
 
 

@@ -17,9 +17,9 @@ from ..config.settings import Settings
 from ..errors import InputError
 from ..seeds import Floats
 from .entry import TopologyEntry, topology_named
-from .graphs.static import Graphs
 from .matrix import Matrix, edges_of, in_degrees, is_symmetric, laplacian, undirected, with_diagonal
 from .spectra import DENSE, laplacian_ends
+from .topology import Graphs, Topology
 
 _DEFAULT_GRAPH: Final = "ring_lattice"
 _MAX_ROUNDS: Final = 200
@@ -167,3 +167,8 @@ def best_share(laplacians: Sequence[Floats], probabilities: Floats) -> tuple[flo
 
     solved = minimize_scalar(norm, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-10})
     return float(solved.x), float(np.sqrt(solved.fun))
+
+
+MATCHA: Final = Topology(
+    "matcha", matcha, MatchaOptions, "those of `graph`, up to 500", "`budget` x that of `graph` on average"
+)

@@ -64,6 +64,24 @@ def from_networkx(graph: nx.Graph[Any]) -> Matrix:
     return undirected(len(rank), pairs)
 
 
+def ranked(graph: nx.Graph[Any], source: object) -> nx.Graph[Any]:
+    """The graph, nodes named 0 ... n - 1 sorted by rank; ``InputError``: two workers with several edges."""
+    import networkx as nx
+
+    if graph.is_multigraph():
+        raise InputError(f"{source}: has several edges between the same two workers; leave one")
+    try:
+        ranks = {node: int(node) for node in graph.nodes}
+    except (TypeError, ValueError, OverflowError):
+        return graph
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        return graph
+    ordered: nx.Graph[Any] = nx.DiGraph() if graph.is_directed() else nx.Graph()
+    ordered.add_nodes_from(range(len(ranks)))
+    ordered.add_edges_from((ranks[u], ranks[v]) for u, v in graph.edges())
+    return ordered
+
+
 def circulant(workers: int, offsets: Iterable[int]) -> Matrix:
     """The graph in which worker i hears i - o (mod n) for every offset o: i sends to i + o."""
     steps = np.array(sorted({o % workers for o in offsets} - {0}), dtype=np.int64)

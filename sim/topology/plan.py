@@ -14,9 +14,9 @@ from ..errors import InputError, did_you_mean, quote, shorten
 from ..program.pattern import Pattern
 from . import weights as rules
 from .entry import TopologyEntry, topology_named
-from .graphs.static import Graphs
 from .matrix import Matrix, is_symmetric, row_sums, support
 from .spectra import refuse_stuck
+from .topology import Graphs
 
 AUTO: Final = "auto"
 GIVEN: Final = "given"

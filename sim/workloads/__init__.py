@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Final
 
+from ..config.registry import Registry
 from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
-from .tasks.digits import DIGITS_CNN, DIGITS_MLP
-from .tasks.images import CIFAR_CNN7, CIFAR_RESNET20, DIGITS_RESNET20, MNIST_CNN
-from .tasks.logistic import LOGISTIC
-from .tasks.matrix_completion import MATRIX_COMPLETION
-from .tasks.mnist_5k import MNIST_5K_CNN, MNIST_5K_MLP
-from .tasks.quadratic import QUADRATIC
-from .tasks.random_features import RANDOM_FEATURES
-from .tasks.svm import SVM
-from .tasks.text import TEXT_TRANSFORMER
 from .user import user_task
 from .workload import Task
 
-TASKS: Mapping[str, Task] = {
-    t.name: t
-    for t in (
-        DIGITS_MLP,
-        DIGITS_CNN,
-        LOGISTIC,
-        QUADRATIC,
-        MATRIX_COMPLETION,
-        SVM,
-        RANDOM_FEATURES,
-        TEXT_TRANSFORMER,
-        MNIST_5K_MLP,
-        MNIST_5K_CNN,
-        MNIST_CNN,
-        CIFAR_CNN7,
-        CIFAR_RESNET20,
-        DIGITS_RESNET20,
-    )
-}
+TASKS: Final = Registry[Task](
+    __name__,
+    {
+        "digits-mlp": ".tasks.digits:DIGITS_MLP",
+        "digits-cnn": ".tasks.digits:DIGITS_CNN",
+        "logistic": ".tasks.logistic:LOGISTIC",
+        "quadratic": ".tasks.quadratic:QUADRATIC",
+        "matrix-completion": ".tasks.matrix_completion:MATRIX_COMPLETION",
+        "svm": ".tasks.svm:SVM",
+        "random-features": ".tasks.random_features:RANDOM_FEATURES",
+        "text-transformer": ".tasks.text:TEXT_TRANSFORMER",
+        "mnist-5k-mlp": ".tasks.mnist_5k:MNIST_5K_MLP",
+        "mnist-5k-cnn": ".tasks.mnist_5k:MNIST_5K_CNN",
+        "mnist-cnn": ".tasks.images:MNIST_CNN",
+        "cifar-cnn7": ".tasks.images:CIFAR_CNN7",
+        "cifar-resnet20": ".tasks.images:CIFAR_RESNET20",
+        "digits-resnet20": ".tasks.images:DIGITS_RESNET20",
+    },
+)
 
 
 def find_task(name: str) -> Task:

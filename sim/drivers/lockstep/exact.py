@@ -13,7 +13,6 @@ from torch import Tensor
 from ...errors import RunError
 from ...records.run import Evaluation
 from ...schemes import SCHEMES
-from ..event import EventDriver
 from ..job import Job
 from ..outcome import Outcome, run_record
 from .driver import LockstepDriver
@@ -85,6 +84,8 @@ class _Tried:
         if lockstep:
             outcome = LockstepDriver(job, scorer).run()
         else:
+            from ..event import EventDriver
+
             outcome = EventDriver(job, [job.program(rank) for rank in range(job.workers)], scorer).run()
         return cls(outcome, run_record(job, outcome, scorer, "simulated").evaluations)
 

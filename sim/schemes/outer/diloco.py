@@ -33,6 +33,7 @@ layers. Its delay counts inner steps, as here.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Final
 
 import torch
 from pydantic import Field
@@ -43,11 +44,12 @@ from ...errors import InputError
 from ...network.network import Network
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
-from ..common.compressed import AverageUnderWay, CompressedAllReduce, average_in_flight
+from ..common.compressed import AverageUnderWay, CompressedAllReduce, average_in_flight, encodes_averages
 from ..common.held import Held, Sizes, in_rounds
 from ..common.inside import Inside, Units, check_inside
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Rounds
+from ..scheme import Scheme, as_inside_says, one_period
 from .rule import OuterOptimizer, buffers_in, outer_rule
 
 
@@ -220,3 +222,10 @@ class Fragment:
 
 def _joined(turns: list[Fragment]) -> Tensor:
     return turns[0].value if len(turns) == 1 else torch.cat([each.value for each in turns], dim=-1)
+
+
+DILOCO: Final = Scheme(
+    "diloco", diloco, DilocoOptions, True, check, averages=True, cycle=one_period, parts=fragments,
+    check_network=check_network, held=held, depends_on_timing=leaves_out, encodes=encodes_averages,
+    inside=as_inside_says,
+)  # fmt: skip

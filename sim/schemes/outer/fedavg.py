@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from pydantic import Field
@@ -32,10 +33,11 @@ from ... import seeds
 from ...config.settings import Settings
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
-from ..common.compressed import CompressedAllReduce, average_in_flight
+from ..common.compressed import CompressedAllReduce, average_in_flight, encodes_averages
 from ..common.held import Held, Sizes, in_rounds
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Chosen, Rounds
+from ..scheme import Scheme, one_period
 
 
 class FedavgOptions(Settings):
@@ -130,3 +132,9 @@ def participants(seed: int, turn: int, workers: int, number: int) -> tuple[int, 
     """The ranks of round ``turn``: ``number`` of them, ascending, the same on all workers."""
     drawn = seeds.uniform_array(seed, seeds.SHARED, "participants", turn, (workers,), True)
     return tuple(sorted(int(rank) for rank in np.argsort(drawn, kind="stable")[:number]))
+
+
+FEDAVG: Final = Scheme(
+    "fedavg", fedavg, FedavgOptions, True, check, averages=True, cycle=one_period, held=held,
+    depends_on_timing=leaves_out, encodes=encodes_averages,
+)  # fmt: skip

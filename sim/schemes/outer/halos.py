@@ -25,6 +25,8 @@ et al., arXiv 2401.09135, with c = 0.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -35,6 +37,7 @@ from ...program.encoding import Compression
 from ...program.worker import Program, Worker
 from ..common.held import Held, Sizes, encoded_share, on_a_server
 from ..parameter_server import Centre
+from ..scheme import Scheme, one_period
 from .rule import buffers_in
 
 
@@ -180,3 +183,6 @@ async def _steps(worker: Worker, options: HalosOptions, servers: Servers) -> Non
         await servers.look_after()
         await worker.publish(k, x, leader=servers.top.known)
     await servers.end_visit()
+
+
+HALOS: Final = Scheme("halos", halos, HalosOptions, False, averages=False, cycle=one_period, held=held)

@@ -17,6 +17,8 @@ Source: Wang, Tantia, Ballas, Rabbat, ICLR 2020 (arXiv 1910.00643), algorithm 1 
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from pydantic import Field
 
@@ -28,9 +30,11 @@ from ..common.compressed import (
     Momentum,
     average_of_changes,
     averages_in_flight,
+    encodes_averages,
     first_average,
 )
 from ..common.held import REPLACED, Held, Sizes
+from ..scheme import Scheme, one_period
 from .rule import buffers_in
 
 
@@ -77,3 +81,9 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
             if last is not None:
                 last = torch.cat([common, last[..., length:]], dim=-1)
         await worker.publish(k, x, averaged=x if averages else None)
+
+
+SLOWMO: Final = Scheme(
+    "slowmo", slowmo, SlowmoOptions, True, averages=True, cycle=one_period, held=held,
+    encodes=encodes_averages,
+)  # fmt: skip

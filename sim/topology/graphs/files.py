@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,9 @@ from ...config.problems import explain, format_value, mistake, one_line
 from ...config.settings import Settings, read_beside
 from ...config.yaml_file import read_text
 from ...errors import InputError
-from ..matrix import Matrix, adjacency, edges_of, is_symmetric, keeping_rest
-from .static import Graphs, static
+from ..matrix import Matrix, adjacency, edges_of, is_symmetric, keeping_rest, ranked
+from ..topology import Graphs, Topology, static
 
-if TYPE_CHECKING:
-    import networkx as nx
-
-SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
-"""Suffixes of graph files."""
 MAX_TOPOLOGY_BYTES: Final = 64 * 2**20
 """Largest file that is read."""
 MAX_SCENARIO_EDGES: Final = 20_000
@@ -257,19 +252,4 @@ def _of_edge_list(path: Path, text: str) -> KeptGraph:
     return _kept(path, 1 + max((v for _, v in edges), default=-1), False, edges)
 
 
-def ranked(graph: nx.Graph[Any], source: object) -> nx.Graph[Any]:
-    """The graph, nodes named 0 ... n - 1 sorted by rank; ``InputError``: two workers with several edges."""
-    import networkx as nx
-
-    if graph.is_multigraph():
-        raise InputError(f"{source}: has several edges between the same two workers; leave one")
-    try:
-        ranks = {node: int(node) for node in graph.nodes}
-    except (TypeError, ValueError, OverflowError):
-        return graph
-    if sorted(ranks.values()) != list(range(len(ranks))):
-        return graph
-    ordered: nx.Graph[Any] = nx.DiGraph() if graph.is_directed() else nx.Graph()
-    ordered.add_nodes_from(range(len(ranks)))
-    ordered.add_edges_from((ranks[u], ranks[v]) for u, v in graph.edges())
-    return ordered
+FILE: Final = Topology("file", from_file, FileOptions, "as in the file", "as in the file", True)

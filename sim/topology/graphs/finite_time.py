@@ -16,7 +16,8 @@ from pydantic import Field
 from ...config.settings import Settings
 from ...errors import InputError
 from ..matrix import pairwise
-from .static import Graphs, nearest_workers, power_of_two
+from ..topology import Graphs, NoOptions, Topology
+from .static import nearest_workers, power_of_two
 
 Ranks = NDArray[np.int64]
 WeightedPairs = tuple[Ranks, Ranks, NDArray[np.float64]]
@@ -202,3 +203,12 @@ def _factors(number: int, largest: int) -> list[int]:
         factors.append(next(f for f in range(min(largest, number), 1, -1) if number % f == 0))
         number //= factors[-1]
     return factors
+
+
+BASE: Final = Topology("base", base, MaxPeers, "any", "up to `peers`")
+SIMPLE_BASE: Final = Topology("simple_base", simple_base, MaxPeers, "any", "up to `peers`")
+HYPER_HYPERCUBE: Final = Topology(
+    "hyper_hypercube", hyper_hypercube, MaxPeers, "no prime factor above `peers` + 1", "up to `peers`"
+)
+ONE_PEER_HYPERCUBE: Final = Topology("one_peer_hypercube", one_peer_hypercube, NoOptions, "powers of 2", "1")
+DE_BRUIJN: Final = Topology("de_bruijn", de_bruijn, Base, "powers of `base`", "up to `base`", directed=True)

@@ -18,7 +18,8 @@ from ...config.limits import MAX_WORKERS
 from ...config.settings import Settings
 from ...errors import InputError
 from ..matrix import Matrix, adjacency, from_networkx, refuse_too_many, undirected
-from .static import Degree, Graphs, refuse_degree, static
+from ..topology import Graphs, Topology, static
+from .static import Degree, refuse_degree
 
 TRIES: Final = 100
 """Number of draws after which a graph without a connected draw is refused."""
@@ -210,3 +211,13 @@ def small_world(workers: int, options: SmallWorld, seed: int) -> Graphs:
         return from_networkx(graph)
 
     return _connected("small_world", workers, "use less rewiring", seed, draw)
+
+
+RANDOM_REGULAR: Final = Topology(
+    "random_regular", random_regular, Degree, "more than the degree; even for an odd one", "`degree`"
+)
+ERDOS_RENYI: Final = Topology("erdos_renyi", erdos_renyi, Probability, "any", "varies")
+RANDOM_GEOMETRIC: Final = Topology("random_geometric", random_geometric, Radius, "any", "varies")
+SMALL_WORLD: Final = Topology(
+    "small_world", small_world, SmallWorld, "more than the degree", "`degree` on average"
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from pydantic import Field
 
@@ -10,7 +11,8 @@ from ... import seeds
 from ...config.settings import Settings
 from ...errors import InputError
 from ..matrix import Matrix, circulant, undirected
-from .static import Graphs, NoOptions, exponential_offsets
+from ..topology import Graphs, NoOptions, Topology
+from .static import exponential_offsets
 
 
 def one_peer_exponential(workers: int, options: NoOptions, seed: int) -> Graphs:
@@ -66,3 +68,12 @@ def random_matching(workers: int, options: NoOptions, seed: int) -> Graphs:
 
     # Two given workers are matched with probability 1 / (n - 1), or 1 / n where one stays alone, and W'W = W.
     return Graphs(at, None, rate=math.sqrt(1.0 - 0.5 * workers / (workers - 1 + workers % 2)))
+
+
+ONE_PEER_EXPONENTIAL: Final = Topology(
+    "one_peer_exponential", one_peer_exponential, NoOptions, "any", "1", directed=True
+)
+P_PEER_EXPONENTIAL: Final = Topology(
+    "p_peer_exponential", p_peer_exponential, NumPeers, "more than `peers`", "up to `peers`", directed=True
+)
+RANDOM_MATCHING: Final = Topology("random_matching", random_matching, NoOptions, "any", "1 (or 0)")

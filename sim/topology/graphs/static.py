@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,29 +16,8 @@ from pydantic import Field
 
 from ...config.settings import Settings
 from ...errors import InputError
-from ..matrix import Matrix, adjacency, circulant, from_networkx, refuse_too_many, undirected
-
-
-@dataclass(frozen=True, eq=False)
-class Graphs:
-    """The sequence of graphs of a topology.
-
-    Attributes:
-        at: the adjacency [n, n] of a step (from 0), or its mixing matrix where ``weighted``.
-        period: number of steps after which the graphs repeat; None: never.
-        weighted: the topology comes with weights of its own.
-        rate: of a random sequence, the root of the second eigenvalue of E[W'W] with the weights that ``auto``
-            means: the factor per step by which disagreement shrinks in mean square.
-    """
-
-    at: Callable[[int], Matrix]
-    period: int | None = 1
-    weighted: bool = False
-    rate: float | None = None
-
-
-class NoOptions(Settings):
-    """Options of topologies that have none."""
+from ..matrix import adjacency, circulant, from_networkx, refuse_too_many, undirected
+from ..topology import Graphs, NoOptions, Topology, static
 
 
 class Rows(Settings):
@@ -58,11 +36,6 @@ class Degree(Settings):
 
 _MAX_SUGGESTED_WORKERS: Final = 1 << 24
 """Largest number of workers that is suggested."""
-
-
-def static(graph: Matrix) -> Graphs:
-    """A sequence with one graph at every step."""
-    return Graphs(lambda step: graph)
 
 
 def nearest_workers(workers: int, possible: Callable[[int], bool]) -> str:
@@ -234,3 +207,21 @@ def hierarchical(workers: int, options: Hierarchy, seed: int) -> Graphs:
         edges += itertools.combinations(range(int(head), int(head) + size), 2)
     between = nx.cycle_graph([int(h) for h in heads]) if len(sites) > 1 else nx.Graph()
     return static(undirected(workers, [*edges, *((u, v) for u, v in between.edges() if u != v)]))
+
+
+RING: Final = Topology("ring", ring, NoOptions, "any", "2")
+PATH: Final = Topology("path", path, NoOptions, "any", "1 or 2")
+STAR: Final = Topology("star", star, NoOptions, "any", "1, centre n - 1")
+COMPLETE: Final = Topology("complete", complete, NoOptions, "any", "n - 1")
+GRID: Final = Topology("grid", grid, Rows, "rows x columns, both at least 2", "2 to 4")
+TORUS: Final = Topology("torus", torus, Rows, "rows x columns, both at least 3", "4")
+HYPERCUBE: Final = Topology("hypercube", hypercube, NoOptions, "powers of 2", "log2 n")
+RING_LATTICE: Final = Topology(
+    "ring_lattice", ring_lattice, Degree, "more than the degree; even for an odd one", "`degree`"
+)
+STATIC_EXPONENTIAL: Final = Topology(
+    "static_exponential", static_exponential, NoOptions, "any", "ceil(log2 n)", directed=True
+)
+HIERARCHICAL: Final = Topology(
+    "hierarchical", hierarchical, Hierarchy, "the sum of the sites", "site - 1, first of a site up to 2 more"
+)
