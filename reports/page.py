@@ -142,7 +142,7 @@ def breakable(label: str) -> Markup:
 
 
 def _view(study: ReportSources) -> dict[str, Any]:
-    summary, measured = study.main.results.summary, study.measured
+    summary, measured, source = study.main.results.summary, study.measured, study.main.source
     metric, between = second_metric(study), gap(study.main)
     drawn = _figures(study, metric, between)
     described = about(study)
@@ -154,14 +154,16 @@ def _view(study: ReportSources) -> dict[str, Any]:
     return {
         "study": study,
         "missing": study.missing,
-        "verdict": words.verdict(summary, study.main.source),
-        "medians": words.medians(summary, study.main.source),
-        "paired": words.paired(summary, study.main.source),
-        "beside_steps": beside_steps(study.main.rows) if is_by_step(summary) else [],
+        "verdict": words.verdict(summary, source),
+        "remarks": [
+            words.medians(summary, source),
+            words.paired(summary, source),
+            " ".join(beside_steps(study.main.rows)) if is_by_step(summary) else "",
+            words.confidence(summary, source),
+        ],
         "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),
-        "confidence": words.confidence(summary, study.main.source),
-        "why": words.why(summary, study.main.source),
-        "failures": words.failures(summary, study.main.source) + warnings(summary, study.main.source),
+        "why": words.why(summary, source),
+        "failures": words.failures(summary, source) + warnings(summary, source),
         "proxy": describe_proxy(study.scenario),
         "transport": assumptions.transport(summary),
         "trained": _has(study, "train_loss"),
@@ -177,7 +179,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "repeats": max((row["runs"] for row in study.main.rows), default=0),
         "by_step": is_by_step(summary),
         "unit": column_unit(study.main.rows, is_by_step(summary)),
-        "settled": verdict_of(summary, study.main.source)["settled"],
+        "settled": verdict_of(summary, source)["settled"],
         "decides": decides(is_by_step(summary)).capitalize(),
         "amounts": [name.capitalize() for name in AMOUNTS[is_by_step(summary)]],
         "about": described,

@@ -35,13 +35,12 @@ from ..traffic.choice import Algorithms
 from ..training.gradients import SAMPLER_KEY, Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
-from ..training.snapshots import keep_rule
 from ..workloads import find_task
 from ..workloads.layers.segments import UNITS, forward_fractions, layer_segments, ready_fractions
 from ..workloads.partition import Batches, shards
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Task
-from .memory import check_memory, check_task_memory
+from .memory import check_memory, check_task_memory, kept_rule
 
 MAX_EVENTS = 1_000_000
 """Operations of a run above which ``events: auto`` keeps none."""
@@ -76,7 +75,9 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
     _check_sampler(problem, scenario.workload)
     if scenario.evaluate.keep is None:
-        scenario = scenario.model_copy(update={"evaluate": _kept(scenario, problem.workload.start)})
+        keep = format_keep(kept_rule(scenario, problem.workload.start.nbytes))
+        evaluate = scenario.evaluate.model_copy(update={"keep": keep})
+        scenario = scenario.model_copy(update={"evaluate": evaluate})
     if scenario.gradients == "auto":
         return scenario.model_copy(update={"gradients": _method_for(problem)})
     if scenario.gradients == "batched" and (reason := cannot_batch(problem.workload, problem.batches)):
@@ -105,15 +106,6 @@ def _check_changes(scenario: Scenario) -> None:
 def _method_for(problem: TrainingProblem) -> Method:
     """Method of ``gradients: auto``; scenarios that differ in the network alone share the problem."""
     return choose_method(problem.workload, problem.batches, len(problem.batches.shards))
-
-
-def _kept(scenario: Scenario, start: torch.Tensor) -> Evaluate:
-    evaluate = scenario.evaluate
-    if evaluate.keep is not None:
-        return evaluate
-    size = start.numel() * start.element_size()
-    rule = keep_rule(scenario.cluster.workers, size, scenario.stop.max_iterations, evaluate.every)
-    return evaluate.model_copy(update={"keep": format_keep(rule)})
 
 
 def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
@@ -271,7 +263,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     _check_pieces(scenario, entry, parts, buckets, start.numel())
     rule = make_optimizer(entry.optimizer or workload.optimizer, buffers)
     model_bytes = standing if standing is not None else start.numel() * start.element_size()
-    kept = _kept(scenario, start).kept
+    kept = kept_rule(scenario, start.nbytes)
     return Job(
         scheme=scheme,
         options=entry.options,

@@ -191,10 +191,7 @@ def begin(
     if out is None:
         yield resolve(scenario, device), NOTHING_KEPT
         return
-
-    def fits(text: str) -> bool:
-        return resolved_in(text, scenario) is not None
-
+    fits = partial(resolved_in, requested=scenario)
     command, text = f"simulate on {device.type}", lambda: dump(resolve(scenario, device))
     with open_parts(out, command, scenario.name, force, fits, text, say) as parts:
         yield read_resolved(parts.scenario, scenario), parts

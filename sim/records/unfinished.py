@@ -144,7 +144,7 @@ def open_parts(
     command: str,
     scenario_name: str,
     force: bool,
-    fits: Callable[[str], bool],
+    fits: Callable[[str], object],
     resolve: Callable[[], str],
     say: Callable[[str], None],
 ) -> Iterator[Parts]:
@@ -173,7 +173,7 @@ def begin_parts(
     command: str,
     scenario_name: str,
     force: bool,
-    fits: Callable[[str], bool],
+    fits: Callable[[str], object],
     resolve: Callable[[], str],
     say: Callable[[str], None],
 ) -> Parts:
@@ -184,7 +184,7 @@ def begin_parts(
         command: as in ``Index``.
         scenario_name: goes into the records.
         force: whether results, or runs of another command, may be replaced.
-        fits: whether a resolved scenario is that of this command.
+        fits: whether a resolved scenario is that of this command, as a truth value.
         resolve: makes the text of the resolved scenario; called where there is nothing to resume.
         say: called with messages about damaged runs.
 
@@ -281,7 +281,7 @@ def _read_index(out: Path, force: bool) -> Index | None:
         raise InputError(f"{why}; choose another folder, or replace it with --force") from error
 
 
-def _find_difference(index: Index, command: str, fits: Callable[[str], bool]) -> str:
+def _find_difference(index: Index, command: str, fits: Callable[[str], object]) -> str:
     if index.version != SUMMARY_VERSION:
         return f"are records of version {index.version}, and this program writes {SUMMARY_VERSION}"
     if index.command != command:

@@ -86,11 +86,6 @@ def held_elastic(options: EasgdOptions, sizes: Sizes) -> Held:
     return Held(optimizer=sizes.moments + 1, anchors=2, in_flight=visits + REPLACED)
 
 
-def held_downpour(options: DownpourOptions, sizes: Sizes) -> Held:
-    """Model, gradient, sum of updates and the centre; its host serves all others at once."""
-    return Held(optimizer=sizes.moments, anchors=2, in_flight=on_a_server(sizes.workers - 1) + REPLACED)
-
-
 def easgd(worker: Worker, options: EasgdOptions) -> Program:
     """Elastic averaging: workers are held to a centre as if by springs, and the centre to their mean."""
     return _elastic(worker, options, momentum=0.0)
@@ -272,5 +267,8 @@ EAMSGD: Final = Scheme(
 )  # fmt: skip
 DOWNPOUR: Final = Scheme(
     "downpour", downpour, DownpourOptions, False, check, averages=False, cycle=one_period,
-    held=held_downpour,
+    # The sum of updates and the centre, whose host serves all others at once.
+    held=lambda options, sizes: Held(
+        optimizer=sizes.moments, anchors=2, in_flight=on_a_server(sizes.workers - 1) + REPLACED
+    ),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import torch
 from pydantic import Field
 
+from .. import topology
 from ..config.limits import MAX_FACTOR
 from ..config.settings import Settings
 from ..errors import InputError
@@ -37,6 +38,11 @@ MAX_BUCKETS: Final = 10_000
 def one_period(options: Any, workers: int) -> int:
     """``cycle`` of a scheme that averages every ``period`` steps."""
     return int(options.period)
+
+
+def cycle_of_graphs(options: Any, workers: int) -> int:
+    """``cycle`` of a scheme over a topology: steps after which the graphs repeat; 1 for random ones."""
+    return topology.plan(options.topology, workers, options.weights).period or 1
 
 
 @dataclass(frozen=True)

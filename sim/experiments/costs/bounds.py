@@ -88,18 +88,19 @@ def _bounds(job: Job, cycles: int) -> Bounds:
     }
     total = math.fsum(gains.values()) or 1.0
     of_slow = gain_s(_with_compute(job, base_s, slow=slow)) if slow else 0.0
-    shares = {cost: gain / total for cost, gain in gains.items()}
+    seed, others = job.seed + 1, replace(job.compute, seed=job.seed + 1)
+    redrawn = replace(job, seed=seed, compute=others, transfer=replace(job.transfer, seed=seed))
     return Bounds(
-        compute=shares["compute"],
-        waiting=shares["waiting"],
-        latency=shares["latency"],
-        bandwidth=shares["bandwidth"],
-        software=shares["software"],
+        compute=gains["compute"] / total,
+        waiting=gains["waiting"] / total,
+        latency=gains["latency"] / total,
+        bandwidth=gains["bandwidth"] / total,
+        software=gains["software"] / total,
         waits_for=list(slow),
-        slow_workers=min(of_slow / total, shares["waiting"]),
+        slow_workers=min(of_slow, gains["waiting"]) / total,
         step_s=whole_s,
         steps=whole.steps,
-        random=_is_random(job) or step_s(_with_seed(job, job.seed + 1)) != whole_s,
+        random=_is_random(job) or step_s(redrawn) != whole_s,
     )
 
 
@@ -201,8 +202,3 @@ def _scaled(network: Network, latency: float, seconds_per_byte: float) -> Networ
             for pair, route in network.routes.items()
         },
     )
-
-
-def _with_seed(job: Job, seed: int) -> Job:
-    compute = replace(job.compute, seed=seed)
-    return replace(job, seed=seed, compute=compute, transfer=replace(job.transfer, seed=seed))
