@@ -19,6 +19,7 @@ from paceline.sim.records.summary import (
     Summary,
     is_by_step,
     is_uneven,
+    main_source,
     num_paired,
     ranking,
     verdict_of,
@@ -110,15 +111,10 @@ def goal(target: Goal) -> str:
 
 def ranked(summary: Summary, source: Source | None = None) -> list[SchemeSummary]:
     """The rows of one source (by default of the first run), best first."""
-    main = _main_source(summary)
+    main = main_source(summary)
     wanted = source or main
     winner = summary["winner"] if wanted == main else None
     return ranking((row for row in summary["summary"] if row["source"] == wanted), winner)
-
-
-def _main_source(summary: Summary) -> Source | None:
-    """The source of the summary's first run."""
-    return summary["runs"][0]["source"] if summary["runs"] else None
 
 
 def deciding(row: SchemeSummary, by_step: bool) -> Interval:
@@ -128,7 +124,7 @@ def deciding(row: SchemeSummary, by_step: bool) -> Interval:
 
 def verdict(summary: Summary, source: Source | None = None) -> str:
     """The winner, as far as the repeats tell (``paceline.sim.records.verdict``)."""
-    wanted = source or _main_source(summary)
+    wanted = source or main_source(summary)
     return summary["verdict"]["text"] if wanted is None else verdict_of(summary, wanted)["text"]
 
 
@@ -205,7 +201,7 @@ def confidence(summary: Summary, source: Source | None = None) -> str | None:
     best = rows[0]
     races = num_paired(summary, best["source"])
     if races < 2:
-        known = summary["verdict"]["interval"] is not None and best["source"] == _main_source(summary)
+        known = summary["verdict"]["interval"] is not None and best["source"] == main_source(summary)
         return None if known else "One repeat: how much of this is chance is not known."
     text = f"{best['label']} was first in {best['wins']:g} of {races} paired repeats"
     if best["p_win"] is not None:

@@ -35,12 +35,9 @@ _LOOK_S: Final = 0.5
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One scheme of a resolved scenario under one seed.
+    """One scheme, perhaps none of the resolved scenario's, under one seed; kept by kind and number.
 
-    Attributes:
-        kind, number: key under which it is kept.
-        entry: the scheme, which need not be one of the scenario's.
-        cores: number of this machine's cores for it; None: all.
+    ``cores``: number of this machine's cores for it; None: all.
     """
 
     kind: PartKind

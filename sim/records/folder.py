@@ -105,8 +105,6 @@ def write_results(
     Args:
         folder: to write, with its parents; it may exist if empty.
         scenario_yaml: the resolved scenario.
-        scenario_name: goes into the summary.
-        runs: all runs of the command.
         force: replace an existing result folder.
         tuning: the schemes' choices before the runs, if any.
         trace: add ``trace.json``, see ``paceline.sim.records.formats.trace``.

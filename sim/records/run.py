@@ -204,12 +204,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Machine of a worker.
-
-    Attributes:
-        host: its name.
-        clock_error_s: bound on the error of this worker's times relative to worker 0; None: not known.
-    """
+    """Machine of a worker; its times have at most this error relative to worker 0's (None: not known)."""
 
     host: str
     clock_error_s: float | None

@@ -216,11 +216,15 @@ class Summary(TypedDict):
     tuning: NotRequired[list[Tuned]]
 
 
+def main_source(summary: Summary) -> Source | None:
+    """The source of the first run, which keys that are not per row are about."""
+    return summary["runs"][0]["source"] if summary["runs"] else None
+
+
 def verdict_of(summary: Summary, source: Source) -> Verdict:
     """Word the verdict on the runs of one source: ``summary["verdict"]`` is that of the first run's."""
     rows = [row for row in summary["summary"] if row["source"] == source]
-    main = summary["runs"][0]["source"] if summary["runs"] else None
-    by_step = is_by_step(summary)
+    main, by_step = main_source(summary), is_by_step(summary)
     times: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
     at_least: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
     for run in summary["runs"]:

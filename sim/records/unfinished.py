@@ -63,7 +63,6 @@ class Parts:
     Attributes:
         folder: where they are kept; None: nowhere.
         scenario: the text of the resolved scenario; "" where nothing is kept.
-        scenario_name: goes into the records.
         kept: runs left by an earlier start of the command, by kind and number.
         index: identity of the parts; None where nothing is kept.
         say: called with messages for the user.
@@ -177,19 +176,14 @@ def begin_parts(
     resolve: Callable[[], str],
     say: Callable[[str], None],
 ) -> Parts:
-    """Prepare ``out``, claimed by this process, for the complete runs of a command.
+    """Prepare ``out``, claimed by this process, for a command's complete runs, or find those left there.
 
     Args:
-        out: the result folder.
         command: as in ``Index``.
-        scenario_name: goes into the records.
         force: whether results, or runs of another command, may be replaced.
         fits: whether a resolved scenario is that of this command, as a truth value.
         resolve: makes the text of the resolved scenario; called where there is nothing to resume.
         say: called with messages about damaged runs.
-
-    Returns:
-        The runs that an earlier start of the same command has left there, if any.
 
     Raises:
         InputError: ``out`` is taken, or holds unfinished runs of something else.

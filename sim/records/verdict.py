@@ -109,12 +109,9 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Tried:
-    """Trials of a scheme with values that it did not choose.
+    """Number of trials of a scheme with values that it did not choose, and their mean time to the target.
 
-    Attributes:
-        values: by key, as in ``tune``.
-        time_s: mean time to the target, infinite where a trial did not reach it.
-        trials: their number.
+    ``values`` are by key, as in ``tune``; ``time_s`` is infinite where a trial did not get there.
     """
 
     values: Mapping[str, Value]

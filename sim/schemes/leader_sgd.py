@@ -43,7 +43,7 @@ from ..program.groups import Groups
 from ..program.worker import Program, Worker
 from .common.held import Held
 from .common.inside import unit_groups
-from .scheme import Scheme, Spread, if_asynchronous, scattered
+from .scheme import Scheme, Spread, scattered
 
 
 class LeaderSgdOptions(Settings):
@@ -281,5 +281,5 @@ LEADER_SGD: Final = Scheme(
     cycle=lambda options, workers: options.global_period or options.period,
     # The arriving model of the leader; asynchronous: and the own one to be sent.
     held=lambda options, sizes: Held(optimizer=sizes.moments, in_flight=2 if options.asynchronous else 1),
-    depends_on_timing=if_asynchronous,
+    depends_on_timing=lambda options: options.asynchronous,
 )  # fmt: skip

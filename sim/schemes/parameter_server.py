@@ -43,7 +43,7 @@ from ..program.encoding import Compression, Payload
 from ..program.worker import Program, Worker
 from .common.compressed import CompressedAllReduce
 from .common.held import REPLACED, Held, Sizes, on_a_server
-from .scheme import Scheme, Spread, if_asynchronous, one_period, scattered
+from .scheme import Scheme, Spread, one_period, scattered
 
 HostRank = Annotated[int, Field(ge=0, description="rank of the worker that hosts the centre")]
 
@@ -259,11 +259,11 @@ class ReplicatedCentre:
 
 EASGD: Final = Scheme(
     "easgd", easgd, EasgdOptions, True, check, averages=True, cycle=one_period, held=held_elastic,
-    depends_on_timing=if_asynchronous,
+    depends_on_timing=lambda options: options.asynchronous,
 )  # fmt: skip
 EAMSGD: Final = Scheme(
     "eamsgd", eamsgd, EamsgdOptions, True, check, own_momentum=True, averages=True, cycle=one_period,
-    held=held_elastic, depends_on_timing=if_asynchronous,
+    held=held_elastic, depends_on_timing=lambda options: options.asynchronous,
 )  # fmt: skip
 DOWNPOUR: Final = Scheme(
     "downpour", downpour, DownpourOptions, False, check, averages=False, cycle=one_period,

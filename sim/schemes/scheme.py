@@ -19,18 +19,6 @@ from ..program.worker import Program, Worker
 from .common.held import Held, Sizes
 from .common.inside import count_units
 
-
-def if_asynchronous(options: Any) -> bool:
-    """``depends_on_timing`` of a scheme with an option ``asynchronous``."""
-    return bool(options.asynchronous)
-
-
-def as_inside_says(options: Any) -> str | None:
-    """``inside`` of a scheme with an option of that name."""
-    inside: str | None = options.inside
-    return inside
-
-
 MAX_BUCKETS: Final = 10_000
 """Largest number of buckets of a payload: each is a collective at every step."""
 

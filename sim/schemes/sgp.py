@@ -45,7 +45,7 @@ from ..program.worker import Program, Worker
 from ..records.accounting import SMALL_WEIGHT_NOTE
 from ..topology import Plan, TopologyEntry
 from .common.held import Held, Sizes, most_neighbours
-from .scheme import Scheme, cycle_of_graphs, if_asynchronous
+from .scheme import Scheme, cycle_of_graphs
 
 LEAST_WEIGHT: Final = 1e-3
 """Push-sum weight below which a run is warned of."""
@@ -233,5 +233,5 @@ def _kept_share(worker: Worker, pattern: Pattern) -> Tensor:
 
 SGP: Final = Scheme(
     "sgp", sgp, SgpOptions, True, check, averages=False, cycle=cycle_of_graphs, held=held,
-    depends_on_timing=if_asynchronous,
+    depends_on_timing=lambda options: options.asynchronous,
 )  # fmt: skip

@@ -48,7 +48,7 @@ from ..common.held import Held, Sizes, in_rounds
 from ..common.inside import Inside, Units, check_inside
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Rounds
-from ..scheme import Scheme, as_inside_says, one_period
+from ..scheme import Scheme, one_period
 from .rule import OuterOptimizer, buffers_in, outer_rule
 
 
@@ -216,5 +216,6 @@ def _joined(turns: list[Fragment]) -> Tensor:
 DILOCO: Final = Scheme(
     "diloco", diloco, DilocoOptions, True, check, averages=True, cycle=one_period, held=held,
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
-    check_network=lambda options, network: check_inside(options.inside, network), inside=as_inside_says,
+    check_network=lambda options, network: check_inside(options.inside, network),
+    inside=lambda options: options.inside,
 )  # fmt: skip
