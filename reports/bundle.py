@@ -88,7 +88,10 @@ def make_bundle(folder: Path) -> Bundle:
         raise InputError(f"{folder} is no folder of 'paceline validate': it has no {VALIDATION_FILE}")
     scenario = _mapping(folder / SCENARIO_FILE, yaml_file.parse(results.scenario, SCENARIO_FILE).value)
     own_profile, own_probes = folder / PROFILE_FILE, folder / PROBES_FILE
-    profile = _read_yaml(own_profile) if own_profile.is_file() else {}
+    profile = None
+    if own_profile.is_file():
+        text = yaml_file.read_text(own_profile)
+        profile = _mapping(own_profile, yaml_file.parse(text, str(own_profile)).value)
     documents = {
         "scenario": scenario,
         "summary": json.loads(json.dumps(results.summary)),
@@ -158,10 +161,6 @@ def _mapping(path: Path, value: Any) -> dict[str, Any]:
         raise InputError(f"{path} is damaged: it holds no keys")
     document: dict[str, Any] = json.loads(json.dumps(value))
     return document
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    return _mapping(path, yaml_file.parse(yaml_file.read_text(path), str(path)).value)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

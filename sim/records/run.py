@@ -313,18 +313,13 @@ def score_difference(scores: Mapping[str, float | None], reference: Mapping[str,
     >>> score_difference({"test_accuracy": 26 / 256}, {"test_accuracy": 25 / 256}) == 1 / 256
     True
     """
-    return max(
-        (
-            _difference(name, value, reference.get(name))
-            for name, value in scores.items()
-            if name != "consensus_distance"
-        ),
-        default=0.0,
-    )
-
-
-def _difference(metric: str, score: float | None, reference: float | None) -> float:
-    if score is None or reference is None:
-        return 0.0 if score is reference else math.inf
-    counted = metric.startswith("test_accuracy")
-    return abs(score - reference) / (1.0 if counted else max(abs(reference), 1e-12))
+    worst = 0.0
+    for name, score in scores.items():
+        known = reference.get(name)
+        if name == "consensus_distance" or (score is None and known is None):
+            continue
+        if score is None or known is None:
+            return math.inf
+        scale = 1.0 if name.startswith("test_accuracy") else max(abs(known), 1e-12)
+        worst = max(worst, abs(score - known) / scale)
+    return worst
