@@ -11,7 +11,7 @@ from torch import Tensor
 from ..config.user_code.code_files import reading_results
 from ..drivers.job import Job
 from ..drivers.replay import ShortRecordError, replay
-from ..errors import InputError, RunError, shorten
+from ..errors import InputError, RunError, did_you_mean, quote, shorten
 from ..program.operations import Publish
 from ..records.folder import read_results, runs_of
 from ..records.run import Run, score_difference, sum_tolerance
@@ -55,19 +55,28 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
         scenario = parse(results.scenario, str(folder / "scenario.yaml"))
     entries = {entry.label: entry for entry in scenario.schemes}
     runs = runs_of(results)
-    validated = (
-        len({run.source for run in runs}) > 1
-    )  # only validate keeps predicted and measured runs together
+    for run in runs:
+        if run.label not in entries:
+            raise InputError(
+                f"{folder}: its scenario has no scheme {quote(run.label)}; {did_you_mean(run.label, entries)}"
+            )
+    # Only validate keeps predicted and measured runs together.
+    validated = len({run.source for run in runs}) > 1
     for run in runs:
         if not run.events:
             raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
+        if (workers := _workers_of(run, scenario.cluster.workers)) != scenario.cluster.workers:
+            raise InputError(
+                f"{folder}: {shorten(run.label)} was recorded with {workers} workers, its scenario has "
+                f"{scenario.cluster.workers}; make these results again"
+            )
         with reading_results(folder):
+            job = prepare(scenario, entries[run.label], run.seed)
+            if job.problem is None or job.task is None:
+                raise InputError(
+                    f"{folder}: nothing was trained (timing_only), so there is nothing to replay"
+                )
             try:
-                job = prepare(scenario, entries[run.label], run.seed)
-                if job.problem is None or job.task is None:
-                    raise InputError(
-                        f"{folder}: nothing was trained (timing_only), so there is nothing to replay"
-                    )
                 replayed = _replay_run(job, job.problem.workload, job.task, run, validated)
             except LookupError as error:
                 raise InputError(f"{folder} is damaged: its runs and tables do not fit together") from error
@@ -97,6 +106,12 @@ def _replay_run(job: Job, workload: Workload, task: Task, run: Run, validated: b
         scores = score_models(workload, task, finals, (job.on,))[job.on]
         difference = score_difference({"train_loss": scores["train_loss"]}, {"train_loss": recorded})
     return Replayed(run, digest(finals) == run.digest, difference)
+
+
+def _workers_of(run: Run, expected: int) -> int:
+    """Workers of a run by its step vectors, else at least as many as have events."""
+    vectors = [len(evaluation.steps) for evaluation in run.evaluations if evaluation.steps]
+    return vectors[0] if vectors else max(expected, *(event.worker + 1 for event in run.events))
 
 
 def _why_short(run: Run, validated: bool) -> str:

@@ -353,4 +353,7 @@ def _read_summary(path: Path) -> Summary:
         first = error.errors()[0]
         where = join_keys(first["loc"])
         raise InputError(f"{path} is damaged: {where}: {one_line(first['msg'], 200)}") from error
+    of_runs, of_rows = ({(each["source"], each["label"]) for each in summary[k]} for k in ("runs", "summary"))
+    if of_runs != of_rows:
+        raise InputError(f"{path} is damaged: its runs and its summary are not of the same schemes")
     return summary
