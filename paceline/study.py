@@ -14,7 +14,7 @@ import pandas as pd
 
 from paceline.arguments import read_path
 from paceline.sim.config.files import claim_folder, make_temporary_folder
-from paceline.sim.experiments.simulate import describe_schemes
+from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.formats import parquet
 from paceline.sim.records.run import Run

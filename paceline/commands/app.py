@@ -51,24 +51,14 @@ class _Commands(Registry[Any]):
 COMMANDS: Final = _Commands(
     __package__,
     {
-        "simulate": ".predict:simulate",
-        "realrun": ".measure:realrun",
-        "probe": ".measure:probe",
-        "calibrate": ".measure:calibrate",
-        "validate": ".measure:validate",
-        "sweep": ".sweep:sweep",
-        "check": ".predict:check",
-        "throughput": ".predict:throughput",
-        "netem": ".measure:netem",
-        "replay": ".predict:replay",
-        "report": ".app:report",
-        "schema": ".app:schema",
-        "list": ".app:list_names",
-        "new": ".app:new",
-        "lab": ".measure:lab_app",
+        "simulate": ".predict:simulate", "realrun": ".measure:realrun", "probe": ".measure:probe",
+        "calibrate": ".measure:calibrate", "validate": ".measure:validate", "sweep": ".sweep:sweep",
+        "check": ".predict:check", "throughput": ".predict:throughput", "netem": ".measure:netem",
+        "replay": ".predict:replay", "report": ".app:report", "schema": ".app:schema",
+        "list": ".app:list_names", "new": ".app:new", "lab": ".measure:lab_app",
         "topology": ".topology:topology_app",
     },
-)
+)  # fmt: skip
 
 
 class _App(TyperGroup):

@@ -310,12 +310,14 @@ def hand_over(
     """
     from paceline.reports import assumptions, words
     from paceline.reports.tables import brackets, render_summary
-    from paceline.sim.experiments.simulate import describe_schemes
     from paceline.sim.records.summarise import summarise_resolved
     from paceline.sim.scenario.schema import dump
 
     text = dump(scenario)
-    facts = describe_schemes(scenario, with_bounds=False) if facts is None else facts
+    if facts is None:
+        from paceline.sim.experiments.costs.bounds import describe_schemes
+
+        facts = describe_schemes(scenario, with_bounds=False)
     summary = summarise_resolved(text, scenario.name, runs, tuning, facts)
     if out is not None and runs:
         from paceline.sim.records import folder as result_folder

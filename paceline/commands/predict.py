@@ -31,8 +31,10 @@ from paceline.commands.console import (
 from paceline.sim.config.user_code.patience import patience
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from paceline.sim.records.run import Run
-    from paceline.sim.records.summary import Tuned
+    from paceline.sim.records.summary import SchemeFacts, Tuned
 
 
 def simulate(
@@ -69,7 +71,8 @@ def simulate(
     ):
         tuning: list[Tuned] = []
         runs: list[Run] = []
-        facts = None
+        recorded = out is not None or as_json  # facts are shown by a report's page alone
+        facts: Mapping[str, SchemeFacts] | None = None if recorded else {}
         interrupted = False
         try:
             with watching(resolved) as progress, JobProcesses(jobs) as processes:
@@ -82,8 +85,10 @@ def simulate(
                         processes=processes,
                         engine=driver,
                     )
-                recorded = out is not None or as_json  # what bounds a scheme is shown by the report alone
-                facts = simulator.describe_schemes(resolved, with_bounds=recorded, processes=processes)
+                if recorded:
+                    from paceline.sim.experiments.costs.bounds import describe_schemes
+
+                    facts = describe_schemes(resolved, processes=processes)
                 parts = replace(parts, tuning=tuning, facts=facts)
                 progress.begin(parts.num_runs)
                 for run in simulator.simulate(

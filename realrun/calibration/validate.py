@@ -13,9 +13,10 @@ from paceline.sim.config.files import format_json
 from paceline.sim.config.limits import MAX_STEPS
 from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError, quote, shorten
+from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.parity import compare_iterates
 from paceline.sim.experiments.prepare import prepare, seeds_of, with_units
-from paceline.sim.experiments.simulate import describe_schemes, simulate_job
+from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network

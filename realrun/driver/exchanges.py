@@ -11,6 +11,7 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.tasks.runner import mix_values
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import root_of
+from paceline.sim.program.encoding import message_bytes
 from paceline.sim.program.groups import members
 from paceline.sim.records.run import ANY_SOURCE
 
@@ -93,7 +94,7 @@ class Exchanges:
         number = self._number("mix")
         pending.exchange = Exchange(f"mix {number}", tuple({*sources, *destinations}))
         pending.version = value._version
-        pending.bytes = self._job.num_bytes(value) * len(destinations)
+        pending.bytes = message_bytes(value, self._job.bytes_per_parameter) * len(destinations)
         if not sources and not destinations:
             pending.result = list
             self._loop.soon(partial(self._listener.complete, pending))
@@ -105,7 +106,8 @@ class Exchanges:
         """Begin to send a message."""
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         peer, tag, value = operation.destination, operation.tag, operation.value
-        pending.peer, pending.version, pending.bytes = peer, value._version, self._job.num_bytes(value)
+        pending.peer, pending.version = peer, value._version
+        pending.bytes = message_bytes(value, self._job.bytes_per_parameter)
         if self._expect(pending, peer):
             number = self.counts.sends(peer, tag, self._transport.messages.buffers.message_bytes(value))
             pending.exchange = Exchange(_message_key(self._rank, peer, tag, number), (peer,))

@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, shorten
+from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.prepare import prepare, seeds_of
-from paceline.sim.experiments.simulate import describe_schemes
 from paceline.sim.network.network import Network
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts, open_parts

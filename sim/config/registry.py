@@ -30,10 +30,6 @@ class Registry(Mapping[str, _T]):
         return entry
 
     @override
-    def __contains__(self, name: object) -> bool:
-        return name in self._places
-
-    @override
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 

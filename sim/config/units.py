@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Annotated, Final, TypeVar
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ..errors import InputError, did_you_mean, quote
@@ -28,6 +28,7 @@ from .limits import (
     MIN_RATE,
     MIN_TIME_S,
 )
+from .problems import mistake
 
 _T = TypeVar("_T")
 
@@ -305,6 +306,17 @@ BytesPerSecond = Annotated[
     _described(RATE),
 ]
 """Field written as ``1 Gbit/s``, held in bytes per second."""
+
+
+def check_rate(value: float) -> float:
+    """Check the bytes per second: too few of them are a mistake."""
+    if value < MIN_RATE:
+        raise mistake(f"must be at least 1 bit/s, not {value:g} B/s")
+    return value
+
+
+Rate = Annotated[BytesPerSecond, Field(gt=0, le=MAX_RATE), AfterValidator(check_rate)]
+"""``BytesPerSecond`` within limits, for links."""
 
 FlopsPerSecond = Annotated[
     float,

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from ..config.user_code.call import format_error, with_line
 from ..errors import SchemeError
@@ -19,13 +19,10 @@ from ..traffic.flows import Flows
 from ..traffic.placing import Placed, place
 from ..traffic.rendezvous import Tag
 from ..traffic.transfers import Transfers
-from .job import Job
-from .pending import Pending
+from .job import PRICED_WORK, Job
+from .tasks.clocked import Pending
 
 _R = TypeVar("_R")
-
-PRICED_WORK: Final = 64
-"""Most messages per member counted as work for a collective priced as a whole."""
 
 
 class TrafficMet(Exception):

@@ -17,22 +17,20 @@ from ..errors import Deadlock, PeerLost
 from ..network.profile import MessageRange
 from ..program import operations as ops
 from ..program.averaging import COLLECTIVES, root_of
-from ..program.encoding import decoded
+from ..program.encoding import decoded, message_bytes
 from ..program.groups import members
 from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
 from ..records.run import ANY_SOURCE, Event
-from ..traffic.clock import Clock
+from ..traffic.clock import Clock, WakeUpDelays
 from ..traffic.streams import Streams
 from ..traffic.transfers import PATTERN_TAG, Transfers
-from ..traffic.wake_up_delays import WakeUpDelays
 from ..training.gradients import Deferred, loss_given
 from ..training.scoring import Scorer
 from .collectives import CollectivesInFlight
 from .job import Job
 from .outcome import Outcome, describe_deaths
-from .pending import Pending
-from .tasks.clocked import ClockedRunner
+from .tasks.clocked import ClockedRunner, Pending
 from .tasks.runner import SUSPENDED, CoroutineTask, mix_values
 
 _Task = CoroutineTask[Pending]
@@ -369,12 +367,12 @@ class EventDriver(ClockedRunner[Pending]):
             return
         if self._dead:
             self._expect(pending, *sources, *destinations)
-        num_bytes = self.job.num_bytes(value)
+        num_bytes = message_bytes(value, self.job.bytes_per_parameter)
         pending.bytes = num_bytes * len(destinations)
         for slot, source in enumerate(sources):
             self._transfers.receive(source, rank, PATTERN_TAG, pending, slot)
         for destination in destinations:
-            self._transfers.send(rank, destination, PATTERN_TAG, num_bytes, pending, value)
+            self._transfers.send(rank, destination, PATTERN_TAG, num_bytes, pending)
 
     def _begin_send(self, pending: Pending) -> None:
         self._collectives.check_idle(pending.task.rank)
@@ -383,11 +381,9 @@ class EventDriver(ClockedRunner[Pending]):
         pending.parts, pending.on_settled = 1, self._settled
         pending.peer = operation.destination
         pending.version = operation.value._version
-        pending.bytes = self.job.num_bytes(operation.value)
+        pending.bytes = message_bytes(operation.value, self.job.bytes_per_parameter)
         rank = pending.task.rank
-        self._transfers.send(
-            rank, operation.destination, f"p2p {operation.tag}", pending.bytes, pending, operation.value
-        )
+        self._transfers.send(rank, operation.destination, f"p2p {operation.tag}", pending.bytes, pending)
 
     def _begin_receive(self, pending: Pending) -> None:
         self._collectives.check_idle(pending.task.rank)

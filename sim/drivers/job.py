@@ -6,6 +6,7 @@ import math
 import sys
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from ..errors import SchemeError
 from ..network.transfer import TransferModel
 from ..network.transport import TRANSPORTS, TransportRules
 from ..program import operations as ops
-from ..program.encoding import Payload, TopK, message_bytes
+from ..program.encoding import TopK
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
@@ -26,6 +27,9 @@ from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
 from ..workloads.workload import Task
+
+PRICED_WORK: Final = 64
+"""Most messages per member counted as work for a collective priced as a whole."""
 
 
 @dataclass(frozen=True)
@@ -186,10 +190,6 @@ class Job:
     def event_log(self) -> EventLog | None:
         """A fresh event log, or None where no operations are recorded."""
         return EventLog(self.events_until_step, self.max_events) if self.record_events else None
-
-    def num_bytes(self, value: Payload) -> int:
-        """Bytes of ``value`` [d'] on the wire; whole numbers are sent as they are."""
-        return message_bytes(value, self.bytes_per_parameter)
 
     def encode_s(self, operation: ops.Encode) -> float | Tensor | None:
         """Seconds of an encoding on a worker, or on each; None if unknown, when it takes no time."""

@@ -25,6 +25,7 @@ from ..network.settings import NetworkSettings
 from ..network.transfer import TransferModel
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..network.variation import changes_per_s
+from ..program.encoding import message_bytes
 from ..scenario.entries import SchemeEntry, WorkloadEntry
 from ..scenario.parts import Evaluate, Stop, format_keep
 from ..scenario.repeats import max_repeats
@@ -122,7 +123,8 @@ def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
         names[entry.label] = _chosen(job, units) if opens else {}
     if not by_price and scenario.collectives.all_reduce == AUTO_ALGORITHM:
         job = prepare(undecided, undecided.schemes[0], undecided.seed)
-        chosen = job.choice.name_of_all_reduce(tuple(range(job.workers)), job.num_bytes(job.start))
+        model_bytes = message_bytes(job.start, job.bytes_per_parameter)
+        chosen = job.choice.name_of_all_reduce(tuple(range(job.workers)), model_bytes)
         names = {label: each | {"all_reduce": chosen} for label, each in names.items() if any(names.values())}
     chosen = {label: each for label, each in names.items() if each} or chosen
     if scenario.collectives.chosen == chosen:

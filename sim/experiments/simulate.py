@@ -19,13 +19,11 @@ from ..errors import InputError, RunError, did_you_mean, shorten
 from ..network.profile import Profile
 from ..records.intervals import FEWEST
 from ..records.run import Run
-from ..records.summary import Bounds, SchemeFacts, Tuned
+from ..records.summary import Tuned
 from ..records.unfinished import NOTHING_KEPT, Parts, open_parts
-from ..scenario.device_memory import device_memory
 from ..scenario.repeats import AutoRepeats, are_enough
 from ..scenario.schema import Scenario, dump
 from ..scenario.tune import with_values
-from ..schemes import find_scheme
 from ..training.scoring import Scorer
 from .jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from .prepare import (
@@ -195,29 +193,6 @@ def begin(
     command, text = f"simulate on {device.type}", lambda: dump(resolve(scenario, device))
     with open_parts(out, command, scenario.name, force, fits, text, say) as parts:
         yield read_resolved(parts.scenario, scenario), parts
-
-
-def describe_schemes(
-    scenario: Scenario, with_bounds: bool = True, processes: JobProcesses = ALONE
-) -> dict[str, SchemeFacts]:
-    """Label -> facts of a scheme: what it does and holds and, unless ``with_bounds`` is False, its bounds.
-
-    ``processes`` help if they have begun.
-    """
-    with one_thread():
-        bounds: list[Bounds | None] = [None] * len(scenario.schemes)
-        if with_bounds:
-            from .costs.bounds import measure_bounds
-
-            bounds = processes.measure_all(scenario, measure_bounds)
-        return {
-            entry.label: SchemeFacts(
-                does=find_scheme(entry.name).does,
-                bounds=each,
-                memory=device_memory(scenario.workload, scenario.cluster, entry, scenario.seed),
-            )
-            for entry, each in zip(scenario.schemes, bounds, strict=True)
-        }
 
 
 def simulate(

@@ -14,18 +14,18 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-from ..config.limits import MAX_MODEL_BYTES, MAX_SITES
+from ..config.limits import MAX_MODEL_BYTES, MAX_SITES, MAX_WORKERS
 from ..config.problems import Mistake, explain, one_line, raise_mistakes
 from ..config.settings import Settings
-from ..config.units import BoundedSeconds, Bytes
+from ..config.units import BoundedSeconds, Bytes, Rate
 from ..errors import did_you_mean, quote
 from ..jitter import Jitter
 from .forms.graph import Graph
-from .forms.quantities import Count, Rate
 from .forms.sites import Between, Within, by_pair, find_wrong_pairs
 from .forms.varying import Variation
 from .stock_tcp import HostTuning, TcpSettings
 
+Count = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 TransportName = Literal["ideal", "gloo", "nccl"]
 QueueName = Literal["fair", "fifo"]
 

@@ -18,7 +18,6 @@ from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from .equal_terms import Equal
 from .intervals import Interval
 from .rows import RunRow, Shares
 from .run import Source
@@ -181,6 +180,23 @@ class Tuned(TypedDict):
     at_edge: list[str]
     metric: str
     trials: list[TuningTrial]
+
+
+class Equal(TypedDict):
+    """The moment and the amount of data at which schemes are compared, with a target or without.
+
+    Attributes:
+        metric: the target's; without a target the test accuracy, or else the training loss.
+        falling: whether small scores are good ones.
+        time_s: the winner's median time to target; without a winner, the end of the first run to end.
+        bytes: the winner's median bytes sent by then; without a winner, the least that a run sent in all.
+            None if that is nothing.
+    """
+
+    metric: str
+    falling: bool
+    time_s: float
+    bytes: float | None
 
 
 class Summary(TypedDict):

@@ -28,9 +28,9 @@ def ready_scenarios() -> dict[str, Path]:
 
 
 def find_scenario(path: Path) -> Path:
-    """File of a scenario: ``path``, or the ready scenario of that name; ``InputError`` for neither."""
+    """File of a scenario that is not a file itself: the ready one of that name; else ``InputError``."""
     name = path.as_posix()
-    if not _NAME.fullmatch(name) or path.is_file():
+    if not _NAME.fullmatch(name):
         return path
     ready = ready_scenarios()
     if name in ready:

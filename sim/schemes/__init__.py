@@ -9,35 +9,27 @@ from ..config.user_code.call import is_import_path
 from ..errors import InputError
 from .common.names import explain_unknown
 from .scheme import Scheme
-from .user import user_scheme
 
 SCHEMES: Final = Registry[Scheme](
     __name__,
     {
-        "all_reduce": ".all_reduce:ALL_REDUCE",
-        "local_sgd": ".local_sgd:LOCAL_SGD",
-        "adaptive_local_sgd": ".local_sgd:ADAPTIVE_LOCAL_SGD",
-        "post_local_sgd": ".local_sgd:POST_LOCAL_SGD",
-        "gossip": ".gossip:GOSSIP",
-        "sgp": ".sgp:SGP",
-        "ad_psgd": ".ad_psgd:AD_PSGD",
-        "leader_sgd": ".leader_sgd:LEADER_SGD",
-        "easgd": ".parameter_server:EASGD",
-        "eamsgd": ".parameter_server:EAMSGD",
-        "downpour": ".parameter_server:DOWNPOUR",
-        "diloco": ".outer.diloco:DILOCO",
-        "slowmo": ".outer.slowmo:SLOWMO",
-        "gradient_tracking": ".tracking:GRADIENT_TRACKING",
-        "choco_sgd": ".tracking:CHOCO_SGD",
-        "halos": ".outer.halos:HALOS",
-        "fedavg": ".outer.fedavg:FEDAVG",
+        "all_reduce": ".all_reduce:ALL_REDUCE", "local_sgd": ".local_sgd:LOCAL_SGD",
+        "adaptive_local_sgd": ".local_sgd:ADAPTIVE_LOCAL_SGD", "post_local_sgd": ".local_sgd:POST_LOCAL_SGD",
+        "gossip": ".gossip:GOSSIP", "sgp": ".sgp:SGP", "ad_psgd": ".ad_psgd:AD_PSGD",
+        "leader_sgd": ".leader_sgd:LEADER_SGD", "easgd": ".parameter_server:EASGD",
+        "eamsgd": ".parameter_server:EAMSGD", "downpour": ".parameter_server:DOWNPOUR",
+        "diloco": ".outer.diloco:DILOCO", "slowmo": ".outer.slowmo:SLOWMO",
+        "gradient_tracking": ".tracking:GRADIENT_TRACKING", "choco_sgd": ".tracking:CHOCO_SGD",
+        "halos": ".outer.halos:HALOS", "fedavg": ".outer.fedavg:FEDAVG",
     },
-)
+)  # fmt: skip
 
 
 def find_scheme(name: str) -> Scheme:
     """Look up a built-in scheme, or a user's ``package.module:scheme``; ``InputError`` if there is none."""
     if is_import_path(name):
+        from .user import user_scheme
+
         return user_scheme(name)
     if name not in SCHEMES:
         raise InputError(explain_unknown(name, SCHEMES))

@@ -35,31 +35,22 @@ SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
 TOPOLOGIES: Final = Registry[Topology](
     __package__,
     {
-        "ring": ".graphs.static:RING",
-        "path": ".graphs.static:PATH",
-        "star": ".graphs.static:STAR",
-        "complete": ".graphs.static:COMPLETE",
-        "grid": ".graphs.static:GRID",
-        "torus": ".graphs.static:TORUS",
-        "hypercube": ".graphs.static:HYPERCUBE",
-        "ring_lattice": ".graphs.static:RING_LATTICE",
+        "ring": ".graphs.static:RING", "path": ".graphs.static:PATH", "star": ".graphs.static:STAR",
+        "complete": ".graphs.static:COMPLETE", "grid": ".graphs.static:GRID", "torus": ".graphs.static:TORUS",
+        "hypercube": ".graphs.static:HYPERCUBE", "ring_lattice": ".graphs.static:RING_LATTICE",
         "static_exponential": ".graphs.static:STATIC_EXPONENTIAL",
         "hierarchical": ".graphs.static:HIERARCHICAL",
         "one_peer_exponential": ".graphs.sequences:ONE_PEER_EXPONENTIAL",
         "p_peer_exponential": ".graphs.sequences:P_PEER_EXPONENTIAL",
         "random_matching": ".graphs.sequences:RANDOM_MATCHING",
-        "random_regular": ".graphs.random:RANDOM_REGULAR",
-        "erdos_renyi": ".graphs.random:ERDOS_RENYI",
-        "random_geometric": ".graphs.random:RANDOM_GEOMETRIC",
-        "small_world": ".graphs.random:SMALL_WORLD",
-        "base": ".graphs.finite_time:BASE",
-        "simple_base": ".graphs.finite_time:SIMPLE_BASE",
+        "random_regular": ".graphs.random:RANDOM_REGULAR", "erdos_renyi": ".graphs.random:ERDOS_RENYI",
+        "random_geometric": ".graphs.random:RANDOM_GEOMETRIC", "small_world": ".graphs.random:SMALL_WORLD",
+        "base": ".graphs.finite_time:BASE", "simple_base": ".graphs.finite_time:SIMPLE_BASE",
         "hyper_hypercube": ".graphs.finite_time:HYPER_HYPERCUBE",
         "one_peer_hypercube": ".graphs.finite_time:ONE_PEER_HYPERCUBE",
-        "de_bruijn": ".graphs.finite_time:DE_BRUIJN",
-        "matcha": ".matcha:MATCHA",
+        "de_bruijn": ".graphs.finite_time:DE_BRUIJN", "matcha": ".matcha:MATCHA",
     },
-)
+)  # fmt: skip
 _IN_FILES: Final = Registry[Topology](__package__, {FILE: ".graphs.files:FILE"})
 
 

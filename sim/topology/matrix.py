@@ -82,6 +82,11 @@ def ranked(graph: nx.Graph[Any], source: object) -> nx.Graph[Any]:
     return ordered
 
 
+def exponential_offsets(n: int) -> tuple[int, ...]:
+    """The powers of two below n: 1, 2, 4, ... (ceil(log2 n) of them for n >= 2)."""
+    return tuple(1 << e for e in range((n - 1).bit_length()))
+
+
 def circulant(workers: int, offsets: Iterable[int]) -> Matrix:
     """The graph in which worker i hears i - o (mod n) for every offset o: i sends to i + o."""
     steps = np.array(sorted({o % workers for o in offsets} - {0}), dtype=np.int64)

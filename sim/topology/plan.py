@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
@@ -14,8 +14,8 @@ from ..errors import InputError, did_you_mean, quote, shorten
 from ..program.pattern import Pattern
 from . import weights as rules
 from .entry import TopologyEntry, topology_named
-from .matrix import Matrix, is_symmetric, row_sums, support
-from .spectra import refuse_stuck
+from .matrix import Matrix, is_symmetric, row_sums, support, union
+from .spectra import product_norm, second_modulus
 from .topology import Graphs
 
 AUTO: Final = "auto"
@@ -27,6 +27,10 @@ SAMPLED_STEPS: Final = 16
 """Steps by which an endless sequence is judged."""
 CACHED_STEPS: Final = 64
 """Steps of an endless sequence whose matrices and patterns are cached."""
+_MODULUS_ROUNDING: Final = 1e-14
+"""A modulus this near to 1 does not contract."""
+_PROVEN: Final = ("laplacian", "fdla")
+"""Rules that may give negative weights and contract on every connected graph."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +133,7 @@ def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed:
         at=pattern if period is None else lambda step: pattern(step % period),
     )
     _refuse_sums(sequence)
-    refuse_stuck(entry.name, rule, sequence.first, endless=period is None)
+    _refuse_stuck(entry.name, rule, sequence.first, endless=period is None)
     return sequence
 
 
@@ -168,3 +172,45 @@ def _refuse_sums(sequence: Plan) -> None:
                 f"the weights that worker {worst} gives in topology {sequence.name} sum to "
                 f"{sums[worst]:.6g}, not to 1; leave the weights out, or correct them"
             )
+
+
+def _refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool) -> None:
+    """Raise ``InputError``, with the reason, for one period's mixing matrices that do not contract.
+
+    Matrices without negative weights contract exactly where all workers reach each other and the lengths of
+    the walks have no common divisor, which one positive own weight rules out (Perron and Frobenius). The
+    beginning of an ``endless`` random sequence does not decide.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    if endless:
+        return
+    count, part = connected_components(union(matrices), directed=True, connection="strong")
+    if count > 1:
+        apart = int(np.flatnonzero(part != part[0])[0])
+        raise InputError(
+            f"the graph of topology {name} is not connected: workers 0 and {apart} never hear of each other "
+            f"({count} parts); add edges, or use another topology"
+        )
+    positive = all(w.data.min() >= 0.0 for w in matrices)
+    if positive and all(w.diagonal().min() > 0.0 for w in matrices):
+        return
+    if rule.removeprefix("lazy_") in _PROVEN:
+        return
+    if positive and len(matrices) == 1:
+        import networkx as nx
+
+        graph: nx.DiGraph[int] = nx.from_scipy_sparse_array(matrices[0], create_using=nx.DiGraph)
+        if matrices[0].diagonal().max() > 0.0 or nx.is_aperiodic(graph):
+            return
+        hint = "give everybody a weight of its own" if rule == "given" else f"use lazy_{rule}"
+        raise InputError(
+            f"{rule} weights on topology {name} do not contract: workers only swap their values, since "
+            f"nobody keeps a share; {hint}"
+        )
+    modulus = second_modulus(matrices[0]) if len(matrices) == 1 else product_norm(list(matrices))
+    if modulus >= 1.0 - _MODULUS_ROUNDING:
+        raise InputError(
+            f"the weights of topology {name} do not contract: the second-largest eigenvalue modulus is "
+            f"{modulus:.6g}, not below 1; make the weights smaller"
+        )

@@ -7,7 +7,6 @@ decomposition, larger ones by Lanczos and Arnoldi iterations on the sparse matri
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from .. import seeds
 from ..errors import InputError, RunError
 from ..seeds import Floats
-from .matrix import Matrix, edges_of, is_symmetric, laplacian, row_sums, union
+from .matrix import Matrix, edges_of, is_symmetric, laplacian, row_sums
 
 DENSE: Final = 500
 """Largest number of workers whose matrices are decomposed in full."""
@@ -32,10 +31,6 @@ _MAX_FACTOR_NUMBERS: Final = 5 * 10**7
 """Most numbers in a factor of a matrix."""
 _NORM_ROUNDING: Final = 1e-13
 """Disagreement below this share of its start is rounding."""
-_MODULUS_ROUNDING: Final = 1e-14
-"""A modulus this near to 1 does not contract."""
-_PROVEN: Final = ("laplacian", "fdla")
-"""Rules that may give negative weights and contract on every connected graph."""
 
 
 def spectrum(w: Matrix) -> NDArray[np.complex128]:
@@ -256,45 +251,3 @@ def _band(matrix: Matrix) -> int:
     place[order] = np.arange(order.size)
     rows = np.repeat(np.arange(order.size), np.diff(matrix.indptr))
     return int(abs(place[rows] - place[matrix.indices]).max())
-
-
-def refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool) -> None:
-    """Raise ``InputError``, with the reason, for one period's mixing matrices that do not contract.
-
-    Matrices without negative weights contract exactly where all workers reach each other and the lengths of
-    the walks have no common divisor, which one positive own weight rules out (Perron and Frobenius). The
-    beginning of an ``endless`` random sequence does not decide.
-    """
-    from scipy.sparse.csgraph import connected_components
-
-    if endless:
-        return
-    count, part = connected_components(union(matrices), directed=True, connection="strong")
-    if count > 1:
-        apart = int(np.flatnonzero(part != part[0])[0])
-        raise InputError(
-            f"the graph of topology {name} is not connected: workers 0 and {apart} never hear of each other "
-            f"({count} parts); add edges, or use another topology"
-        )
-    positive = all(w.data.min() >= 0.0 for w in matrices)
-    if positive and all(w.diagonal().min() > 0.0 for w in matrices):
-        return
-    if rule.removeprefix("lazy_") in _PROVEN:
-        return
-    if positive and len(matrices) == 1:
-        import networkx as nx
-
-        graph: nx.DiGraph[int] = nx.from_scipy_sparse_array(matrices[0], create_using=nx.DiGraph)
-        if matrices[0].diagonal().max() > 0.0 or nx.is_aperiodic(graph):
-            return
-        hint = "give everybody a weight of its own" if rule == "given" else f"use lazy_{rule}"
-        raise InputError(
-            f"{rule} weights on topology {name} do not contract: workers only swap their values, since "
-            f"nobody keeps a share; {hint}"
-        )
-    modulus = second_modulus(matrices[0]) if len(matrices) == 1 else product_norm(list(matrices))
-    if modulus >= 1.0 - _MODULUS_ROUNDING:
-        raise InputError(
-            f"the weights of topology {name} do not contract: the second-largest eigenvalue modulus is "
-            f"{modulus:.6g}, not below 1; make the weights smaller"
-        )

@@ -1,4 +1,4 @@
-"""Virtual time: SimPy's event queue, with alarms at absolute times.
+"""Virtual time: SimPy's event queue with alarms at absolute times, and how late workers notice them.
 
 SimPy schedules by delay, and ``now + (t - now)`` is not ``t`` in floating point; alarms enter its queue at
 the exact time, so that hand-computed times can be tested with ``==``. An alarm is a bare callback: a million
@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 import simpy
+
+from .. import seeds
+from ..network.transfer import TransferModel
 
 NORMAL = 1
 LATE = 2
@@ -54,3 +57,41 @@ class Clock(simpy.Environment):
         else:
             self.now = queue[0][0] if queue else self.now
             super().step()
+
+
+class WakeUpDelays:
+    """Delays from an event until its coroutine resumes: its timer, its helper threads, the code around it.
+
+    Constant, or drawn from measured values with the transfer model's seed; there are none without a profile.
+
+    Attributes:
+        staggered: whether workers begin apart, each at its ``after_gradient_s`` of gradient 0.
+        none_after_exchanges, none_after_gradients: whether ``after_exchange_s``, or the other, is always 0.
+    """
+
+    def __init__(self, transfer: TransferModel, workers: int) -> None:
+        self._seed = transfer.seed
+        self._resume_s, self._jitter_s = transfer.resume_s, transfer.resume_jitter_s
+        self._late_s, self._delays_s = transfer.late_s, transfer.wake_up_delays_s
+        self._exchanges = [0] * workers
+        self.staggered = bool(transfer.wake_up_delays_s)
+        self.none_after_exchanges = not transfer.resume_s and not transfer.resume_jitter_s
+        self.none_after_gradients = not transfer.late_s and not transfer.wake_up_delays_s
+
+    def after_exchange_s(self, rank: int) -> float:
+        """Seconds from the end of a worker's next exchange until its coroutine resumes."""
+        known = self._jitter_s
+        if not known:
+            return self._resume_s
+        number = self._exchanges[rank]
+        self._exchanges[rank] = number + 1
+        drawn = known[seeds.integer(self._seed, rank, "unevenness", number, len(known))]
+        return max(0.0, self._resume_s + drawn)
+
+    def after_gradient_s(self, rank: int, number: int) -> float:
+        """Seconds by which the end of a worker's gradient ``number`` (from 1) is noticed late."""
+        known = self._delays_s
+        if not known:
+            return self._late_s
+        first = seeds.integer(self._seed, rank, "lateness", 0, len(known))
+        return known[(first + number) % len(known)]

@@ -10,7 +10,6 @@ from typing import Any
 from ..collectives.collective import Collective
 from ..collectives.pricing import BlockCosts
 from ..network.transfer import TransferModel
-from ..program.encoding import Payload
 from .clock import Clock
 from .rendezvous import Tag
 from .transfers import Transfers
@@ -186,7 +185,7 @@ class Flows:
             transfers.receive(members[wiring.source[block]], members[rank], self._tag, end, 0)
         for block in wiring.sends[post]:
             end, num_bytes = _End(self, block, 0, rank), int(wiring.num_bytes[block])
-            transfers.send(members[rank], members[wiring.destination[block]], self._tag, num_bytes, end, None)
+            transfers.send(members[rank], members[wiring.destination[block]], self._tag, num_bytes, end)
 
     def end(self, block: int, side: int, rank: int, time_s: float) -> None:
         """A block ends at ``time_s``, now or later: for its sender (side 0), or for its receiver (1)."""
@@ -317,7 +316,7 @@ class _End:
     def sent(self, time_s: float, peer_s: float) -> None:
         self.flows.end(self.block, self.side, self.rank, time_s)
 
-    def received(self, slot: int, value: Payload | None, source: int, time_s: float, peer_s: float) -> None:
+    def received(self, slot: int, sender: object, source: int, time_s: float, peer_s: float) -> None:
         self.flows.end(self.block, self.side, self.rank, time_s)
 
 
@@ -338,7 +337,7 @@ class Piece:
         if not self.last:
             self.flows.first_left(self.block, time_s)
 
-    def received(self, slot: int, value: object, source: int, time_s: float, peer_s: float) -> None:
+    def received(self, slot: int, sender: object, source: int, time_s: float, peer_s: float) -> None:
         """See ``TransferSide``."""
         if self.last:
             self.flows.last_left(self.block, self.left_s, time_s)

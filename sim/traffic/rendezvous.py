@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
-
-from ..program.encoding import Payload
+from typing import Any, Protocol
 
 Tag = str | tuple[str, int, int]
 
@@ -18,8 +16,8 @@ class TransferSide(Protocol):
     def sent(self, time_s: float, peer_s: float) -> None:
         """The send is complete at ``time_s`` (now or later); the receive was posted at ``peer_s``."""
 
-    def received(self, slot: int, value: Payload | None, source: int, time_s: float, peer_s: float) -> None:
-        """The value arrives at ``time_s`` (now or later); the send was posted at ``peer_s``."""
+    def received(self, slot: int, sender: Any, source: int, time_s: float, peer_s: float) -> None:
+        """The message of ``sender`` arrives at ``time_s`` (now or later); it was posted at ``peer_s``."""
 
 
 class Notice:
@@ -49,7 +47,7 @@ class Transfer:
 
     Attributes:
         sender, sender_s: the sending end, and when it posted the send.
-        num_bytes, value: of the message.
+        num_bytes: of the message, which stays with its sender.
         receiver, receiver_s: the receiving end, and when it posted the receive.
         slot: the receiver's number of it.
         announced: when the sender learns of the receive.
@@ -61,7 +59,6 @@ class Transfer:
     sender: TransferSide
     sender_s: float
     num_bytes: float
-    value: Payload | None
     receiver: TransferSide
     receiver_s: float
     slot: int
@@ -107,14 +104,13 @@ def post_send(
     side: TransferSide,
     now_s: float,
     num_bytes: float,
-    value: Payload | None,
     plain: bool,
 ) -> Transfer | None:
     """Post a send; the transfer if its receive has been posted."""
     matched = take_first(box.receives, key)
     transfer = matched or Transfer()
     transfer.sender, transfer.sender_s = side, now_s
-    transfer.num_bytes, transfer.value, transfer.plain = num_bytes, value, plain
+    transfer.num_bytes, transfer.plain = num_bytes, plain
     if matched is None:
         box.sends.setdefault(key, []).append(transfer)
     return matched

@@ -15,7 +15,6 @@ from typing import Final
 from .. import seeds
 from ..network.transfer import TransferModel
 from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
-from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
 from .fifo import FifoSharing
@@ -125,7 +124,6 @@ class Transfers:
         tag: Tag,
         num_bytes: int,
         side: TransferSide,
-        value: Payload | None,
     ) -> None:
         """Post a send now."""
         box = self._boxes.get(tag) or self._box(tag)
@@ -135,7 +133,7 @@ class Transfers:
             posted = box.receives.get(key)
             if not (posted and self._is_known(posted[0])):
                 self._send_word(source, destination)
-        transfer = post_send(box, key, side, self._clock.now, num_bytes, value, plain)
+        transfer = post_send(box, key, side, self._clock.now, num_bytes, plain)
         if transfer is not None:
             self._match(source, destination, transfer)
         elif box.known is not None:
@@ -270,7 +268,7 @@ class Transfers:
         sent_s = start_s + transfer.num_bytes / rate
         transfer.sender.sent(sent_s, transfer.receiver_s)
         transfer.receiver.received(
-            transfer.slot, transfer.value, source, sent_s + latency_s, transfer.sender_s
+            transfer.slot, transfer.sender, source, sent_s + latency_s, transfer.sender_s
         )
 
     def _timing(self, source: int, destination: int) -> tuple[float, float]:
@@ -300,7 +298,7 @@ class Transfers:
         transfer = Transfer()
         transfer.sender = transfer.receiver = side
         transfer.sender_s = transfer.receiver_s = self._clock.now
-        transfer.num_bytes, transfer.value, transfer.slot, transfer.plain = num_bytes, None, 0, True
+        transfer.num_bytes, transfer.slot, transfer.plain = num_bytes, 0, True
         if self._sharing is None:
             self._leave_alone(source, destination, transfer, start_s)
             return
@@ -378,8 +376,7 @@ class Transfers:
 
     def _deliver(self, transfer: Transfer, time_s: float) -> None:
         self._delivered += 1
-        receiver, value = transfer.receiver, transfer.value
-        receiver.received(transfer.slot, value, transfer.source, time_s, transfer.sender_s)
+        transfer.receiver.received(transfer.slot, transfer.sender, transfer.source, time_s, transfer.sender_s)
 
     def _begin(self, transfer: Transfer) -> None:
         self._flows[self._flow(transfer, transfer.num_bytes)] = transfer

@@ -7,33 +7,28 @@ from typing import Final
 from ..config.registry import Registry
 from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
-from .user import user_task
 from .workload import Task
 
 TASKS: Final = Registry[Task](
     __name__,
     {
-        "digits-mlp": ".tasks.digits:DIGITS_MLP",
-        "digits-cnn": ".tasks.digits:DIGITS_CNN",
-        "logistic": ".tasks.logistic:LOGISTIC",
-        "quadratic": ".tasks.quadratic:QUADRATIC",
-        "matrix-completion": ".tasks.matrix_completion:MATRIX_COMPLETION",
-        "svm": ".tasks.svm:SVM",
+        "digits-mlp": ".tasks.digits:DIGITS_MLP", "digits-cnn": ".tasks.digits:DIGITS_CNN",
+        "logistic": ".tasks.logistic:LOGISTIC", "quadratic": ".tasks.quadratic:QUADRATIC",
+        "matrix-completion": ".tasks.matrix_completion:MATRIX_COMPLETION", "svm": ".tasks.svm:SVM",
         "random-features": ".tasks.random_features:RANDOM_FEATURES",
-        "text-transformer": ".tasks.text:TEXT_TRANSFORMER",
-        "mnist-5k-mlp": ".tasks.mnist_5k:MNIST_5K_MLP",
-        "mnist-5k-cnn": ".tasks.mnist_5k:MNIST_5K_CNN",
-        "mnist-cnn": ".tasks.images:MNIST_CNN",
-        "cifar-cnn7": ".tasks.images:CIFAR_CNN7",
-        "cifar-resnet20": ".tasks.images:CIFAR_RESNET20",
+        "text-transformer": ".tasks.text:TEXT_TRANSFORMER", "mnist-5k-mlp": ".tasks.mnist_5k:MNIST_5K_MLP",
+        "mnist-5k-cnn": ".tasks.mnist_5k:MNIST_5K_CNN", "mnist-cnn": ".tasks.images:MNIST_CNN",
+        "cifar-cnn7": ".tasks.images:CIFAR_CNN7", "cifar-resnet20": ".tasks.images:CIFAR_RESNET20",
         "digits-resnet20": ".tasks.images:DIGITS_RESNET20",
     },
-)
+)  # fmt: skip
 
 
 def find_task(name: str) -> Task:
     """Look up a built-in task, or a user's ``package.module:build``; ``InputError`` if there is none."""
     if is_import_path(name):
+        from .user import user_task
+
         return user_task(name)
     if name not in TASKS:
         raise InputError(f"unknown task {quote(name)}; {did_you_mean(name, TASKS)}")

@@ -22,6 +22,12 @@ SLOW = (
     "cvxpy", "joblib", "jinja2", "matplotlib", "networkx", "pandas", "pyarrow", "scipy.linalg",
     "scipy.optimize", "scipy.sparse", "scipy.stats", "seaborn", "sklearn", "torch._dynamo", "torch._inductor",
 )  # fmt: skip
+NOT_NAMED = {
+    "commands.measure", "commands.topology", "sim.drivers.lockstep.driver", "sim.experiments.choice",
+    "sim.experiments.costs.bounds", "sim.schemes.all_reduce", "sim.schemes.sgp", "sim.schemes.user",
+    "sim.topology.graphs.random", "sim.topology.matcha", "sim.workloads.tasks.text", "sim.workloads.user",
+}  # fmt: skip
+"""The product's own modules that gossip on a ring does without on the event driver."""
 IMPORTED = """
 import sys
 from paceline.commands.app import app
@@ -52,8 +58,11 @@ def test_gossip_imports_no_plots_and_no_tables(tmp_path: Path) -> None:
     scenario = tmp_path / "one-step.yaml"
     gossip = "gossip: {topology: ring}"
     scenario.write_text(SCENARIO.format(task="quadratic", workers=4, scheme=gossip), encoding="utf-8")
-    modules = imported("simulate", str(scenario))
+    modules = imported("simulate", str(scenario), "--engine", "event")
     assert not modules.intersection({"matplotlib", "seaborn", "pandas", "sklearn", "networkx", "scipy.stats"})
+    own = {name.removeprefix("paceline.") for name in modules if name.startswith("paceline.")}
+    assert {"sim.schemes.gossip", "sim.drivers.event", "sim.topology.graphs.static"} <= own
+    assert not own & NOT_NAMED
 
 
 def test_the_command_line_itself_imports_no_torch() -> None:

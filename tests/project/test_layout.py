@@ -46,7 +46,7 @@ ROOMS = {
     "sim/collectives": 2_250,
     "sim/compute": 1_050,
     "sim/config": 2_600,
-    "sim/drivers": 3_750,
+    "sim/drivers": 3_700,
     "sim/experiments": 3_650,
     "sim/network": 2_050,
     "sim/program": 1_300,

@@ -14,6 +14,7 @@ from ... import seeds
 from ...compute.model import ComputeModel
 from ...errors import NotInLockstep
 from ...program import operations as ops
+from ...program.encoding import message_bytes
 from ...records.run import INSTANT, UNTIMED_ENCODING
 from ...seeds import Floats, Integers
 from ...traffic.placing import Placed
@@ -140,7 +141,8 @@ class LockstepClock:
         if isinstance(operation, ops.Mix):
             self.check_one_begun()
             self._collectives.check_idle(begin_s)
-            mixed = self._mixes.times(operation.pattern, begin_s, self._job.num_bytes(_row(operation.value)))
+            num_bytes = message_bytes(_row(operation.value), self._job.bytes_per_parameter)
+            mixed = self._mixes.times(operation.pattern, begin_s, num_bytes)
             self.messages += mixed.messages
             self.work += mixed.messages
             self._sent = self._sent.plus(mixed.num_bytes)

@@ -15,8 +15,7 @@ from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
 from ...traffic.placing import Placed, place
-from ..collectives import PRICED_WORK
-from ..job import Job
+from ..job import PRICED_WORK, Job
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from ...errors import PeerLost, RunError, SchemeError
 from ...program import operations as ops
+from ...program.encoding import Payload
 from ...program.operations import Handle, Operation
 from ...program.worker import Program
 from ...records.run import HALF_SUM
@@ -24,6 +25,34 @@ _P = TypeVar("_P", bound=InFlight)
 
 _BUSY: Final = frozenset({ops.Forward, ops.Encode})
 """Operations beside gradients in which a worker computes."""
+
+
+class Pending(InFlight):
+    """An operation in virtual time, in parts: complete when the latest part is.
+
+    Setting ``parts`` above 0 requires ``on_settled``, which is called when every part has its time.
+    """
+
+    parts = 0
+    on_settled: Callable[[Pending], None]
+    values: list[Payload | None]
+    ticket = 0
+
+    def sent(self, time_s: float, peer_s: float) -> None:
+        """One send is complete at ``time_s``."""
+        if time_s > self.ready_s:
+            self.ready_s = time_s
+        if peer_s > self.peer_s:
+            self.peer_s = peer_s
+        self.parts -= 1
+        if self.parts == 0:
+            self.on_settled(self)
+
+    def received(self, slot: int, sender: Pending, source: int, time_s: float, peer_s: float) -> None:
+        """One receive is complete at ``time_s``."""
+        self.values[slot] = sender.operation.value  # type: ignore[attr-defined]
+        self.peer = source
+        self.sent(time_s, peer_s)
 
 
 class TimeSource(Protocol):
@@ -140,7 +169,7 @@ class ClockedRunner(Runner[_P]):
             pending.busy_s = task.breakdown.busy_s(pending.start_s)
             task.blocked, task.awaited = (pending.start_s, pending.busy_s), pending
         task.breakdown.operations.add(name)
-        if ops.adds_in_half(operation):
+        if type(operation) is ops.AllReduce and ops.adds_in_half(operation):
             task.breakdown.operations.add(HALF_SUM)
         if type(operation) is ops.Gradient:
             pending.ahead = self.take_ahead(task.rank)

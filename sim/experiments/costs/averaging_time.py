@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from ...config.settings import Settings
 from ...errors import RunError
+from ...program.encoding import message_bytes
 from ...program.pattern import Pattern
 from ...program.worker import Worker
 from ...scenario.schema import Scenario
@@ -60,7 +61,7 @@ class AveragingStepTime:
         # One number stands for the whole model.
         self._job = replace(
             job, options=Settings(), label="averaging", start=torch.zeros(1), segments=(("model", 0, 1),),
-            bytes_per_parameter=float(job.num_bytes(job.start)),
+            bytes_per_parameter=float(message_bytes(job.start, job.bytes_per_parameter)),
         )  # fmt: skip
         workers, transfer = self._job.workers, self._job.transfer
         self._compute_s = np.array(
@@ -68,7 +69,7 @@ class AveragingStepTime:
         )
         self._mean_compute_s = self._compute_s.mean(axis=0)
         self._varies = bool(np.any(self._compute_s != self._compute_s[0]))
-        self._bytes = float(self._job.num_bytes(self._job.start))
+        self._bytes = float(message_bytes(self._job.start, self._job.bytes_per_parameter))
         self._shared = transfer.sharing != "none"
         links = transfer.network.links
         # One more link, without transfers, pads the routes.

@@ -22,14 +22,18 @@ import numpy as np
 from typing_extensions import override
 
 from ...compute.model import ComputeModel
+from ...devices import one_thread
 from ...drivers.job import Job
 from ...errors import RunError
 from ...network.network import Network
 from ...network.transfer import TransferModel
-from ...records.summary import Bounds, Cost
+from ...records.summary import Bounds, Cost, SchemeFacts
+from ...scenario.device_memory import device_memory
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
+from ...schemes import find_scheme
 from ...seeds import Floats
+from ..jobs import ALONE, JobProcesses
 from .step_cost import follow, whole_job
 
 FOLLOWED_STEPS: Final = 64
@@ -46,6 +50,27 @@ SMALLER: Final = 0.9
 """Factor on the cost in question."""
 ALWAYS_SLOW: Final = 1.1
 """Ratio of a worker's median gradient to the middle worker's above which it is always slow."""
+
+
+def describe_schemes(
+    scenario: Scenario, with_bounds: bool = True, processes: JobProcesses = ALONE
+) -> dict[str, SchemeFacts]:
+    """Label -> facts of a scheme: what it does and holds and, unless ``with_bounds`` is False, its bounds.
+
+    ``processes`` help if they have begun.
+    """
+    with one_thread():
+        bounds: list[Bounds | None] = [None] * len(scenario.schemes)
+        if with_bounds:
+            bounds = processes.measure_all(scenario, measure_bounds)
+        return {
+            entry.label: SchemeFacts(
+                does=find_scheme(entry.name).does,
+                bounds=each,
+                memory=device_memory(scenario.workload, scenario.cluster, entry, scenario.seed),
+            )
+            for entry, each in zip(scenario.schemes, bounds, strict=True)
+        }
 
 
 def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:

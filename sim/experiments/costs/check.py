@@ -21,6 +21,7 @@ from ...devices import one_thread
 from ...drivers.job import Job
 from ...network.network import Network, rate_of
 from ...program.averaging import mean_model
+from ...program.encoding import message_bytes
 from ...records.scenario_facts import read_facts
 from ...scenario.device_memory import device_memory
 from ...scenario.repeats import max_repeats
@@ -198,7 +199,7 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         "gpus_per_host": resolved.cluster.network.gpus,
         "sites": {name: network.site_of.count(number) for number, name in enumerate(network.sites)},
         "compute_s": {"fastest": min(durations), "slowest": max(durations)},
-        "model_bytes": job.num_bytes(job.start),
+        "model_bytes": message_bytes(job.start, job.bytes_per_parameter),
         "transport": facts.transport,
         "proxy": None if resolved.workload.timing_only else facts.proxy,
         "links": [

@@ -24,8 +24,8 @@ from ...records.summarise import summarise_resolved
 from ...records.summary import Summary, Tuned
 from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts, has_parts
 from ...scenario.schema import Scenario, dump
+from ..costs.bounds import describe_schemes
 from ..prepare import read_resolved, resolved_in
-from ..simulate import describe_schemes
 from .grid import count_nothing, follow, follow_nothing, resolve
 
 SWEEP_FILE: Final = "sweep.json"

@@ -13,10 +13,9 @@ from pydantic_core import CoreSchema
 from ...config.limits import MAX_GRAPH_HOSTS
 from ...config.problems import mistake
 from ...config.settings import Printable, Settings, read_beside
-from ...config.units import BoundedSeconds
+from ...config.units import BoundedSeconds, Rate
 from ...errors import quote
 from .graph_files import read_graph
-from .quantities import Rate
 
 NodeName = Annotated[Printable, Field(min_length=1)]
 

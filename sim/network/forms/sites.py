@@ -13,9 +13,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from ...config.problems import KeyPath, Mistake
 from ...config.settings import Settings, read_beside
 from ...config.tables import read_table
-from ...config.units import BoundedSeconds, parse_bandwidth, parse_duration
+from ...config.units import BoundedSeconds, Rate, parse_bandwidth, parse_duration
 from ...errors import did_you_mean
-from .quantities import Rate
 
 DEFAULT: Final = "default"
 _QUANTITY: Final = {"type": "string", "examples": ["40 ms"]}

@@ -13,9 +13,15 @@ from ...config.limits import MAX_RATE
 from ...config.problems import mistake
 from ...config.settings import OneOf, Settings, read_beside
 from ...config.tables import read_table
-from ...config.units import BoundedSeconds, BytesPerSecond, parse_bandwidth, parse_duration, parse_rate
+from ...config.units import (
+    BoundedSeconds,
+    BytesPerSecond,
+    check_rate,
+    parse_bandwidth,
+    parse_duration,
+    parse_rate,
+)
 from ...errors import InputError
-from .quantities import check_rate
 
 MIN_PERIOD_S: Final = 1e-3
 """Seconds after which a bandwidth trace may begin again."""

@@ -10,9 +10,8 @@ from pydantic import Field
 from ... import seeds
 from ...config.settings import Settings
 from ...errors import InputError
-from ..matrix import Matrix, circulant, undirected
+from ..matrix import Matrix, circulant, exponential_offsets, undirected
 from ..topology import Graphs, NoOptions, Topology
-from .static import exponential_offsets
 
 
 def one_peer_exponential(workers: int, options: NoOptions, seed: int) -> Graphs:

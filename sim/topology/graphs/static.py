@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ...config.settings import Settings
 from ...errors import InputError
-from ..matrix import adjacency, circulant, from_networkx, refuse_too_many, undirected
+from ..matrix import adjacency, circulant, exponential_offsets, from_networkx, refuse_too_many, undirected
 from ..topology import Graphs, NoOptions, Topology, static
 
 
@@ -45,11 +45,6 @@ def nearest_workers(workers: int, possible: Callable[[int], bool]) -> str:
         (n for n in range(workers + 1, min(2 * workers + 17, _MAX_SUGGESTED_WORKERS)) if possible(n)), None
     )
     return "use " + " or ".join(str(n) for n in (below, above) if n is not None)
-
-
-def exponential_offsets(n: int) -> tuple[int, ...]:
-    """The powers of two below n: 1, 2, 4, ... (ceil(log2 n) of them for n >= 2)."""
-    return tuple(1 << e for e in range((n - 1).bit_length()))
 
 
 def ring(workers: int, options: NoOptions, seed: int) -> Graphs:

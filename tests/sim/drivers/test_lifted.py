@@ -100,7 +100,7 @@ class _Message:
     def sent(self, time_s: float, peer_s: float) -> None:
         self.run.clock.at(time_s, self.run.end, self.sent_in)
 
-    def received(self, slot: int, value: object, source: int, time_s: float, peer_s: float) -> None:
+    def received(self, slot: int, sender: object, source: int, time_s: float, peer_s: float) -> None:
         self.run.clock.at(time_s, self.run.end, self.received_in)
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from paceline.sim.experiments.costs import bounds as bounding
 from paceline.sim.experiments.costs import step_cost
-from paceline.sim.experiments.costs.bounds import measure_bounds
+from paceline.sim.experiments.costs.bounds import describe_schemes, measure_bounds
 from paceline.sim.experiments.prepare import clock_only, prepare
-from paceline.sim.experiments.simulate import describe_schemes, simulate_job
+from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.records.summary import Bounds
 from paceline.sim.scenario.schema import Scenario, resolve_scenario
 from paceline.sim.schemes import find_scheme

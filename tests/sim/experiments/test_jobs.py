@@ -19,8 +19,9 @@ from paceline.commands.app import app
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import jobs
 from paceline.sim.experiments import simulate as simulator
+from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.jobs import JobProcesses, PlannedRun, check_jobs
-from paceline.sim.experiments.simulate import describe_schemes, simulate
+from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT
 from paceline.sim.scenario.schema import load

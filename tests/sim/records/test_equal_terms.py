@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.sim.records.equal_terms import Equal, equal_terms, score_at
 from paceline.sim.records.run import Evaluation, Run
 from paceline.sim.records.scenario_facts import Goal
+from paceline.sim.records.summarise import equal_terms, score_at
+from paceline.sim.records.summary import Equal
 from tests.support.made_runs import made_run
 
 TARGET = Goal(metric="test_accuracy", value=0.95)
