@@ -101,7 +101,7 @@ def _is_complete(folder: Path, scenario: Scenario) -> bool:
     """Whether a folder has all runs of this scenario, with the values that its trials chose."""
     if not (folder / result_folder.SCENARIO_FILE).is_file():
         return False
-    kept, results = load(folder / result_folder.SCENARIO_FILE), result_folder.read_results(folder)
+    results = result_folder.read_results(folder)
     labels = [entry.label for entry in scenario.schemes]
     tuning = results.summary.get("tuning", [])
     wanted = [] if scenario.tune is None else list(planned_trials(scenario.tune, scenario.seed))
@@ -109,9 +109,8 @@ def _is_complete(folder: Path, scenario: Scenario) -> bool:
     if tried != (dict.fromkeys(labels, wanted) if wanted else {}):
         return False
     runs = result_folder.runs_of(results)
-    return prepare.is_resolved_from(kept, with_chosen(scenario, tuning)) and are_enough(
-        scenario.repeats, labels, runs
-    )
+    resolved = prepare.resolved_in(results.scenario, with_chosen(scenario, tuning))
+    return resolved is not None and are_enough(scenario.repeats, labels, runs)
 
 
 def runs_by_label(results: result_folder.Results) -> dict[str, dict[int, Run]]:

@@ -52,7 +52,8 @@ def anonymise(value: Any, names: Mapping[str, str]) -> Any:
         return _clean(value, names)
     if isinstance(value, Mapping):
         return {
-            _clean_key(key, names): (
+            # Other keys are ours, or the scenario's.
+            names.get(key) or _without_module(key): (
                 LEFT_OUT if key in _FILE_KEYS and isinstance(inner, str) else anonymise(inner, names)
             )
             for key, inner in value.items()
@@ -60,13 +61,6 @@ def anonymise(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, list | tuple):
         return [anonymise(each, names) for each in value]
     return value
-
-
-def _clean_key(key: str, names: Mapping[str, str]) -> str:
-    """Replace a key that names a host or a user's code; others are ours, or the scenario's."""
-    if key in names:
-        return names[key]
-    return _without_module(key)
 
 
 def _without_module(text: str) -> str:

@@ -71,8 +71,12 @@ def write_bundle(folder: Path, out: Path) -> None:
 
     Raises ``InputError`` if the folder is of another kind, or ``out`` is no bundle or cannot be written.
     """
-    if out.exists() and not _is_bundle(out):
-        raise InputError(f"{out} is there already, and it is no bundle: choose another name")
+    if out.exists():
+        try:
+            read_bundle(out)
+        except InputError as error:
+            why = f"{out} is there already, and it is no bundle: choose another name"
+            raise InputError(why) from error
     bundle = make_bundle(folder)
     write_atomically(out, json.dumps(bundle.model_dump(mode="json"), indent=1, allow_nan=False) + "\n")
 
@@ -83,14 +87,17 @@ def make_bundle(folder: Path) -> Bundle:
     if not (folder / VALIDATION_FILE).is_file():
         raise InputError(f"{folder} is no folder of 'paceline validate': it has no {VALIDATION_FILE}")
     scenario = _mapping(folder / SCENARIO_FILE, yaml_file.parse(results.scenario, SCENARIO_FILE).value)
-    profile = _read_yaml(folder / PROFILE_FILE) or scenario.get("cluster", {}).get("profile") or {}
-    probes = _read_json(folder / PROBES_FILE) if (folder / PROBES_FILE).is_file() else {}
+    own_profile, own_probes = folder / PROFILE_FILE, folder / PROBES_FILE
+    profile = None
+    if own_profile.is_file():
+        text = yaml_file.read_text(own_profile)
+        profile = _mapping(own_profile, yaml_file.parse(text, str(own_profile)).value)
     documents = {
         "scenario": scenario,
         "summary": json.loads(json.dumps(results.summary)),
         "comparison": _read_json(folder / VALIDATION_FILE),
-        "profile": json.loads(json.dumps(profile)),
-        "probes": probes,
+        "profile": profile or scenario.get("cluster", {}).get("profile") or {},
+        "probes": _read_json(own_probes) if own_probes.is_file() else {},
     }
     for each in (*documents["summary"]["runs"], documents["comparison"]):
         each.pop("message", None)  # may quote anything
@@ -156,25 +163,11 @@ def _mapping(path: Path, value: Any) -> dict[str, Any]:
     return document
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    return _mapping(path, yaml_file.parse(yaml_file.read_text(path), str(path)).value)
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         return _mapping(path, parse_json(yaml_file.read_text(path, MAX_BUNDLE_BYTES, (".json",))))
     except ValueError as error:
         raise InputError(f"{path} is damaged: {error}") from error
-
-
-def _is_bundle(path: Path) -> bool:
-    try:
-        read_bundle(path)
-    except InputError:
-        return False
-    return True
 
 
 def read_bundle(path: Path) -> Bundle:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _STYLE: Final = Path(__file__).parent / "style.css"
 _PARTS: Final = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _MARK: Final = "table.csv"
+_MIX: Final = re.compile(r"color-mix\(in oklab, (?P<one>\S+), (?P<other>\S+) (?P<percent>[\d.]+)%\)")
 _FORMULA_STARTS: Final = (*"=+-@\t\r\n\uff1d\uff0b\uff0d\uff20",)
 """First letters of formulas, also in wide forms: spreadsheets may start programs and open addresses from
 such cells (OWASP, "CSV Injection").
@@ -195,26 +196,12 @@ def colour(css: str, variables: Mapping[str, str]) -> str:
 
     if css.startswith("var("):
         return colour(variables[css[6:-1]], variables)
-    if css.startswith("color-mix("):
-        _, one, other = _split(css[len("color-mix(") : -1])
-        mixed = re.fullmatch(r"(.*?)\s+([\d.]+)%", other)
-        assert mixed is not None
-        share = float(mixed[2]) / 100
-        a, b = (_to_oklab(to_rgb(colour(each, variables))) for each in (one, mixed[1]))
+    if mixed := _MIX.fullmatch(css):
+        share = float(mixed["percent"]) / 100
+        a, b = (_to_oklab(to_rgb(colour(mixed[each], variables))) for each in ("one", "other"))
         red, green, blue = _from_oklab((1 - share) * a + share * b).clip(0, 1)
         return to_hex((red, green, blue))
     return css
-
-
-def _split(text: str) -> list[str]:
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts]
 
 
 # Björn Ottosson, "A perceptual color space for image processing" (2020).

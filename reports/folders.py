@@ -25,12 +25,7 @@ _COLOURS: Final = 16
 
 @dataclass(frozen=True)
 class Style:
-    """The style of a scheme in figures.
-
-    Attributes:
-        colour: CSS; refers to a variable of the page's style sheet, so that it follows the theme.
-        dashes: of its curve; () for a solid one.
-    """
+    """The style of a scheme in figures: a colour in CSS, which follows the page's theme, and dashes."""
 
     colour: str
     dashes: tuple[float, ...]
@@ -38,12 +33,7 @@ class Style:
 
 @dataclass(frozen=True)
 class SourceRuns:
-    """The runs of one source in one folder.
-
-    Attributes:
-        results: the folder; ``metrics`` and ``events`` hold this source only.
-        rows: of this source, best first.
-    """
+    """The runs of one source in one folder, also in its ``metrics`` and ``events``; rows are best first."""
 
     source: Source
     results: Results

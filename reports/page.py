@@ -19,11 +19,11 @@ from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.intervals import FEWEST, Interval
 from paceline.sim.records.scenario_facts import describe_proxy
-from paceline.sim.records.summary import SchemeSummary, is_by_step, verdict_of
+from paceline.sim.records.summary import is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
-from .figures.bars import draw_run_cost, draw_step_cost
+from .figures.bars import draw_cost
 from .figures.cluster_map import draw_cluster_map
 from .figures.curves import By, draw_curves
 from .figures.drawing import Picture
@@ -142,7 +142,7 @@ def breakable(label: str) -> Markup:
 
 
 def _view(study: ReportSources) -> dict[str, Any]:
-    summary, measured = study.main.results.summary, study.measured
+    summary, measured, source = study.main.results.summary, study.measured, study.main.source
     metric, between = second_metric(study), gap(study.main)
     drawn = _figures(study, metric, between)
     described = about(study)
@@ -154,14 +154,16 @@ def _view(study: ReportSources) -> dict[str, Any]:
     return {
         "study": study,
         "missing": study.missing,
-        "verdict": words.verdict(summary, study.main.source),
-        "medians": words.medians(summary, study.main.source),
-        "paired": words.paired(summary, study.main.source),
-        "beside_steps": beside_steps(study.main.rows) if is_by_step(summary) else [],
+        "verdict": words.verdict(summary, source),
+        "remarks": [
+            words.medians(summary, source),
+            words.paired(summary, source),
+            " ".join(beside_steps(study.main.rows)) if is_by_step(summary) else "",
+            words.confidence(summary, source),
+        ],
         "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),
-        "confidence": words.confidence(summary, study.main.source),
-        "why": words.why(summary, study.main.source),
-        "failures": words.failures(summary, study.main.source) + warnings(summary, study.main.source),
+        "why": words.why(summary, source),
+        "failures": words.failures(summary, source) + warnings(summary, source),
         "proxy": describe_proxy(study.scenario),
         "transport": assumptions.transport(summary),
         "trained": _has(study, "train_loss"),
@@ -177,7 +179,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "repeats": max((row["runs"] for row in study.main.rows), default=0),
         "by_step": is_by_step(summary),
         "unit": column_unit(study.main.rows, is_by_step(summary)),
-        "settled": verdict_of(summary, study.main.source)["settled"],
+        "settled": verdict_of(summary, source)["settled"],
         "decides": decides(is_by_step(summary)).capitalize(),
         "amounts": [name.capitalize() for name in AMOUNTS[is_by_step(summary)]],
         "about": described,
@@ -206,8 +208,8 @@ def _figures(study: ReportSources, metric: str | None, between: Gap | None) -> d
     if _has(study, "consensus_distance"):
         drawn["consensus_step"] = draw_curves(study, "consensus_distance", "step")
     if any(row["iterations"] for row in study.main.rows):
-        drawn["step_cost"] = draw_step_cost(study)
-        drawn["run_cost"] = draw_run_cost(study)
+        drawn["step_cost"] = draw_cost(study, per_step=True)
+        drawn["run_cost"] = draw_cost(study, per_step=False)
     if (where := draw_cluster_map(study)) is not None:
         drawn["map"] = where
     return drawn
@@ -234,23 +236,18 @@ def about(study: ReportSources) -> list[dict[str, Any]]:
     """Each scheme's purpose, memory, bounds and assumptions; empty if nothing is known."""
     lines = []
     for row in study.main.rows:
-        bounds = row.get("bounds")
+        bounds, memory = row.get("bounds"), row.get("memory")
         lines.append(
             {
                 "label": row["label"],
                 "does": row.get("does", ""),
                 "bound": "" if bounds is None else words.bound(bounds),
                 "bar": [] if bounds is None else [(cost, bounds[cost]) for cost in words.COSTS],
-                "memory": "; ".join(filter(None, _memory_of(row))),
+                "memory": "; ".join(filter(None, (words.memory(memory), words.not_counted(memory)))),
                 "assumes": "; ".join(assumptions.assumptions(study.main.results, row, study.scenario)),
             }
         )
     return lines if any(line["does"] or line["bar"] or line["assumes"] for line in lines) else []
-
-
-def _memory_of(row: SchemeSummary) -> tuple[str, str]:
-    record = row.get("memory")
-    return words.memory(record), words.not_counted(record)
 
 
 def equal_scores(part: SourceRuns) -> dict[str, Any] | None:

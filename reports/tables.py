@@ -146,6 +146,15 @@ def _plain_table(gap: int = 2) -> Table:
     return Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
 
 
+def _schemes_table(*numbers: str) -> Table:
+    """A column of labels and columns of numbers, without rows."""
+    table = _plain_table()
+    table.add_column("scheme", overflow="fold", min_width=14)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
 def cells(summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None = None) -> list[str]:
     """A scheme's line: its label, deciding time, factor, ``AMOUNTS``, and outcome of repeats."""
     ratio = row["ratio_to_best"]["median"]
@@ -355,13 +364,10 @@ def _routes(answer: Mapping[str, Any]) -> RenderableType:
 
 def _schemes(answer: Mapping[str, Any]) -> RenderableType:
     random = any(row.get("random_s") is not None for row in answer["schemes"])
-    table = _plain_table()
-    table.add_column("scheme", overflow="fold", min_width=14)
     parts = {"a step": "step_s", "compute": "compute_s", "latency": "latency_s", "bandwidth": "bandwidth_s"}
     if random:
         parts["random"] = "random_s"
-    for name in (*parts, "sent"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _schemes_table(*parts, "sent")
     for row in answer["schemes"]:
         if row["problem"] is not None:
             add_text_row(table, row["label"], f"not known: {row['problem']}")
@@ -378,14 +384,9 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         f"{answer['scenario']}: {answer['workers']} workers{per_worker}, {answer['parameters']:,} parameters,"
         f" {answer['tokens_per_step']:,} tokens a step"
     )
-    times, needs = _plain_table(), _plain_table()
-    for table in (times, needs):
-        table.add_column("scheme", overflow="fold", min_width=14)
     hours = ["hours", "sent"] if answer["tokens"] is not None else []
-    for name in ("a step", "tokens/s", "computes", *hours):
-        times.add_column(name, justify="right", no_wrap=True)
-    for share in answer["utilisations"]:
-        needs.add_column(f"{100 * share:g} %", justify="right", no_wrap=True)
+    times = _schemes_table("a step", "tokens/s", "computes", *hours)
+    needs = _schemes_table(*(f"{100 * share:g} %" for share in answer["utilisations"]))
     for row in answer["schemes"]:
         if row["problem"] is not None:
             add_text_row(times, row["label"], f"not known: {row['problem']}")
@@ -415,8 +416,7 @@ def _memory(answer: Mapping[str, Any]) -> list[RenderableType]:
     known = [row for row in answer["schemes"] if row["memory"] is not None]
     if not known:
         return []
-    table = _plain_table()
-    table.add_column("scheme", overflow="fold", min_width=14)
+    table = _schemes_table()
     table.add_column("memory of each device of a worker", overflow="fold")
     for row in known:
         add_text_row(table, row["label"], words.memory(row["memory"]))

@@ -45,9 +45,9 @@ def comparison_table(records: Iterable[Record]) -> Table:
             f"{record['name']} ({record['weights']})",
             _degree(record),
             _period(record),
-            _number(record["rate_per_step"]),
-            _count(record["steps_to_epsilon"]),
-            _count(record["exact_after"]),
+            _known(record["rate_per_step"], "z.6f"),
+            _known(record["steps_to_epsilon"]),
+            _known(record["exact_after"]),
         )
     return out
 
@@ -64,11 +64,11 @@ def record_table(record: Record) -> Table:
         "others heard in a step": _degree(record),
         "period": _period(record),
         "edges": str(record["number_of_edges"]),
-        "second eigenvalue modulus": _number(record["second_eigenvalue_modulus"]),
-        "spectral gap": _number(record["spectral_gap"]),
-        "rate a step": _number(record["rate_per_step"]),
-        f"steps to {epsilon:g}": _count(record["steps_to_epsilon"]),
-        "exact after": _count(record["exact_after"]),
+        "second eigenvalue modulus": _known(record["second_eigenvalue_modulus"], "z.6f"),
+        "spectral gap": _known(record["spectral_gap"], "z.6f"),
+        "rate a step": _known(record["rate_per_step"], "z.6f"),
+        f"steps to {epsilon:g}": _known(record["steps_to_epsilon"]),
+        "exact after": _known(record["exact_after"]),
         "transient iterations, same data": "-" if transient is None else f"{transient['same_data']:.3g}",
         "and different data": "-" if transient is None else f"{transient['different_data']:.3g}",
         "notes": ", ".join(notes(record)) or "-",
@@ -101,12 +101,8 @@ def _period(record: Record) -> str:
     return "random" if record["period"] is None else str(record["period"])
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:z.6f}"
-
-
-def _count(value: int | None) -> str:
-    return "-" if value is None else str(value)
+def _known(value: float | None, form: str = "") -> str:
+    return "-" if value is None else f"{value:{form}}"
 
 
 def draw_graph(record: Record, axes: Axes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from paceline.sim.config.units import format_bytes
 from paceline.sim.records.comparison import Comparison
@@ -19,14 +19,12 @@ from paceline.sim.records.summary import (
     Summary,
     is_by_step,
     is_uneven,
+    main_source,
     num_paired,
     ranking,
     verdict_of,
 )
 from paceline.sim.records.verdict import format_factor
-
-if TYPE_CHECKING:
-    pass
 
 _TIMES: Final = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 _SIZES: Final = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))
@@ -113,15 +111,10 @@ def goal(target: Goal) -> str:
 
 def ranked(summary: Summary, source: Source | None = None) -> list[SchemeSummary]:
     """The rows of one source (by default of the first run), best first."""
-    main = _main_source(summary)
+    main = main_source(summary)
     wanted = source or main
     winner = summary["winner"] if wanted == main else None
     return ranking((row for row in summary["summary"] if row["source"] == wanted), winner)
-
-
-def _main_source(summary: Summary) -> Source | None:
-    """The source of the summary's first run."""
-    return summary["runs"][0]["source"] if summary["runs"] else None
 
 
 def deciding(row: SchemeSummary, by_step: bool) -> Interval:
@@ -131,7 +124,7 @@ def deciding(row: SchemeSummary, by_step: bool) -> Interval:
 
 def verdict(summary: Summary, source: Source | None = None) -> str:
     """The winner, as far as the repeats tell (``paceline.sim.records.verdict``)."""
-    wanted = source or _main_source(summary)
+    wanted = source or main_source(summary)
     return summary["verdict"]["text"] if wanted is None else verdict_of(summary, wanted)["text"]
 
 
@@ -208,7 +201,7 @@ def confidence(summary: Summary, source: Source | None = None) -> str | None:
     best = rows[0]
     races = num_paired(summary, best["source"])
     if races < 2:
-        known = summary["verdict"]["interval"] is not None and best["source"] == _main_source(summary)
+        known = summary["verdict"]["interval"] is not None and best["source"] == main_source(summary)
         return None if known else "One repeat: how much of this is chance is not known."
     text = f"{best['label']} was first in {best['wins']:g} of {races} paired repeats"
     if best["p_win"] is not None:
@@ -242,19 +235,14 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def boundparts(bounds: Bounds) -> list[tuple[str, float]]:
-    """The costs that bound a scheme, in words, with their shares; the largest first."""
-    return sorted(((text, bounds[key]) for key, text in COSTS.items()), key=lambda part: -part[1])
-
-
 def bound(bounds: Bounds) -> str:
-    """The bounds of a scheme, in a line: every cost with a share of 5 % or more."""
-    parts = [
-        f"{percent(share)} {text}{_for_whom(bounds) if text == COSTS['waiting'] else ''}"
-        for text, share in boundparts(bounds)
+    """The bounds of a scheme, in a line: every cost with a share of 5 % or more, the largest first."""
+    shares = sorted(((bounds[cost], cost) for cost in COSTS), key=lambda each: -each[0])
+    return ", ".join(
+        f"{percent(share)} {COSTS[cost]}{_for_whom(bounds) if cost == 'waiting' else ''}"
+        for share, cost in shares
         if share >= 0.05
-    ]
-    return ", ".join(parts)
+    )
 
 
 def memory(record: MemoryRecord | None) -> str:

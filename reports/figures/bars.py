@@ -33,17 +33,11 @@ _FAR: Final = 4.0
 """Ratio to the median bar above which a bar is cut off."""
 
 
-def draw_step_cost(study: ReportSources) -> Picture:
-    """Stacked bars: breakdown of the median time of a step."""
-    return _bars(study, per_step=True)
+def draw_cost(study: ReportSources, per_step: bool) -> Picture:
+    """Stacked bars: breakdown of the median time of a step, or to the target.
 
-
-def draw_run_cost(study: ReportSources) -> Picture:
-    """Stacked bars: breakdown of the median time to the target; without a target, of the mean wall clock."""
-    return _bars(study, per_step=False)
-
-
-def _bars(study: ReportSources, per_step: bool) -> Picture:
+    Without a target it is the mean wall clock's in place of the latter.
+    """
     bars = [
         (place, part, row)
         for place, label in enumerate(row["label"] for row in study.main.rows)
@@ -58,7 +52,7 @@ def _bars(study: ReportSources, per_step: bool) -> Picture:
     limit = max(lengths) if len(near) == len(lengths) else 1.3 * max(near)
     name, unit_s = words.time_unit([limit / 10])
     paired = study.measured is not None
-    with figure(WIDTH_IN, 0.75 + (0.52 if paired else 0.42) * len(labels)) as (drawn, plot):
+    with figure(WIDTH_IN, 0.75 + (0.52 if paired else 0.42) * len(labels)) as drawn:
         ax = drawn.subplots()
         for (place, part, row), length in zip(bars, lengths, strict=True):
             measured = part is study.measured
@@ -73,7 +67,7 @@ def _bars(study: ReportSources, per_step: bool) -> Picture:
             text = words.digits(length / unit_s)
             if not (per_step or by_step) and row["time_to_target_s"]["median"] is None:
                 text = f"{text} to its end" if row["at_least_s"] is None else f"> {text}"
-            text += f" {_kind(measured)}" if paired else ""
+            text += f" {'measured' if measured else 'predicted'}" if paired else ""
             if length > limit:
                 _gap(ax, left / unit_s, at, height)
                 text += " (cut off)"
@@ -93,7 +87,7 @@ def _bars(study: ReportSources, per_step: bool) -> Picture:
         }
         for (_, _, row), length in zip(bars, lengths, strict=True)
     )
-    return picture(plot, f"{study.key}-{'step' if per_step else 'run'}-cost", data, key=PHASE_KEY)
+    return picture(drawn, f"{study.key}-{'step' if per_step else 'run'}-cost", data, key=PHASE_KEY)
 
 
 def _run_s(row: SchemeSummary, by_step: bool) -> float:
@@ -113,10 +107,6 @@ def _write_lines(ax: Axes, place: float, lines: list[str]) -> None:
     for i, line in enumerate(lines):
         offset = (-5, 6 * (len(lines) - 1) - 12 * i)
         annotate(ax, line, (0, place), offset, xycoords=("axes fraction", "data"), ha="right", fontsize=10)
-
-
-def _kind(measured: bool) -> str:
-    return "measured" if measured else "predicted"
 
 
 def _wrapped(label: str) -> list[str]:

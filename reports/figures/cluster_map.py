@@ -45,7 +45,7 @@ def draw_cluster_map(study: ReportSources) -> Picture | None:
     )
     rates = {link["bandwidth"] for *_, link in graph.edges(data=True)}
     alike = rates.pop() if len(rates) == 1 else None
-    with figure(WIDTH_IN, 3.6) as (drawn, plot):
+    with figure(WIDTH_IN, 3.6) as drawn:
         ax = drawn.subplots()
         ax.set_axis_off()
         for a, b, link in graph.edges(data=True):
@@ -53,7 +53,9 @@ def draw_cluster_map(study: ReportSources) -> Picture | None:
             ax.plot([x1, x2], [y1, y2], color=FAINT, linewidth=1.4, zorder=1)
             if len(graph.edges) <= _LABELLED:
                 lines = [format_seconds(link["latency_s"]), "" if alike is not None else link["bandwidth"]]
-                _write(ax, (x1 + x2) / 2, (y1 + y2) / 2, "\n".join(filter(None, lines)), 8)
+                text, middle = "\n".join(filter(None, lines)), ((x1 + x2) / 2, (y1 + y2) / 2)
+                box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
+                ax.text(*middle, text, fontsize=8, color=INK, ha="center", va="center", bbox=box, zorder=2)
         for node, about in graph.nodes(data=True):
             x, y = places[node]
             hosts = about["hosts"]
@@ -66,12 +68,7 @@ def draw_cluster_map(study: ReportSources) -> Picture | None:
         if alike:
             ax.set_title(f"each link {alike}", loc="right", fontsize=9)
         ax.margins(0.28)
-    return picture(plot, f"{study.key}-map", data)
-
-
-def _write(ax: Axes, x: float, y: float, text: str, size: float) -> None:
-    box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
-    ax.text(x, y, text, fontsize=size, color=INK, ha="center", va="center", bbox=box, zorder=2)
+    return picture(drawn, f"{study.key}-map", data)
 
 
 def _name(ax: Axes, places: Mapping[str, Point], graph: nx.Graph[str], node: str, size: float) -> None:
@@ -167,11 +164,8 @@ def _rate(text: str | None) -> str:
 
 def _places(graph: nx.Graph[str]) -> dict[str, Point]:
     """Positions of nodes: distances follow latency as far as a plane allows it."""
-    lengths = {}
     longest = max((link["latency_s"] for *_, link in graph.edges(data=True)), default=0.0) or 1.0
-    for a, b, link in graph.edges(data=True):
-        # Nodes without latency between them still need some room.
-        lengths[a, b] = 0.25 + link["latency_s"] / longest
-    nx.set_edge_attributes(graph, lengths, "room")
+    for *_, link in graph.edges(data=True):
+        link["room"] = 0.25 + link["latency_s"] / longest  # nodes without latency still need some room
     layout = nx.kamada_kawai_layout(graph, weight="room")
     return {node: (float(x), float(y)) for node, (x, y) in layout.items()}

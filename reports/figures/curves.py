@@ -62,7 +62,7 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
     target = study.main.results.summary["target"]
     goal = target["value"] if target and target["metric"] == metric else None
     drawn_data = []
-    with figure(WIDTH_IN, 3.3) as (drawn, plot):
+    with figure(WIDTH_IN, 3.3) as drawn:
         ax = drawn.subplots()
         _y_axis(ax, study, every, metric, goal)
         _x_axis(ax, every, unit, by)
@@ -98,7 +98,7 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
     colours = {stand_ins[label]: style.colour for label, style in study.styles.items()}
     data = pd.concat(drawn_data) if drawn_data else pd.DataFrame()
     key = [(label, stand_ins[label], style.dashes) for label, style in study.styles.items()]
-    return picture(plot, f"{study.key}-{metric}-{by}", data.rename(columns={"x": by}), colours, key)
+    return picture(drawn, f"{study.key}-{metric}-{by}", data.rename(columns={"x": by}), colours, key)
 
 
 def _unit(typical: float, by: By) -> tuple[str, float]:

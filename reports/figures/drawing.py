@@ -38,13 +38,6 @@ CSS: Final = {
 """CSS of each stand-in colour."""
 
 
-class Plot:
-    """The output of ``figure``, filled in when its block ends."""
-
-    text: str = ""
-    figure: Figure | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class Picture:
     """A figure of the page.
@@ -78,11 +71,9 @@ def own_style(changes: Mapping[Any, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def figure(width_in: float, height_in: float) -> Iterator[tuple[Figure, Plot]]:
-    """A figure in stand-in colours; the block draws, the plot has its SVG text afterwards."""
+def _page_style() -> Iterator[None]:
+    """The page's style, in stand-in colours."""
     import seaborn as sns
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
 
     ours = {
         "axes.grid": True,
@@ -103,43 +94,48 @@ def figure(width_in: float, height_in: float) -> Iterator[tuple[Figure, Plot]]:
         "axes.facecolor": "none",
         "figure.facecolor": "none",
     }
-    plot = Plot()
     with own_style({**sns.axes_style("ticks"), **ours}):
-        figure = Figure(figsize=(width_in, height_in), layout="constrained")
-        yield figure, plot
-        FigureCanvasSVG(figure)
-        out = io.StringIO()
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-        plot.text, plot.figure = out.getvalue(), figure
+        yield
+
+
+@contextmanager
+def figure(width_in: float, height_in: float) -> Iterator[Figure]:
+    """A figure for the page, drawn in the block."""
+    from matplotlib.figure import Figure
+
+    with _page_style():
+        yield Figure(figsize=(width_in, height_in), layout="constrained")
 
 
 def picture(
-    plot: Plot,
+    figure: Figure,
     name: str,
     data: pd.DataFrame,
     colours: Mapping[str, str] | None = None,
     key: Sequence[tuple[str, str, tuple[float, ...]]] = (),
 ) -> Picture:
     """A finished figure; see ``Picture``."""
-    colours = colours or {}
-    name = re.sub(r"\W", "-", name)
-    assert plot.figure is not None
-    return Picture(name, _svg(plot, name, colours), data, tuple(key), plot.figure, colours)
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    name, out = re.sub(r"\W", "-", name), io.StringIO()
+    with _page_style():
+        FigureCanvasSVG(figure)
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    svg = _inline(out.getvalue(), name, colours or {})
+    return Picture(name, svg, data, tuple(key), figure, colours or {})
 
 
-def _svg(plot: Plot, name: str, colours: Mapping[str, str]) -> str:
+def _inline(svg: str, name: str, colours: Mapping[str, str]) -> str:
     """Adapt matplotlib's SVG file to inline use, with ids of its own."""
-    text = plot.text[plot.text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
+    text = svg[svg.index("<svg") :]
+    text = re.sub(r"<(metadata|style)[^>]*>.*?</\1>", "", text, flags=re.DOTALL)
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
     text = text.replace("xlink:href", "href")
     text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
     text = re.sub(r"(font: [^\"';]*?px) [^\";]*", r"\1 var(--font)", text)
-    # The size comes from the page, the shape from the view box.
-    text = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", text, count=1)
-    text = text.replace("<svg", '<svg aria-hidden="true"', 1)
+    head, _, body = text.partition(">")  # the size comes from the page, the shape from the view box
+    head = re.sub(r' (width|height)="[^"]*"', "", head).replace("<svg", '<svg aria-hidden="true"')
+    text = f"{head}>{body}"
     for stand_in, css in {**CSS, **colours}.items():
         text = text.replace(stand_in, css)
     return text.strip()

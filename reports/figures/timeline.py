@@ -130,14 +130,17 @@ def _without(boxes: Sequence[Box], holes: Sequence[Box]) -> list[Box]:
 
 def draw_timeline(study: ReportSources, part: SourceRuns, workers: int) -> Picture:
     """Activities of the first ``workers`` workers in the first steps of each scheme's first repeat."""
-    first = {row["label"]: _first_seed(part.results.events, row["label"]) for row in part.rows}
-    events = {label: frame for label, frame in first.items() if len(frame)}
+    events = {}
+    for row in part.rows:
+        mine = part.results.events[part.results.events["label"] == row["label"]]
+        if len(mine):
+            events[row["label"]] = mine[mine["seed"] == mine["seed"].iloc[0]]
     end_s = shown_span_s(list(events.values()))
     name, unit_s = words.time_unit([end_s])
     shown = {label: timeline_rows(frame, end_s, workers) for label, frame in events.items()}
     counts = [len(rows) for rows in shown.values()]
     height = sum(counts) * _ROW_IN + 0.42 * len(shown) + 0.35
-    with figure(_WIDTH_IN, height) as (drawn, plot):
+    with figure(_WIDTH_IN, height) as drawn:
         axes = drawn.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=counts)[:, 0]
         for ax, (label, rows) in zip(axes, shown.items(), strict=True):
             _draw_rows(ax, rows, unit_s)
@@ -155,12 +158,7 @@ def draw_timeline(study: ReportSources, part: SourceRuns, workers: int) -> Pictu
         ],
         columns=["label", "worker", "phase", "start_s", "end_s"],
     )
-    return picture(plot, f"{study.key}-timeline-{part.source}", data, key=PHASE_KEY)
-
-
-def _first_seed(events: pd.DataFrame, label: str) -> pd.DataFrame:
-    mine = events[events["label"] == label]
-    return mine[mine["seed"] == mine["seed"].iloc[0]] if len(mine) else mine
+    return picture(drawn, f"{study.key}-timeline-{part.source}", data, key=PHASE_KEY)
 
 
 def _draw_rows(ax: Axes, rows: Sequence[TimelineRow], unit_s: float) -> None:

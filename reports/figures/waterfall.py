@@ -12,6 +12,8 @@ factors), and the parts add up.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
 
 import pandas as pd
 
@@ -21,25 +23,27 @@ from .. import words
 from ..folders import ReportSources, SourceRuns
 from .drawing import FAINT, INK, PHASES, WIDTH_IN, Picture, annotate, cut, figure, picture, set_up_bars
 
+_COLOURS: Final = {
+    "number of steps": FAINT,
+    "computing": PHASES["compute"],
+    "transferring": PHASES["communicate"],
+    "waiting": PHASES["wait"],
+}
+"""The parts of a difference."""
+
 
 @dataclass(frozen=True)
 class Gap:
-    """The difference between the times of two schemes, in seconds.
+    """The difference between the median times to target of two schemes, by labels, in seconds.
 
-    Attributes:
-        first, second: labels.
-        first_s, second_s: median times to target.
-        steps_s: cost of more steps, or saving by fewer; likewise for the others.
+    ``parts_s``: cost of more steps, or saving by fewer; likewise of longer or shorter phases of a step.
     """
 
     first: str
     second: str
     first_s: float
     second_s: float
-    steps_s: float
-    compute_s: float
-    communicate_s: float
-    wait_s: float
+    parts_s: dict[str, float]
 
 
 def gap(part: SourceRuns) -> Gap | None:
@@ -51,16 +55,13 @@ def gap(part: SourceRuns) -> Gap | None:
         return None
     steps = (one[0] + two[0]) / 2
     both = (sum(one[1:]) + sum(two[1:])) / 2
-    compute_s, communicate_s, wait_s = ((b - a) * steps for a, b in zip(one[1:], two[1:], strict=True))
+    phases_s = ((b - a) * steps for a, b in zip(one[1:], two[1:], strict=True))
     return Gap(
         first=part.rows[0]["label"],
         second=part.rows[1]["label"],
         first_s=part.rows[0]["time_to_target_s"]["median"] or 0.0,
         second_s=part.rows[1]["time_to_target_s"]["median"] or 0.0,
-        steps_s=(two[0] - one[0]) * both,
-        compute_s=compute_s,
-        communicate_s=communicate_s,
-        wait_s=wait_s,
+        parts_s=dict(zip(_COLOURS, ((two[0] - one[0]) * both, *phases_s), strict=True)),
     )
 
 
@@ -78,17 +79,13 @@ def _costs(row: SchemeSummary) -> tuple[float, float, float, float] | None:
 
 def draw_waterfall(study: ReportSources, of: Gap) -> Picture:
     """Draw bars from the time of one scheme to that of the other."""
-    parts = [
-        ("number of steps", of.steps_s, FAINT),
-        ("computing", of.compute_s, PHASES["compute"]),
-        ("transferring", of.communicate_s, PHASES["communicate"]),
-        ("waiting", of.wait_s, PHASES["wait"]),
-    ]
     name, unit_s = words.time_unit([of.second_s / 10])
-    bars = [(of.first, 0.0, of.first_s), *_bars(of.first_s, parts), (of.second, 0.0, of.second_s)]
+    ends_s = list(accumulate(of.parts_s.values(), initial=of.first_s))
+    parts = zip(of.parts_s, ends_s[:-1], ends_s[1:], strict=True)
+    bars = [(of.first, 0.0, of.first_s), *parts, (of.second, 0.0, of.second_s)]
     data = pd.DataFrame(bars, columns=["part", "from_s", "to_s"])
-    colours = [INK, *(colour for _, _, colour in parts), INK]
-    with figure(WIDTH_IN, 2.9) as (drawn, plot):
+    colours = [INK, *_COLOURS.values(), INK]
+    with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
         for place, (bar, colour) in enumerate(zip(bars, colours, strict=True)):
             _, start, end = bar
@@ -103,12 +100,4 @@ def draw_waterfall(study: ReportSources, of: Gap) -> Picture:
         set_up_bars(ax)
         ax.set_xlim(0, 1.14 * max(max(start, end) for _, start, end in bars) / unit_s)
         ax.set_xlabel(f"time to target ({name})")
-    return picture(plot, f"{study.key}-waterfall", data)
-
-
-def _bars(start_s: float, parts: list[tuple[str, float, str]]) -> list[tuple[str, float, float]]:
-    bars = []
-    for label, length_s, _ in parts:
-        bars.append((label, start_s, start_s + length_s))
-        start_s += length_s
-    return bars
+    return picture(drawn, f"{study.key}-waterfall", data)

@@ -10,10 +10,9 @@ from ..config.units import format_bytes
 from ..errors import KeyedError
 from ..scenario.entries import WorkloadEntry
 from ..scenario.schema import Scenario
-from ..training.snapshots import keep_rule
+from ..training.snapshots import Keep, keep_rule
 from ..workloads import find_task
 from ..workloads.partition import BATCH_BLOCK, EPOCH_BLOCK
-from ..workloads.workload import Facts
 
 _NUMBER_BYTES: Final = 4
 _INDEX_BYTES: Final = 8
@@ -75,7 +74,8 @@ def estimate_bytes(scenario: Scenario) -> dict[str, float]:
     facts = find_task(workload.task).facts(workload.options, scenario.seed)
     parts = clock | _training_bytes(workload, workers, scenario.seed)
     if scenario.stop.target is not None:  # else no step between two scorings is looked up
-        parts[KEPT] = float(workers * _kept_models(scenario, facts) * facts.num_parameters * _NUMBER_BYTES)
+        model_bytes = facts.num_parameters * _NUMBER_BYTES
+        parts[KEPT] = float(workers * kept_rule(scenario, model_bytes).between * model_bytes)
     return parts
 
 
@@ -93,9 +93,9 @@ def _training_bytes(workload: WorkloadEntry, workers: int, seed: int) -> dict[st
     }
 
 
-def _kept_models(scenario: Scenario, facts: Facts) -> int:
-    evaluate, workers = scenario.evaluate, scenario.cluster.workers
+def kept_rule(scenario: Scenario, model_bytes: int) -> Keep:
+    """Rule of ``evaluate.keep``; where that is left open, one by which all kept models fit into memory."""
+    evaluate = scenario.evaluate
     if evaluate.keep is not None:
-        return evaluate.kept.between
-    size = facts.num_parameters * _NUMBER_BYTES
-    return keep_rule(workers, size, scenario.stop.max_iterations, evaluate.every).between
+        return evaluate.kept
+    return keep_rule(scenario.cluster.workers, model_bytes, scenario.stop.max_iterations, evaluate.every)

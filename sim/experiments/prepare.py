@@ -36,13 +36,12 @@ from ..traffic.choice import Algorithms
 from ..training.gradients import SAMPLER_KEY, Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
-from ..training.snapshots import keep_rule
 from ..workloads import find_task
 from ..workloads.layers.segments import UNITS, forward_fractions, layer_segments, ready_fractions
 from ..workloads.partition import Batches, shards
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Task
-from .memory import check_memory, check_task_memory
+from .memory import check_memory, check_task_memory, kept_rule
 
 MAX_EVENTS = 1_000_000
 """Operations of a run above which ``events: auto`` keeps none."""
@@ -77,15 +76,14 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
     _check_sampler(problem, scenario.workload)
     if scenario.evaluate.keep is None:
-        scenario = scenario.model_copy(update={"evaluate": _kept(scenario, problem.workload.start)})
-    if scenario.gradients == "looped":
-        return scenario
-    if scenario.gradients == "batched":
-        reason = cannot_batch(problem.workload, problem.batches)
-        if reason:
-            raise InputError(f"gradients: {scenario.workload.task} cannot be batched, {reason}; use looped")
-        return scenario
-    return scenario.model_copy(update={"gradients": _method_for(problem)})
+        keep = format_keep(kept_rule(scenario, problem.workload.start.nbytes))
+        evaluate = scenario.evaluate.model_copy(update={"keep": keep})
+        scenario = scenario.model_copy(update={"evaluate": evaluate})
+    if scenario.gradients == "auto":
+        return scenario.model_copy(update={"gradients": _method_for(problem)})
+    if scenario.gradients == "batched" and (reason := cannot_batch(problem.workload, problem.batches)):
+        raise InputError(f"gradients: {scenario.workload.task} cannot be batched, {reason}; use looped")
+    return scenario
 
 
 def _check_changes(scenario: Scenario) -> None:
@@ -109,15 +107,6 @@ def _check_changes(scenario: Scenario) -> None:
 def _method_for(problem: TrainingProblem) -> Method:
     """Method of ``gradients: auto``; scenarios that differ in the network alone share the problem."""
     return choose_method(problem.workload, problem.batches, len(problem.batches.shards))
-
-
-def _kept(scenario: Scenario, start: torch.Tensor) -> Evaluate:
-    evaluate = scenario.evaluate
-    if evaluate.keep is not None:
-        return evaluate
-    size = start.numel() * start.element_size()
-    rule = keep_rule(scenario.cluster.workers, size, scenario.stop.max_iterations, evaluate.every)
-    return evaluate.model_copy(update={"keep": format_keep(rule)})
 
 
 def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
@@ -165,22 +154,6 @@ def units_to_encode(scenario: Scenario, job: Job) -> tuple[str | None, ...]:
     if scenario.collectives.inside != "auto":
         return (job.sums_inside,)
     return (None, *possible_units(job.transfer.network))
-
-
-def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:
-    """Whether ``resolve`` may have returned ``resolved`` for ``requested``, whatever was measured."""
-    evaluate = resolved.evaluate
-    if requested.evaluate.keep is None:
-        evaluate = evaluate.model_copy(update={"keep": None})
-    collectives = resolved.collectives.model_copy(update={"chosen": requested.collectives.chosen})
-    update = {"gradients": requested.gradients, "evaluate": evaluate, "collectives": collectives}
-    as_requested = resolved.model_copy(update=update)
-    wanted, measured = requested.cluster.compute.measured, resolved.cluster.compute.measured
-    if wanted is not None and not wanted.times and measured is not None:
-        as_requested = _with_measured(
-            as_requested, wanted if measured.batch_sizes == _sizes(wanted, requested) else measured
-        )
-    return as_requested == requested
 
 
 def resolved_in(text: str, requested: Scenario) -> Scenario | None:
@@ -292,7 +265,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     _check_pieces(scenario, entry, parts, buckets, start.numel())
     rule = make_optimizer(entry.optimizer or workload.optimizer, buffers)
     model_bytes = standing if standing is not None else start.numel() * start.element_size()
-    kept = _kept(scenario, start).kept
+    kept = kept_rule(scenario, start.nbytes)
     return Job(
         scheme=scheme,
         options=entry.options,
@@ -399,8 +372,10 @@ def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]
     return tuple((f"bucket {k}", start, stop) for k, (start, stop) in enumerate(reversed(parts)))
 
 
-def over_profile(job: Job, profile: Profile) -> Job:
-    """``job`` with a profile's factors and transport."""
+def over_profile(job: Job, profile: Profile | None) -> Job:
+    """``job`` with the factors and transport of a profile, if there is one."""
+    if profile is None:
+        return job
     transport = TRANSPORTS[profile.hosts.transport]
     known = job.transport is transport and job.all_reduce in transport.all_reduces
     all_reduce = job.all_reduce if known else AUTO_ALGORITHM

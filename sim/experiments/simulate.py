@@ -62,7 +62,6 @@ def engine_named(name: str) -> Engine:
 def simulate_job(
     job: Job,
     *,
-    permute_seed: int | None = None,
     progress: Progress | None = None,
     profile: Profile | None = None,
     warn: Callable[[str], None] | None = None,
@@ -71,7 +70,6 @@ def simulate_job(
     """Run one job in virtual time; a failed run is kept as partial, with the reason.
 
     Args:
-        permute_seed: see ``Clock``; needs the event driver.
         progress: called as the run goes on.
         profile: correction factors; absent: the nominal cluster.
         warn: called with a sentence for every way in which the run left the profile's measured range.
@@ -80,17 +78,16 @@ def simulate_job(
     Raises:
         InputError: the lockstep driver is asked for where it is not exact.
     """
-    if profile is not None:
-        job = over_profile(job, profile)
+    job = over_profile(job, profile)
     reason = "the event driver is asked for"
-    if permute_seed is None and engine != "event":
+    if engine != "event":
         run = _in_lockstep(job, progress)
         if isinstance(run, Run):
             return run
         reason = run
         if engine == "lockstep":
             raise InputError(f"--engine lockstep: {shorten(job.label)}: {reason}; use --engine auto")
-    run = _by_events(job, permute_seed, progress, profile, warn)
+    run = _by_events(job, progress, profile, warn)
     return replace(run, engine="event", engine_reason=reason)
 
 
@@ -128,7 +125,6 @@ def _in_lockstep(job: Job, progress: Progress | None) -> Run | str:
 
 def _by_events(
     job: Job,
-    permute_seed: int | None,
     progress: Progress | None,
     profile: Profile | None,
     warn: Callable[[str], None] | None,
@@ -139,7 +135,7 @@ def _by_events(
     programs = [job.program(rank) for rank in range(job.workers)]
     report = report_steps(job, progress)
     priced = profile is None  # whose range is that of messages
-    driver = EventDriver(job, programs, scorer, permute_seed=permute_seed, progress=report, priced=priced)
+    driver = EventDriver(job, programs, scorer, progress=report, priced=priced)
     try:
         outcome = driver.run()
     except RunError as error:
@@ -177,18 +173,12 @@ def begin(
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[Scenario, Parts]]:
-    """Begin a simulation, or go on with the one in ``out``.
+    """Begin a simulation, or go on with the one in ``out``: its scenario as resolved at first, and its runs.
 
     Args:
-        scenario: to simulate.
-        device: of the gradients.
         out: the result folder, which keeps each run as soon as it is complete; None: nothing is kept.
         force: whether older results may be replaced.
         say: called with notes for the user.
-
-    Returns:
-        A context manager with the complete runs and the scenario as resolved when the simulation first began,
-        before values are tuned.
 
     Raises:
         InputError: ``out`` is in use or taken, or the scenario cannot be resolved.
@@ -196,15 +186,9 @@ def begin(
     if out is None:
         yield resolve(scenario, device), NOTHING_KEPT
         return
-    command = f"simulate on {device.type}"
-
-    def resolved_again(text: str) -> bool:
-        return resolved_in(text, scenario) is not None
-
-    def text() -> str:
-        return dump(resolve(scenario, device))
-
-    with open_parts(out, command, scenario.name, force, resolved_again, text, say) as parts:
+    fits = partial(resolved_in, requested=scenario)
+    command, text = f"simulate on {device.type}", lambda: dump(resolve(scenario, device))
+    with open_parts(out, command, scenario.name, force, fits, text, say) as parts:
         yield read_resolved(parts.scenario, scenario), parts
 
 

@@ -159,6 +159,14 @@ def encode(
     return Encoded(codec, parts, length, value.dtype, length if whole is None else whole, shards)
 
 
+LIKE_INT: Final = torch.zeros(1, dtype=torch.int32)
+
+
+def int_message(value: int) -> Tensor:
+    """An integer like ``LIKE_INT``; as int32 it counts its own bytes, not those of a model's elements."""
+    return torch.full((1,), value, dtype=torch.int32)
+
+
 def append_numbers(value: Tensor, numbers: Tensor) -> Encoded:
     """``value`` [..., m] with ``numbers`` [..., k] behind it, at their own bytes even in a scaled model."""
     length = value.shape[-1] + numbers.shape[-1]

@@ -17,12 +17,7 @@ SMALL_WEIGHT_NOTE: Final = "small_weight"
 
 @dataclass(slots=True)
 class EventLog:
-    """Events of a run, up to a limit.
-
-    Attributes:
-        until_step: keep only events that ended in a step below this one; None: all.
-        at_most: a longer log is dropped whole; None: no limit.
-    """
+    """Events of a run that ended before ``until_step``; a log of more than ``at_most`` is dropped whole."""
 
     until_step: int | None = None
     at_most: int | None = None
@@ -148,31 +143,18 @@ class _Mark:
     lacking: int
 
 
-@dataclass
 class PaceMarks:
     """Marks the end of every ``cycle`` steps: of all workers where they keep step, else of the first.
 
     At a mark of the first, the others are within a step; the part that has passed counts.
-
-    Attributes:
-        workers: their number.
-        cycle: steps from one mark to the next.
-        in_step: whether the workers keep step.
     """
 
-    workers: int
-    cycle: int
-    in_step: bool
-    _marks: list[_Mark] = field(default_factory=list)
-    _latest: list[_Done] = field(default_factory=list)
-    _next: list[int] = field(default_factory=list)
-    _lost: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        start = _Done()
-        self._marks = [_Mark(0.0, [start] * self.workers, 0)]
-        self._latest = [start] * self.workers
-        self._next = [1] * self.workers
+    def __init__(self, workers: int, cycle: int, in_step: bool) -> None:
+        self.workers, self.cycle, self.in_step = workers, cycle, in_step
+        self._latest = [_Done()] * workers
+        self._marks = [_Mark(0.0, [*self._latest], 0)]
+        self._next = [1] * workers
+        self._lost: set[int] = set()
 
     @property
     def complete(self) -> int:

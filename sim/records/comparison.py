@@ -65,12 +65,9 @@ class NoiseRow(TypedDict):
 
 
 class ToleranceVerdict(TypedDict):
-    """Whether predictions are within a tolerance of the measurements.
+    """Whether predictions are within a tolerance of the measurements, and a sentence with the numbers.
 
-    Attributes:
-        text: a sentence with the deciding numbers.
-        outcome: ``noisy``: real runs differ from each other so much that the error may be theirs.
-        tolerance_pct: allowed error in per cent.
+    ``noisy``: real runs differ from each other so much that the error may be theirs.
     """
 
     text: str

@@ -27,7 +27,7 @@ from .integrity.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_
 from .rows import RunRow, run_of
 from .run import Evaluation, Run
 from .scenario_facts import PlannedRuns, read_facts
-from .summarise import summarise, summarise_resolved
+from .summarise import summarise_resolved
 from .summary import SUMMARY_VERSION, SchemeFacts, Summary, Tuned
 
 if TYPE_CHECKING:
@@ -105,8 +105,6 @@ def write_results(
     Args:
         folder: to write, with its parents; it may exist if empty.
         scenario_yaml: the resolved scenario.
-        scenario_name: goes into the summary.
-        runs: all runs of the command.
         force: replace an existing result folder.
         tuning: the schemes' choices before the runs, if any.
         trace: add ``trace.json``, see ``paceline.sim.records.formats.trace``.
@@ -142,7 +140,9 @@ def check_free(folder: Path, force: bool = False) -> None:
             return is_unfinished(folder)
         if not ((folder / SUMMARY_FILE).is_file() or is_unfinished(folder)):
             return False  # a scenario.yaml without results is the user's own
-        return name in _OURS or _is_figures(folder / name)
+        path = folder / name
+        files = name == "report-files" and path.is_dir()
+        return name in _OURS or (files and {entry.name for entry in path.iterdir()} <= REPORT_FILES)
 
     check_replaceable(folder, force, is_ours, "no result of ours")
 
@@ -165,12 +165,6 @@ def check_replaceable(folder: Path, force: bool, is_ours: Callable[[str], bool],
         raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
     if others:
         raise InputError(f"{folder} holds {others[0]}, which is {foreign}: --force would delete it")
-
-
-def _is_figures(path: Path) -> bool:
-    if path.name != "report-files" or not path.is_dir():
-        return False
-    return {entry.name for entry in path.iterdir()} <= REPORT_FILES
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -237,7 +231,7 @@ def _read_results(folder: Path) -> Results:
         raise InputError(f"{folder} is no result folder: it has no {name}")
     verify_checksums(folder, _NEEDED, _ADDED)
     try:
-        return _renewed(_read_files(folder))
+        return _read_files(folder)
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers raise many kinds
@@ -304,20 +298,6 @@ def describe_caveat(folder: Path) -> str:
     return ""
 
 
-def _renewed(results: Results) -> Results:
-    """Rebuild a summary of an older version that lacks today's columns."""
-    summary = results.summary
-    if all("bytes_to_target" in row for row in summary["summary"]):
-        return results
-    runs = runs_of(replace(results, events=results.events[:0]))
-    facts = _facts_in(summary)
-    renewed = summarise(
-        summary["scenario"], runs, summary["target"], summary.get("tuning", ()), facts,
-        summary.get("transport"), summary.get("proxy"),
-    )  # fmt: skip
-    return replace(results, summary=renewed)
-
-
 def _facts_in(summary: Summary) -> dict[str, SchemeFacts]:
     return {
         row["label"]: SchemeFacts(does=row["does"], bounds=row.get("bounds"), memory=row.get("memory"))
@@ -345,7 +325,7 @@ def runs_of(results: Results) -> list[Run]:
                         e["step"],
                         e["time_s"],
                         e["bytes_sent"],
-                        {name: _number(e[name]) for name in known},
+                        {name: None if math.isnan(e[name]) else e[name] for name in known},
                         tuple(int(step) for step in e.get(STEP_VECTOR, ())),
                     )
                     for e in of_run
@@ -354,10 +334,6 @@ def runs_of(results: Results) -> list[Run]:
             )
         )
     return runs
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _read_summary(path: Path) -> Summary:

@@ -102,7 +102,7 @@ class Evaluation:
         metrics: those on ``evaluate.on`` under their own names; the target's, if on something
             else, as ``test_accuracy_on_worst``. See ``paceline.sim.training.scoring``.
         steps: the step vector: for each worker, how many steps the scored model had seen; -1 where
-            the worker was gone. Empty in a folder that was written before it was recorded.
+            the worker was gone. Empty: not recorded.
     """
 
     step: int
@@ -204,12 +204,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Machine of a worker.
-
-    Attributes:
-        host: its name.
-        clock_error_s: bound on the error of this worker's times relative to worker 0; None: not known.
-    """
+    """Machine of a worker; its times have at most this error relative to worker 0's (None: not known)."""
 
     host: str
     clock_error_s: float | None
@@ -240,38 +235,30 @@ class Run:
     """One per worker; only of measured runs."""
     hosts: Mapping[str, str] = field(default_factory=dict)
     """Facts for calibration about the hosts of a measured run: ``kind`` (lab or cluster), ``transport``,
-    ``software``, and TCP settings by their names; {} in a folder that was written before it was recorded.
+    ``software``, and TCP settings by their names.
     """
     exchanges: tuple[str, ...] | None = None
     """Names of the operations that exchanged anything between workers, sorted, with ``ANY_SOURCE`` where one
-    received from anybody, ``HALF_SUM`` and ``UNTIMED_ENCODING``; None in a folder that was written before
-    they were recorded.
+    received from anybody, ``HALF_SUM`` and ``UNTIMED_ENCODING``; None: not recorded.
     """
     iterates: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
     """Digests of each worker's kept models, in order; only of measured runs, and not in folders."""
     bracket_s: tuple[float, float] | None = None
-    """The two scored moments between which the target was met; the second is ``time_to_target_s``. None if it
-    was not met, and in a folder that was written before it was recorded.
-    """
+    """The two scored moments between which the target was met; the second is ``time_to_target_s``."""
     engine: str = ""
-    """Driver of the virtual clock, ``event`` or ``lockstep``; empty for measured runs, and in a folder that
-    was written before it was recorded.
-    """
+    """Driver of the virtual clock, ``event`` or ``lockstep``; empty for measured runs."""
     engine_reason: str = ""
     """Why the event driver ran it, in a sentence."""
     left_out: tuple[tuple[int, int], ...] = ()
     """For each worker, how many averages were made without its contribution, which came too late, and how
-    many wanted one; empty where averages wait for all, and in a folder that was written before it was
-    recorded.
+    many wanted one; empty where averages wait for all.
     """
     pace: Pace | None = None
-    """Progress until the first worker is through, or until all are where they keep step; None in a folder
-    that was written before it was recorded.
-    """
+    """Progress until the first worker is through, or until all are where they keep step; None: unknown."""
 
     @property
     def step_s(self) -> float | None:
-        """Time of a step; for older folders the wall clock over the mean number of steps."""
+        """Time of a step; without a ``pace`` the wall clock over the mean number of steps."""
         if self.pace is not None:
             return self.pace.step_s
         return self.wall_clock_s / self.iterations if self.iterations else None
@@ -326,18 +313,13 @@ def score_difference(scores: Mapping[str, float | None], reference: Mapping[str,
     >>> score_difference({"test_accuracy": 26 / 256}, {"test_accuracy": 25 / 256}) == 1 / 256
     True
     """
-    return max(
-        (
-            _difference(name, value, reference.get(name))
-            for name, value in scores.items()
-            if name != "consensus_distance"
-        ),
-        default=0.0,
-    )
-
-
-def _difference(metric: str, score: float | None, reference: float | None) -> float:
-    if score is None or reference is None:
-        return 0.0 if score is reference else math.inf
-    counted = metric.startswith("test_accuracy")
-    return abs(score - reference) / (1.0 if counted else max(abs(reference), 1e-12))
+    worst = 0.0
+    for name, score in scores.items():
+        known = reference.get(name)
+        if name == "consensus_distance" or (score is None and known is None):
+            continue
+        if score is None or known is None:
+            return math.inf
+        scale = 1.0 if name.startswith("test_accuracy") else max(abs(known), 1e-12)
+        worst = max(worst, abs(score - known) / scale)
+    return worst

@@ -21,12 +21,10 @@ _T = TypeVar("_T")
 
 
 class TransportRecord(TypedDict):
-    """The transport of a run, simulated or real.
+    """The transport of a run, simulated or real, and its algorithm for a whole model among all workers.
 
-    Attributes:
-        name: ``ideal``, ``gloo`` or ``nccl``; None: a version before there were transports.
-        all_reduce: the algorithm of a whole model among all workers.
-        not_validated: parts of the scenario that no measurement of this transport covers, as phrases.
+    ``name``: ``ideal``, ``gloo`` or ``nccl``; None: a version before there were transports.
+    ``not_validated``: parts of the scenario that no measurement of this transport covers, as phrases.
     """
 
     name: str | None

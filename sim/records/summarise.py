@@ -175,12 +175,12 @@ def _to_target(
     group: Sequence[Run], at: Callable[[Evaluation], float], to_end: Callable[[Run], float]
 ) -> tuple[float | None, float | None]:
     """Median effort of runs to the target, None where most never met it, and then its lower bound."""
-    median = finite(_median([math.inf if run.met is None else at(run.met) for run in group]))
+    median = finite(np.median([math.inf if run.met is None else at(run.met) for run in group]))
     if median is not None:
         return median, None
     ends = (math.inf if run.status == "diverged" else to_end(run) for run in group)
     bounds = [end if run.met is None else at(run.met) for run, end in zip(group, ends, strict=True)]
-    return None, finite(_median(bounds))
+    return None, finite(np.median(bounds))
 
 
 def _compare(
@@ -203,10 +203,6 @@ def _lead(ranked: Sequence[SchemeSummary]) -> Lead | None:
     if len(ranked) < 2 or ranked[1]["ratio_to_best"]["median"] is None:
         return None
     return Lead(second=ranked[1]["label"], factor=ranked[1]["ratio_to_best"])
-
-
-def _median(values: Sequence[float]) -> float:
-    return float(np.median(np.array(values)))
 
 
 def equal_terms(runs: Sequence[Run], target: Goal | None, winners: Sequence[Run]) -> Equal | None:

@@ -97,10 +97,10 @@ class SchemeSummary(TypedDict):
         at_least_s, at_least_steps, at_least_bytes: lower bounds on the median time, steps and bytes to the
             target where these are unknown because runs ended too early; None where they are known, or where
             most repeats diverged.
-        step_s: of runs, infinite where one did not complete; absent in older folders.
+        step_s: of runs, infinite where one did not complete.
         step_shares, average_s: of each worker: its part of all steps, and the time between its averages;
-            means over runs. Absent in older folders.
-        leaves_out: costs that ``step_s`` does not count, as phrases; absent in older folders.
+            means over runs.
+        leaves_out: costs that ``step_s`` does not count, as phrases.
         ratio_to_best: time to target over the winner's: median over their common seeds. Without a target the
             same of ``step_s``.
         wins: number of the seeds common to all schemes on which this one was first; a tie is shared.
@@ -109,8 +109,7 @@ class SchemeSummary(TypedDict):
             workers' bytes by then; None like the median time.
         score_at_equal_time, score_at_equal_bytes: at the points of ``Summary.equal``; None without them.
         wall_clock_s, iterations, bytes_sent, time_s: means.
-        does, bounds, memory: see ``SchemeFacts``; absent in older folders, ``bounds`` also where runs were
-            measured. Other keys absent there are computed when they are read.
+        does, bounds, memory: see ``SchemeFacts``; of measured runs there are no ``bounds``.
     """
 
     scheme: str
@@ -122,9 +121,9 @@ class SchemeSummary(TypedDict):
     partial: int
     time_to_target_s: Interval
     at_least_s: float | None
-    at_least_steps: NotRequired[float | None]
-    at_least_bytes: NotRequired[float | None]
-    step_s: NotRequired[Interval]
+    at_least_steps: float | None
+    at_least_bytes: float | None
+    step_s: Interval
     step_shares: NotRequired[list[float | None]]
     average_s: NotRequired[list[float | None]]
     leaves_out: NotRequired[list[str]]
@@ -132,7 +131,7 @@ class SchemeSummary(TypedDict):
     wins: float
     p_win: float | None
     steps_to_target: float | None
-    bytes_to_target: NotRequired[float | None]
+    bytes_to_target: float | None
     score_at_equal_time: Interval | None
     score_at_equal_bytes: Interval | None
     wall_clock_s: float
@@ -210,12 +209,11 @@ class Summary(TypedDict):
         winner: the label of the first (``paceline.sim.records.verdict``), by time per step if there is no
             target; None if none arrives, or if time per step alone names none. ``verdict`` says whether that
             is settled.
-        verdict: absent in older folders; ``paceline.sim.records.folder`` adds it when it reads them.
         lead: of the winner over the second; None where there are no two.
         paired: number of seeds that all schemes share.
         equal: points of comparison at equal time and at equal bytes; None where nothing was scored.
         tuning: the schemes' choices, where the scenario has ``tune``.
-        transport: of the bytes; absent in older folders.
+        transport: of the bytes.
         proxy: a sentence about the model that the trained one stood for; absent where it stood for itself.
     """
 
@@ -234,11 +232,15 @@ class Summary(TypedDict):
     tuning: NotRequired[list[Tuned]]
 
 
+def main_source(summary: Summary) -> Source | None:
+    """The source of the first run, which keys that are not per row are about."""
+    return summary["runs"][0]["source"] if summary["runs"] else None
+
+
 def verdict_of(summary: Summary, source: Source) -> Verdict:
     """Word the verdict on the runs of one source: ``summary["verdict"]`` is that of the first run's."""
     rows = [row for row in summary["summary"] if row["source"] == source]
-    main = summary["runs"][0]["source"] if summary["runs"] else None
-    by_step = is_by_step(summary)
+    main, by_step = main_source(summary), is_by_step(summary)
     times: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
     at_least: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
     for run in summary["runs"]:

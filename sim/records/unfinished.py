@@ -63,7 +63,6 @@ class Parts:
     Attributes:
         folder: where they are kept; None: nowhere.
         scenario: the text of the resolved scenario; "" where nothing is kept.
-        scenario_name: goes into the records.
         kept: runs left by an earlier start of the command, by kind and number.
         index: identity of the parts; None where nothing is kept.
         say: called with messages for the user.
@@ -144,7 +143,7 @@ def open_parts(
     command: str,
     scenario_name: str,
     force: bool,
-    fits: Callable[[str], bool],
+    fits: Callable[[str], object],
     resolve: Callable[[], str],
     say: Callable[[str], None],
 ) -> Iterator[Parts]:
@@ -173,23 +172,18 @@ def begin_parts(
     command: str,
     scenario_name: str,
     force: bool,
-    fits: Callable[[str], bool],
+    fits: Callable[[str], object],
     resolve: Callable[[], str],
     say: Callable[[str], None],
 ) -> Parts:
-    """Prepare ``out``, claimed by this process, for the complete runs of a command.
+    """Prepare ``out``, claimed by this process, for a command's complete runs, or find those left there.
 
     Args:
-        out: the result folder.
         command: as in ``Index``.
-        scenario_name: goes into the records.
         force: whether results, or runs of another command, may be replaced.
-        fits: whether a resolved scenario is that of this command.
+        fits: whether a resolved scenario is that of this command, as a truth value.
         resolve: makes the text of the resolved scenario; called where there is nothing to resume.
         say: called with messages about damaged runs.
-
-    Returns:
-        The runs that an earlier start of the same command has left there, if any.
 
     Raises:
         InputError: ``out`` is taken, or holds unfinished runs of something else.
@@ -281,7 +275,7 @@ def _read_index(out: Path, force: bool) -> Index | None:
         raise InputError(f"{why}; choose another folder, or replace it with --force") from error
 
 
-def _find_difference(index: Index, command: str, fits: Callable[[str], bool]) -> str:
+def _find_difference(index: Index, command: str, fits: Callable[[str], object]) -> str:
     if index.version != SUMMARY_VERSION:
         return f"are records of version {index.version}, and this program writes {SUMMARY_VERSION}"
     if index.command != command:

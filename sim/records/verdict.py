@@ -39,7 +39,7 @@ from typing_extensions import TypedDict
 
 from ..config.units import format_seconds
 from ..seeds import Floats
-from .intervals import FEWEST, LEVEL, finite, median_ratio, of_median, of_ratio, paired_ratios
+from .intervals import FEWEST, LEVEL, Interval, finite, median_ratio, of_median, of_ratio, paired_ratios
 
 MOST_REPEATS: Final = 100
 """Most repeats named as a number; beyond it is "more than 100"."""
@@ -109,12 +109,9 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Tried:
-    """Trials of a scheme with values that it did not choose.
+    """Number of trials of a scheme with values that it did not choose, and their mean time to the target.
 
-    Attributes:
-        values: by key, as in ``tune``.
-        time_s: mean time to the target, infinite where a trial did not reach it.
-        trials: their number.
+    ``values`` are by key, as in ``tune``; ``time_s`` is infinite where a trial did not get there.
     """
 
     values: Mapping[str, Value]
@@ -180,7 +177,7 @@ def find_verdict(
         time_s = format_seconds(of_median(list(times[first].values()))["median"] or 0.0)
         text = f"{first} takes {time_s} a step" if by_step else f"{first} reaches the target after {time_s}"
         return _verdict(text, True, first, repeats_needed=0)
-    tied = {label for label in others if _is_tied(times[label], times[first], exact)}
+    tied = {label for label in others if _is_tied(of_ratio(times[label], times[first]), exact)}
     open_ = _may_be_first(first, others, tied, times, at_least or times, exact)
     unsure = [label for label in open_ if label not in tied]
     faster = _may_be_faster(first, others, times, tried or {})
@@ -302,10 +299,9 @@ def _surely_slower(tried: Tried, times: Mapping[int, float], first: Mapping[int,
     return math.exp(statistics.median(logs) + quantile * error)
 
 
-def _is_tied(times: Mapping[int, float], first: Mapping[int, float], exact: bool) -> bool:
-    ratio = of_ratio(times, first)
-    low, high = (ratio["median"],) * 2 if exact else (ratio["low"], ratio["high"])
-    return low is not None and high is not None and low > 1 / (1 + TIED_WITHIN) and high < 1 + TIED_WITHIN
+def _is_tied(ratio: Interval, exact: bool) -> bool:
+    ends = (ratio["median"],) if exact else (ratio["low"], ratio["high"])
+    return all(end is not None and 1 / (1 + TIED_WITHIN) < end < 1 + TIED_WITHIN for end in ends)
 
 
 def _lead(

@@ -8,7 +8,6 @@ evenly.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from ..config.units import format_bytes
@@ -27,60 +26,24 @@ GATHERED_COPIES: Final = 2
 """Copies of the largest layer on an island: parameters and gradients, gathered while it is computed."""
 
 
-@dataclass(frozen=True)
-class DeviceMemory:
-    """Peak memory of each device of a worker, in bytes.
-
-    Attributes:
-        parts: by name, in the order in which they are spelled out.
-        left_out: parts that are not counted, and why, as phrases.
-        limit_bytes: memory of a device; None: not given.
-    """
-
-    parts: dict[str, float]
-    left_out: tuple[str, ...]
-    limit_bytes: float | None
-
-    @property
-    def total_bytes(self) -> float:
-        """Sum of all parts."""
-        return math.fsum(self.parts.values())
-
-    @property
-    def record(self) -> MemoryRecord:
-        """Form for records and ``--json``."""
-        return MemoryRecord(
-            total_bytes=self.total_bytes,
-            parts=dict(self.parts),
-            left_out=list(self.left_out),
-            limit_bytes=self.limit_bytes,
-        )
-
-    @property
-    def spelled_out(self) -> str:
-        """Sum of the parts as text: ``16 GB = parameters 4 GB + gradients 4 GB + ...``."""
-        parts = " + ".join(f"{name} {format_bytes(each)}" for name, each in self.parts.items())
-        return f"{format_bytes(self.total_bytes)} = {parts}"
-
-
 def device_memory(
     workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int
-) -> DeviceMemory | None:
-    """Memory of each device of a worker under a scheme; None if the scheme does not declare it.
+) -> MemoryRecord | None:
+    """Peak memory of each device of a worker, in parts; None if the scheme does not declare it.
 
     None, too, if the size of the model is not known.
     """
-    scheme = find_scheme(entry.name)
-    held_by = scheme.held
-    model_bytes = _model_bytes(workload, seed)
-    if held_by is None or not model_bytes:
+    scheme, model_bytes = find_scheme(entry.name), _model_bytes(workload, seed)
+    if scheme.held is None or not model_bytes:
         return None
     network = build_network(cluster.network, cluster.workers)
     units = scheme.units(entry.options, network)
     sizes = Sizes(cluster.workers, (entry.optimizer or workload.optimizer).num_moments, units)
     gpus = cluster.island.gpus if cluster.island is not None else 1
     share = model_bytes / gpus
-    parts = {name: share * number for name, number in _named(held_by(entry.options, sizes)).items() if number}
+    parts = {
+        name: share * number for name, number in _named(scheme.held(entry.options, sizes)).items() if number
+    }
     left_out = ["what the library keeps for itself"]
     profile = workload.layer_profile
     if gpus > 1 and profile is not None:
@@ -94,15 +57,10 @@ def device_memory(
         left_out.append("activations inside layers, as if computed again in the backward pass")
     else:
         left_out.append("activations")
-    return DeviceMemory(parts, tuple(left_out), cluster.device_memory)
-
-
-def memory_record(
-    workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int
-) -> MemoryRecord | None:
-    """``device_memory`` in the form of records."""
-    memory = device_memory(workload, cluster, entry, seed)
-    return None if memory is None else memory.record
+    return MemoryRecord(
+        total_bytes=math.fsum(parts.values()), parts=parts, left_out=left_out,
+        limit_bytes=cluster.device_memory,
+    )  # fmt: skip
 
 
 def check_device_memory(workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int) -> None:
@@ -110,14 +68,15 @@ def check_device_memory(workload: WorkloadEntry, cluster: Cluster, entry: Scheme
     if cluster.device_memory is None:
         return
     memory = device_memory(workload, cluster, entry, seed)
-    if memory is not None and memory.total_bytes > cluster.device_memory:
+    if memory is not None and memory["total_bytes"] > cluster.device_memory:
+        parts = " + ".join(f"{name} {format_bytes(each)}" for name, each in memory["parts"].items())
         of_host = cluster.network.host is not None and cluster.network.host.memory is not None
         key = "cluster.network.host.memory" if of_host else "cluster.memory"
         island = "cluster.island"
         if cluster.network.gpus > 1:
             island += ", in the place of cluster.network.host: workers are then whole islands"
         raise InputError(
-            f"a worker's device would hold {memory.spelled_out}, and has "
+            f"a worker's device would hold {format_bytes(memory['total_bytes'])} = {parts}, and has "
             f"{format_bytes(cluster.device_memory)}; give it more ({key}), or shard a worker over more GPUs "
             f"({island})"
         )

@@ -357,13 +357,12 @@ def load_each(path: str | Path, settings: Iterable[Sequence[overrides.Change]]) 
         yield _validate(document, str(file), changes, file.parent)
 
 
-def parse(
-    text: str, source: str = "scenario", changes: Sequence[overrides.Change] = (), *, code: Path | None = None
-) -> Scenario:
-    """Parse YAML text as ``load`` does; ``source`` names it in errors. ``code``: folder searched for its
-    modules first; None: only the working folder and loaded modules.
+def parse(text: str, source: str = "scenario", changes: Sequence[overrides.Change] = ()) -> Scenario:
+    """Parse YAML text as ``load`` does; ``source`` names it in errors.
+
+    Code is searched for in the working folder and loaded modules alone.
     """
-    return _validate(yaml_file.parse(text, source), source, changes, code)
+    return _validate(yaml_file.parse(text, source), source, changes, None)
 
 
 def _validate(

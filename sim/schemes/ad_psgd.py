@@ -29,7 +29,7 @@ from ..errors import InputError
 from ..program import operations as ops
 from ..program.worker import Program, Worker
 from ..topology import TopologyEntry
-from .common.held import REPLACED, Held, Sizes
+from .common.held import REPLACED, Held
 from .scheme import Scheme
 
 
@@ -102,11 +102,6 @@ def check(options: AdPsgdOptions, workers: int) -> None:
     passive_neighbours(topology_for(options, workers), workers)
 
 
-def held(options: AdPsgdOptions, sizes: Sizes) -> Held:
-    """Model, gradient and its point; an offer and its answer, and the last ones."""
-    return Held(optimizer=sizes.moments, anchors=1, in_flight=2 * (1 + REPLACED))
-
-
 def ad_psgd(worker: Worker, options: AdPsgdOptions) -> Program:
     """Asynchronous decentralised SGD: no worker waits for a straggler."""
     host = _Host(worker.start)
@@ -149,4 +144,8 @@ async def _answer(worker: Worker, host: _Host) -> None:
         await worker.send(offer.source, mine, tag="answer")
 
 
-AD_PSGD: Final = Scheme("ad_psgd", ad_psgd, AdPsgdOptions, False, check, averages=False, held=held)
+AD_PSGD: Final = Scheme(
+    "ad_psgd", ad_psgd, AdPsgdOptions, False, check, averages=False,
+    # The gradient's point; an offer and its answer, and the last ones.
+    held=lambda options, sizes: Held(optimizer=sizes.moments, anchors=1, in_flight=2 * (1 + REPLACED)),
+)  # fmt: skip

@@ -43,7 +43,7 @@ from ..topology import MixingOptions
 from .common.compressed import CompressedAllReduce, Momentum, add_lost_part, pack, refuse_top_k, unpack
 from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
 from .common.inside import Inside, Units, check_inside, count_units
-from .scheme import Scheme, as_inside_says
+from .scheme import Scheme, cycle_of_graphs
 
 
 class GossipOptions(MixingOptions):
@@ -92,8 +92,7 @@ def _check_plan(options: GossipOptions, workers: int) -> None:
 
 def cycle(options: GossipOptions, workers: int) -> int:
     """Number of steps after which graphs and global averages repeat; random graphs count as 1."""
-    plan = topology.plan(options.topology, workers, options.weights)
-    return math.lcm(plan.period or 1, options.global_period or 1)
+    return math.lcm(cycle_of_graphs(options, workers), options.global_period or 1)
 
 
 def collectives(options: GossipOptions) -> bool:
@@ -155,5 +154,5 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
 
 GOSSIP: Final = Scheme(
     "gossip", gossip, GossipOptions, True, check, averages=False, cycle=cycle, check_network=check_network,
-    held=held, inside=as_inside_says, collectives=collectives,
+    held=held, inside=lambda options: options.inside, collectives=collectives,
 )  # fmt: skip

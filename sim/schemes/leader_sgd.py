@@ -38,10 +38,12 @@ from ..config.settings import Settings
 from ..errors import InputError
 from ..network.network import Network
 from ..program import operations as ops
+from ..program.encoding import LIKE_INT, int_message
 from ..program.groups import Groups
 from ..program.worker import Program, Worker
-from .common.held import Held, Sizes
-from .scheme import Scheme, Spread, if_asynchronous, scattered
+from .common.held import Held
+from .common.inside import unit_groups
+from .scheme import Scheme, Spread, scattered
 
 
 class LeaderSgdOptions(Settings):
@@ -84,16 +86,6 @@ def check_network(options: LeaderSgdOptions, network: Network) -> None:
     one_site = len(set(network.site_of)) == 1
     if options.groups == "sites" and options.global_period is not None and one_site:
         raise InputError("global_period needs groups, but the cluster is one site; leave it out")
-
-
-def cycle(options: LeaderSgdOptions, workers: int) -> int:
-    """Number of steps after which both pulls coincide again."""
-    return options.global_period or options.period
-
-
-def held(options: LeaderSgdOptions, sizes: Sizes) -> Held:
-    """Model and gradient, and the arriving model of the leader; the own one to be sent, if asynchronous."""
-    return Held(optimizer=sizes.moments, in_flight=2 if options.asynchronous else 1)
 
 
 def leader_sgd(worker: Worker, options: LeaderSgdOptions) -> Program:
@@ -169,20 +161,15 @@ class _Tier:
 
 
 def _tiers(worker: Worker, options: LeaderSgdOptions) -> tuple[_Tier, ...]:
-    groups = _groups(options.groups, worker)
+    if options.groups == "sites":
+        groups = unit_groups(worker.sites)
+    else:  # equal blocks of neighbouring ranks
+        size = worker.size // options.groups
+        groups = tuple(tuple(range(first, first + size)) for first in range(0, worker.size, size))
     local = _Tier(groups if len(groups) > 1 else None, options.period, options.pull)
     if local.groups is None:
         return (local,)
     return local, _Tier(None, options.global_period or options.period, options.global_pull)
-
-
-def _groups(number: int | str, worker: Worker) -> Groups:
-    """Equal blocks of neighbouring ranks, ``number`` in all, or (``sites``) the workers of each site."""
-    if isinstance(number, int):
-        size = worker.size // number
-        return tuple(tuple(range(first, first + size)) for first in range(0, worker.size, size))
-    sites = sorted(set(worker.sites))
-    return tuple(tuple(rank for rank in range(worker.size) if worker.sites[rank] == site) for site in sites)
 
 
 async def _follow(worker: Worker, x: Tensor, losses: Tensor, tier: _Tier) -> Tensor:
@@ -204,8 +191,6 @@ _COUNTING_RANK: Final = 0
 
 _STEP, _LEAVE = 0, 1
 """Messages to the counter: a request for one step, or that all steps are done."""
-
-_LIKE: Final = torch.zeros(1, dtype=torch.int32)
 
 
 class StepBudget:
@@ -264,8 +249,8 @@ class StepCounter:
         """Request one more step without waiting; the counting host has its answer at once."""
         if self._steps is not None:
             return self._steps.grant(self._worker.rank)
-        answer = await self._worker.begin(ops.Receive(_COUNTING_RANK, like=_LIKE, tag="granted"))
-        request = await self._worker.begin(ops.Send(_COUNTING_RANK, _number(_STEP), tag="step"))
+        answer = await self._worker.begin(ops.Receive(_COUNTING_RANK, like=LIKE_INT, tag="granted"))
+        request = await self._worker.begin(ops.Send(_COUNTING_RANK, int_message(_STEP), tag="step"))
         return request, answer
 
     async def granted(self, request: CounterRequest | bool) -> bool:
@@ -283,20 +268,18 @@ class StepCounter:
         if self._steps is not None:
             self._steps.leave(self._worker.rank)
         else:
-            await self._worker.send(_COUNTING_RANK, _number(_LEAVE), tag="step")
+            await self._worker.send(_COUNTING_RANK, int_message(_LEAVE), tag="step")
 
     async def _serve(self, steps: StepBudget, rank: int) -> None:
-        while (await self._worker.receive(rank, like=_LIKE, tag="step")).value.item() == _STEP:
-            await self._worker.send(rank, _number(int(steps.grant(rank))), tag="granted")
+        while (await self._worker.receive(rank, like=LIKE_INT, tag="step")).value.item() == _STEP:
+            await self._worker.send(rank, int_message(int(steps.grant(rank))), tag="granted")
         steps.leave(rank)
-
-
-def _number(value: int) -> Tensor:
-    """An integer message; as int32 it counts its own bytes, not those of a model's elements."""
-    return torch.full((1,), value, dtype=torch.int32)
 
 
 LEADER_SGD: Final = Scheme(
     "leader_sgd", leader_sgd, LeaderSgdOptions, True, check, check_network=check_network, averages=False,
-    cycle=cycle, held=held, depends_on_timing=if_asynchronous,
+    cycle=lambda options, workers: options.global_period or options.period,
+    # The arriving model of the leader; asynchronous: and the own one to be sent.
+    held=lambda options, sizes: Held(optimizer=sizes.moments, in_flight=2 if options.asynchronous else 1),
+    depends_on_timing=lambda options: options.asynchronous,
 )  # fmt: skip

@@ -194,17 +194,6 @@ def check_adaptive(options: AdaptiveLocalSgdOptions, workers: int) -> None:
         raise InputError("one worker's model has no variance: use at least 2 workers, or local_sgd")
 
 
-def first_period(options: AdaptiveLocalSgdOptions, workers: int) -> int:
-    """Initial number of steps between two averagings; how it changes depends on the values."""
-    return options.initial_period
-
-
-def held_adaptive(options: AdaptiveLocalSgdOptions, sizes: Sizes) -> Held:
-    """Model and gradient; the arriving average, and the model before it, whose distance is measured."""
-    in_flight = averages_in_flight(options.momentum, None, sizes)
-    return Held(optimizer=sizes.moments, anchors=1, in_flight=in_flight)
-
-
 async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -> None:
     """Local SGD with an adaptive period: average often where the models drift apart fast, seldom later.
 
@@ -245,17 +234,6 @@ class PostLocalSgdOptions(Settings):
     momentum: Momentum = "local"
 
 
-def switched(options: PostLocalSgdOptions) -> PostLocalSgdOptions:
-    """The options without the synchronous first steps."""
-    return options.model_copy(update={"switch_at": 0})
-
-
-def held_after_switch(options: PostLocalSgdOptions, sizes: Sizes) -> Held:
-    """Model and gradient; the arriving average."""
-    in_flight = averages_in_flight(options.momentum, None, sizes)
-    return Held(optimizer=sizes.moments, in_flight=in_flight)
-
-
 async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
     """Post-local SGD: synchronous SGD first, local SGD from a certain step on.
 
@@ -281,9 +259,16 @@ LOCAL_SGD: Final = Scheme(
 )  # fmt: skip
 ADAPTIVE_LOCAL_SGD: Final = Scheme(
     "adaptive_local_sgd", adaptive_local_sgd, AdaptiveLocalSgdOptions, True, check_adaptive, averages=True,
-    cycle=first_period, long_run=without_warmup, held=held_adaptive,
+    cycle=lambda options, workers: options.initial_period, long_run=without_warmup,
+    # The arriving average, and the model before it, whose distance is measured.
+    held=lambda options, sizes: Held(
+        optimizer=sizes.moments, anchors=1, in_flight=averages_in_flight(options.momentum, None, sizes)
+    ),
 )  # fmt: skip
 POST_LOCAL_SGD: Final = Scheme(
     "post_local_sgd", post_local_sgd, PostLocalSgdOptions, True, averages=True, cycle=one_period,
-    long_run=switched, held=held_after_switch,
+    long_run=lambda options: options.model_copy(update={"switch_at": 0}),
+    held=lambda options, sizes: Held(
+        optimizer=sizes.moments, in_flight=averages_in_flight(options.momentum, None, sizes)
+    ),
 )  # fmt: skip

@@ -43,7 +43,7 @@ from ..program.encoding import Compression, Payload
 from ..program.worker import Program, Worker
 from .common.compressed import CompressedAllReduce
 from .common.held import REPLACED, Held, Sizes, on_a_server
-from .scheme import Scheme, Spread, if_asynchronous, one_period, scattered
+from .scheme import Scheme, Spread, one_period, scattered
 
 HostRank = Annotated[int, Field(ge=0, description="rank of the worker that hosts the centre")]
 
@@ -84,11 +84,6 @@ def held_elastic(options: EasgdOptions, sizes: Sizes) -> Held:
     """Model, gradient, velocity, the point ahead and the centre; its host serves all others at once."""
     visits = on_a_server(sizes.workers - 1) if options.asynchronous else 2.0
     return Held(optimizer=sizes.moments + 1, anchors=2, in_flight=visits + REPLACED)
-
-
-def held_downpour(options: DownpourOptions, sizes: Sizes) -> Held:
-    """Model, gradient, sum of updates and the centre; its host serves all others at once."""
-    return Held(optimizer=sizes.moments, anchors=2, in_flight=on_a_server(sizes.workers - 1) + REPLACED)
 
 
 def easgd(worker: Worker, options: EasgdOptions) -> Program:
@@ -264,13 +259,16 @@ class ReplicatedCentre:
 
 EASGD: Final = Scheme(
     "easgd", easgd, EasgdOptions, True, check, averages=True, cycle=one_period, held=held_elastic,
-    depends_on_timing=if_asynchronous,
+    depends_on_timing=lambda options: options.asynchronous,
 )  # fmt: skip
 EAMSGD: Final = Scheme(
     "eamsgd", eamsgd, EamsgdOptions, True, check, own_momentum=True, averages=True, cycle=one_period,
-    held=held_elastic, depends_on_timing=if_asynchronous,
+    held=held_elastic, depends_on_timing=lambda options: options.asynchronous,
 )  # fmt: skip
 DOWNPOUR: Final = Scheme(
     "downpour", downpour, DownpourOptions, False, check, averages=False, cycle=one_period,
-    held=held_downpour,
+    # The sum of updates and the centre, whose host serves all others at once.
+    held=lambda options, sizes: Held(
+        optimizer=sizes.moments, anchors=2, in_flight=on_a_server(sizes.workers - 1) + REPLACED
+    ),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import torch
 from pydantic import Field
 
+from .. import topology
 from ..config.limits import MAX_FACTOR
 from ..config.settings import Settings
 from ..errors import InputError
@@ -18,18 +19,6 @@ from ..program.worker import Program, Worker
 from .common.held import Held, Sizes
 from .common.inside import count_units
 
-
-def if_asynchronous(options: Any) -> bool:
-    """``depends_on_timing`` of a scheme with an option ``asynchronous``."""
-    return bool(options.asynchronous)
-
-
-def as_inside_says(options: Any) -> str | None:
-    """``inside`` of a scheme with an option of that name."""
-    inside: str | None = options.inside
-    return inside
-
-
 MAX_BUCKETS: Final = 10_000
 """Largest number of buckets of a payload: each is a collective at every step."""
 
@@ -37,6 +26,11 @@ MAX_BUCKETS: Final = 10_000
 def one_period(options: Any, workers: int) -> int:
     """``cycle`` of a scheme that averages every ``period`` steps."""
     return int(options.period)
+
+
+def cycle_of_graphs(options: Any, workers: int) -> int:
+    """``cycle`` of a scheme over a topology: steps after which the graphs repeat; 1 for random ones."""
+    return topology.plan(options.topology, workers, options.weights).period or 1
 
 
 @dataclass(frozen=True)

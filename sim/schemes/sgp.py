@@ -45,7 +45,7 @@ from ..program.worker import Program, Worker
 from ..records.accounting import SMALL_WEIGHT_NOTE
 from ..topology import Plan, TopologyEntry
 from .common.held import Held, Sizes, most_neighbours
-from .scheme import Scheme, if_asynchronous
+from .scheme import Scheme, cycle_of_graphs
 
 LEAST_WEIGHT: Final = 1e-3
 """Push-sum weight below which a run is warned of."""
@@ -128,11 +128,6 @@ def check(options: SgpOptions, workers: int) -> None:
             f"push-sum divides by sums of weights, and those of topology {plan.name} with {plan.weights}"
             f" weights go down to {plan.least_weight:.3g}: {choice}"
         )
-
-
-def cycle(options: SgpOptions, workers: int) -> int:
-    """Number of steps after which the graphs repeat; 1 for random graphs."""
-    return topology.plan(options.topology, workers, options.weights).period or 1
 
 
 def held(options: SgpOptions, sizes: Sizes) -> Held:
@@ -237,6 +232,6 @@ def _kept_share(worker: Worker, pattern: Pattern) -> Tensor:
 
 
 SGP: Final = Scheme(
-    "sgp", sgp, SgpOptions, True, check, averages=False, cycle=cycle, held=held,
-    depends_on_timing=if_asynchronous,
+    "sgp", sgp, SgpOptions, True, check, averages=False, cycle=cycle_of_graphs, held=held,
+    depends_on_timing=lambda options: options.asynchronous,
 )  # fmt: skip

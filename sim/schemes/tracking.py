@@ -41,7 +41,7 @@ from ..program.worker import Worker
 from ..topology import MixingOptions, Plan, TopologyEntry
 from .common.compressed import CompressedAllReduce, add_lost_part, refuse_top_k
 from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
-from .scheme import Scheme
+from .scheme import Scheme, cycle_of_graphs
 
 
 class TrackingOptions(MixingOptions):
@@ -57,11 +57,6 @@ def check_tracking(options: TrackingOptions, workers: int) -> None:
     """Raise ``InputError`` where the weights would lose a part of the tracked gradients."""
     refuse_top_k(options.compression)
     _require_doubly_stochastic(topology.plan(options.topology, workers, options.weights))
-
-
-def cycle_tracking(options: TrackingOptions, workers: int) -> int:
-    """Number of steps after which the graphs repeat; 1 for random graphs."""
-    return topology.plan(options.topology, workers, options.weights).period or 1
 
 
 def held_tracking(options: TrackingOptions, sizes: Sizes) -> Held:
@@ -161,7 +156,7 @@ def _require_doubly_stochastic(plan: Plan) -> None:
 
 GRADIENT_TRACKING: Final = Scheme(
     "gradient_tracking", gradient_tracking, TrackingOptions, True, check_tracking, averages=False,
-    cycle=cycle_tracking, held=held_tracking,
+    cycle=cycle_of_graphs, held=held_tracking,
 )  # fmt: skip
 CHOCO_SGD: Final = Scheme(
     "choco_sgd", choco_sgd, ChocoOptions, True, check_choco, averages=False, held=held_choco,

@@ -27,10 +27,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_dollars_in_a_legend_are_no_mathematics(tmp_path: Path) -> None:
-    with figure(1.0, 1.0) as (drawn, plot):
+    with figure(1.0, 1.0) as drawn:
         drawn.subplots().plot([0, 1])
     legend = (("$\\frac$", INK, ()),)
-    legend_picture = picture(plot, "p", pd.DataFrame({"x": [1]}), key=legend)
+    legend_picture = picture(drawn, "p", pd.DataFrame({"x": [1]}), key=legend)
     write_files(tmp_path / "files", [], [legend_picture])
     assert (tmp_path / "files" / "figures" / "p.png").is_file()
 

@@ -28,7 +28,7 @@ from ...errors import RunError
 from ...network.network import Network
 from ...network.transfer import TransferModel
 from ...records.summary import Bounds, Cost, SchemeFacts
-from ...scenario.device_memory import memory_record
+from ...scenario.device_memory import device_memory
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...schemes import find_scheme
@@ -67,7 +67,7 @@ def describe_schemes(
             entry.label: SchemeFacts(
                 does=find_scheme(entry.name).does,
                 bounds=each,
-                memory=memory_record(scenario.workload, scenario.cluster, entry, scenario.seed),
+                memory=device_memory(scenario.workload, scenario.cluster, entry, scenario.seed),
             )
             for entry, each in zip(scenario.schemes, bounds, strict=True)
         }
@@ -113,18 +113,19 @@ def _bounds(job: Job, cycles: int) -> Bounds:
     }
     total = math.fsum(gains.values()) or 1.0
     of_slow = gain_s(_with_compute(job, base_s, slow=slow)) if slow else 0.0
-    shares = {cost: gain / total for cost, gain in gains.items()}
+    seed, others = job.seed + 1, replace(job.compute, seed=job.seed + 1)
+    redrawn = replace(job, seed=seed, compute=others, transfer=replace(job.transfer, seed=seed))
     return Bounds(
-        compute=shares["compute"],
-        waiting=shares["waiting"],
-        latency=shares["latency"],
-        bandwidth=shares["bandwidth"],
-        software=shares["software"],
+        compute=gains["compute"] / total,
+        waiting=gains["waiting"] / total,
+        latency=gains["latency"] / total,
+        bandwidth=gains["bandwidth"] / total,
+        software=gains["software"] / total,
         waits_for=list(slow),
-        slow_workers=min(of_slow / total, shares["waiting"]),
+        slow_workers=min(of_slow, gains["waiting"]) / total,
         step_s=whole_s,
         steps=whole.steps,
-        random=_is_random(job) or step_s(_with_seed(job, job.seed + 1)) != whole_s,
+        random=_is_random(job) or step_s(redrawn) != whole_s,
     )
 
 
@@ -226,8 +227,3 @@ def _scaled(network: Network, latency: float, seconds_per_byte: float) -> Networ
             for pair, route in network.routes.items()
         },
     )
-
-
-def _with_seed(job: Job, seed: int) -> Job:
-    compute = replace(job.compute, seed=seed)
-    return replace(job, seed=seed, compute=compute, transfer=replace(job.transfer, seed=seed))

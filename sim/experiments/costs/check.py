@@ -23,8 +23,7 @@ from ...network.network import Network, rate_of
 from ...program.averaging import mean_model
 from ...program.encoding import message_bytes
 from ...records.scenario_facts import read_facts
-from ...scenario.device_memory import memory_record
-from ...scenario.entries import SchemeEntry
+from ...scenario.device_memory import device_memory
 from ...scenario.repeats import max_repeats
 from ...scenario.schema import Scenario, dump
 from ..prepare import over_profile, prepare, resolve
@@ -173,20 +172,23 @@ def most_steps(scenario: Scenario, cost: StepCost) -> float:
 def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
     """Compute the output of ``paceline check``, as plain values; times in seconds, None for unknown ones."""
     resolved = resolve(scenario, device)
-    job = prepare(resolved, resolved.schemes[0], resolved.seed)
-    network = job.transfer.network
+    jobs = [prepare(resolved, entry, resolved.seed) for entry in resolved.schemes]
+    job, network = jobs[0], jobs[0].transfer.network
     with one_thread():
-        engines = {entry.label: engine_of(_job(resolved, entry)) for entry in resolved.schemes}
+        engines = [engine_of(over_profile(each, resolved.cluster.profile)) for each in jobs]
         costs = [step_cost(resolved, entry) for entry in resolved.schemes]
         effort = measure_effort(resolved, device, [cost.label for cost in costs if not cost.problem])
     compute = steady_compute(job.compute, job.workers)
     durations = [compute.duration_s(rank, 0) for rank in range(job.workers)]
     rows = [
-        _row(resolved, cost, effort)
-        | _engine(*engines[cost.label])
-        | {"encodes": encodes(resolved, entry)}
-        | {"memory": memory_record(resolved.workload, resolved.cluster, entry, resolved.seed)}
-        for cost, entry in zip(costs, resolved.schemes, strict=True)
+        {
+            **_row(resolved, cost, effort),
+            "engine": engine,
+            "engine_reason": reason or None,
+            "encodes": encodes(resolved, entry),
+            "memory": device_memory(resolved.workload, resolved.cluster, entry, resolved.seed),
+        }
+        for cost, entry, (engine, reason) in zip(costs, resolved.schemes, engines, strict=True)
     ]
     facts = read_facts(dump(resolved))
     known = [row for row in rows if row["problem"] is None]
@@ -219,15 +221,6 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
             "s_at_most": effort.score_s * sum(row["scorings_at_most"] for row in known),
         },
     }
-
-
-def _job(scenario: Scenario, entry: SchemeEntry) -> Job:
-    job, profile = prepare(scenario, entry, scenario.seed), scenario.cluster.profile
-    return job if profile is None else over_profile(job, profile)
-
-
-def _engine(engine: str, reason: str) -> dict[str, Any]:
-    return {"engine": engine, "engine_reason": reason or None}
 
 
 def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:

@@ -17,29 +17,25 @@ def price_again(folders: Sequence[Path], scratch: Path, say: Callable[[str], Non
     transport; return the new folders. ``say`` is called before each; ``InputError``: a folder cannot be read.
     """
     with reading_results(*folders):
-        return _price_again(folders, scratch, say)
-
-
-def _price_again(folders: Sequence[Path], scratch: Path, say: Callable[[str], None]) -> list[Path]:
-    results = [(folder, read_results(folder)) for folder in folders]
-    measured = {
-        each.summary["scenario"]: scenario.cluster.backend
-        for _, each in results
-        if _sources(each) == {"measured"} and (scenario := _scenario(each)) is not None
-    }
-    priced = []
-    for folder, each in results:
-        backend, scenario = measured.get(each.summary["scenario"]), _scenario(each)
-        if backend is None or scenario is None or _sources(each) != {"simulated"}:
-            continue
-        if scenario.cluster.network.transport in (None, backend):
-            continue
-        again = over_transport(scenario, backend)
-        say(f"{folder}: predicting again over {backend}, which carried the measurement")
-        out = scratch / f"{folder.name}-over-{backend}"
-        write_results(out, dump(again), again.name, list(simulate(again)))
-        priced.append(out)
-    return priced
+        results = [(folder, read_results(folder)) for folder in folders]
+        measured = {
+            each.summary["scenario"]: scenario.cluster.backend
+            for _, each in results
+            if _sources(each) == {"measured"} and (scenario := _scenario(each)) is not None
+        }
+        priced = []
+        for folder, each in results:
+            backend, scenario = measured.get(each.summary["scenario"]), _scenario(each)
+            if backend is None or scenario is None or _sources(each) != {"simulated"}:
+                continue
+            if scenario.cluster.network.transport in (None, backend):
+                continue
+            again = over_transport(scenario, backend)
+            say(f"{folder}: predicting again over {backend}, which carried the measurement")
+            out = scratch / f"{folder.name}-over-{backend}"
+            write_results(out, dump(again), again.name, list(simulate(again)))
+            priced.append(out)
+        return priced
 
 
 def _sources(results: Results) -> set[str]:

@@ -103,8 +103,8 @@ class StepCost:
 
 def whole_job(scenario: Scenario, entry: SchemeEntry) -> Job:
     """Job of a scheme's long run with all that counts in its simulation, without values."""
-    job, profile = clock_only(endless(prepare(scenario, entry, scenario.seed))), scenario.cluster.profile
-    return job if profile is None else over_profile(job, profile)
+    job = clock_only(endless(prepare(scenario, entry, scenario.seed)))
+    return over_profile(job, scenario.cluster.profile)
 
 
 def follow_whole(scenario: Scenario, entry: SchemeEntry) -> Followed:

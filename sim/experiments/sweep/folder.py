@@ -52,18 +52,14 @@ def begin(
     say: Callable[[str], None] = lambda _: None,
     prepare: Callable[[str], Callable[[], None]] = follow_nothing,
 ) -> Iterator[tuple[list[Scenario], list[Parts]]]:
-    """Begin the settings of a sweep, or continue those in ``out``.
+    """Begin the settings of a sweep, or continue those in ``out``: scenarios as first resolved, and runs.
 
     Args:
         scenarios: one for each setting, in the order of its folders.
-        device: of the gradients.
         out: the sweep's folder; None: nothing is kept.
         force: whether older results may be replaced.
         say: called with notes for the user.
         prepare: called with the name of each step; its result is called for each finished setting.
-
-    Returns:
-        A context manager with each setting's complete runs, and its scenario as first resolved.
 
     Raises:
         InputError: ``out`` is in use or taken, or a scenario cannot be resolved.
@@ -82,9 +78,10 @@ def begin(
         resolved: list[Scenario] = []
         try:
             on_setting = prepare("making folders")
-            for folder, requested, own in zip(folders, scenarios, fresh, strict=True):
-                parts.append(_begin_setting(folder, command, requested, dump(own), force, say))
-                resolved.append(read_resolved(parts[-1].scenario, requested))
+            for folder, asked, own in zip(folders, scenarios, fresh, strict=True):
+                fits, text = partial(resolved_in, requested=asked), partial(dump, own)
+                parts.append(begin_parts(folder, command, asked.name, force, fits, text, say))
+                resolved.append(read_resolved(parts[-1].scenario, asked))
                 on_setting()
             done = sum(each.num_runs for each in parts)
             if done:
@@ -97,15 +94,6 @@ def begin(
                 if not was_there:
                     with suppress(OSError):
                         out.rmdir()
-
-
-def _begin_setting(
-    folder: Path, command: str, scenario: Scenario, text: str, force: bool, say: Callable[[str], None]
-) -> Parts:
-    def fits(resolved: str) -> bool:
-        return resolved_in(resolved, scenario) is not None
-
-    return begin_parts(folder, command, scenario.name, force, fits, lambda: text, say)
 
 
 def _is_ours(out: Path, name: str) -> bool:

@@ -289,7 +289,7 @@ def share_training(
     Returns:
         Index -> its run; all others have to be run one by one.
     """
-    placed = [job if profile is None else prepare.over_profile(job, profile) for job, profile in jobs]
+    placed = [prepare.over_profile(job, profile) for job, profile in jobs]
     waiting = [index for index, job in enumerate(placed) if not why_not(job)]
     runs: dict[int, Run] = {}
     while waiting:

@@ -53,12 +53,6 @@ class Held:
     outer_momentum: float = 0.0
     in_flight: float = 0.0
 
-    @property
-    def total(self) -> float:
-        """The sum over all kinds of values."""
-        of_training = self.parameters + self.gradients + self.optimizer
-        return of_training + self.anchors + self.outer_momentum + self.in_flight
-
 
 def most_neighbours(plan: Plan) -> int:
     """Largest number of senders to a worker in a step."""

@@ -41,7 +41,6 @@ from torch import Tensor
 
 from ...config.settings import Settings
 from ...errors import InputError
-from ...network.network import Network
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
 from ..common.compressed import AverageUnderWay, CompressedAllReduce, average_in_flight, encodes_averages
@@ -49,7 +48,7 @@ from ..common.held import Held, Sizes, in_rounds
 from ..common.inside import Inside, Units, check_inside
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Rounds
-from ..scheme import Scheme, as_inside_says, one_period
+from ..scheme import Scheme, one_period
 from .rule import OuterOptimizer, buffers_in, outer_rule
 
 
@@ -94,16 +93,6 @@ def check(options: DilocoOptions, workers: int) -> None:
         compression=options.compression is not None,
         inside=options.inside is not None,
     )
-
-
-def check_network(options: DilocoOptions, network: Network) -> None:
-    """Raise ``InputError`` where the network's hosts or sites cannot act as one worker each."""
-    check_inside(options.inside, network)
-
-
-def fragments(options: DilocoOptions) -> int:
-    """Number of parts into which the model is cut."""
-    return options.fragments
 
 
 def held(options: DilocoOptions, sizes: Sizes) -> Held:
@@ -225,7 +214,8 @@ def _joined(turns: list[Fragment]) -> Tensor:
 
 
 DILOCO: Final = Scheme(
-    "diloco", diloco, DilocoOptions, True, check, averages=True, cycle=one_period, parts=fragments,
-    check_network=check_network, held=held, depends_on_timing=leaves_out, encodes=encodes_averages,
-    inside=as_inside_says,
+    "diloco", diloco, DilocoOptions, True, check, averages=True, cycle=one_period, held=held,
+    parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
+    check_network=lambda options, network: check_inside(options.inside, network),
+    inside=lambda options: options.inside,
 )  # fmt: skip

@@ -36,6 +36,7 @@ from ...program import operations as ops
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
 from ..common.held import Held, Sizes, encoded_share, on_a_server
+from ..common.inside import unit_groups
 from ..parameter_server import Centre
 from ..scheme import Scheme, one_period
 from .rule import buffers_in
@@ -113,16 +114,20 @@ class Servers:
     """The server of a worker's site and the global one, as seen by that worker."""
 
     def __init__(self, worker: Worker, options: HalosOptions) -> None:
-        sites = worker.sites or (0,) * worker.size
-        firsts = {site: rank for rank, site in reversed(list(enumerate(sites)))}
-        neighbours = [rank for rank, site in enumerate(sites) if site == sites[worker.rank]]
+        sites = unit_groups(worker.sites or (0,) * worker.size)
+        mine = next(site for site in sites if worker.rank in site)
         self._worker, self._options = worker, options
-        self._rule, self._top_rule = (
+        self._rule, top_rule = (
             DelayedNesterov(worker, settings) for settings in (options.local, options.top)
         )
         encoding = options.compression
-        self.site = Centre(worker, firsts[sites[worker.rank]], self._arrive, neighbours, encoding)
-        self.top = Centre(worker, 0, self._arrive_at_top, sorted(firsts.values()), encoding)
+
+        def arrive_at_top(model: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+            moved = model + top_rule.step(change)
+            return moved, moved
+
+        self.site = Centre(worker, mine[0], self._arrive, mine, encoding)
+        self.top = Centre(worker, 0, arrive_at_top, sorted(site[0] for site in sites), encoding)
         self._arrivals = 0
         self._changed = torch.zeros_like(worker.start)
         self._away: tuple[ops.Handle, ops.Handle] | None = None
@@ -132,10 +137,6 @@ class Servers:
         self._arrivals += 1
         self._changed = self._changed - added
         return model + added, model + added
-
-    def _arrive_at_top(self, model: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
-        moved = model + self._top_rule.step(change)
-        return moved, moved
 
     async def look_after(self) -> None:
         """Merge an arrived global model, and visit the global server when that is due."""

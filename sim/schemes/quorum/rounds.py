@@ -26,6 +26,7 @@ from torch import Tensor
 from ...errors import PeerLost
 from ...program import operations as ops
 from ...program.averaging import mean_model
+from ...program.encoding import LIKE_INT, int_message
 from ...program.worker import State, Worker
 
 _SERVER: Final = 0
@@ -34,8 +35,6 @@ _SERVER: Final = 0
 _LEAVES: Final = -1
 _LEAVES_WITHIN: Final = -2
 """In the place of a round's number: the worker contributes no more, and has begun no round, or one."""
-
-_LIKE: Final = torch.zeros(1, dtype=torch.int32)
 
 Chosen = Callable[[int], Sequence[int]]
 """Number of a round -> ranks of its contributors."""
@@ -102,7 +101,7 @@ class Rounds:
             self._server.hand_in(self._round, value)
             await self._worker.signal("contribution")
             return
-        self._number = await self._worker.begin(ops.Send(_SERVER, _number(self._round), "round"))
+        self._number = await self._worker.begin(ops.Send(_SERVER, int_message(self._round), "round"))
         self._busy = await self._worker.begin(ops.Send(_SERVER, value, "contribution"))
 
     async def average(self) -> Tensor:
@@ -137,7 +136,7 @@ class Rounds:
                 await self._worker.signal("average")
         else:
             number = _LEAVES if self._average is None else _LEAVES_WITHIN
-            await self._worker.send(_SERVER, _number(number), tag="round")
+            await self._worker.send(_SERVER, int_message(number), tag="round")
         for handle in (self._included, self._average):
             if handle is not None:
                 await self._worker.wait(handle)
@@ -151,7 +150,7 @@ class Rounds:
         if self._server is not None:
             self._average = await self._worker.begin(ops.AwaitSignal("average"))
         else:
-            self._included = await self._worker.begin(ops.Receive(_SERVER, _LIKE, "included"))
+            self._included = await self._worker.begin(ops.Receive(_SERVER, LIKE_INT, "included"))
             self._average = await self._worker.begin(ops.Receive(_SERVER, self._like, "average"))
         return self._average
 
@@ -274,7 +273,7 @@ class _Server:
             return None
 
     async def _expect_number(self, rank: int) -> None:
-        self._numbers[await self._worker.begin(ops.Receive(rank, _LIKE, "round"))] = rank
+        self._numbers[await self._worker.begin(ops.Receive(rank, LIKE_INT, "round"))] = rank
 
     async def _expect_value(self, rank: int) -> None:
         self._values[await self._worker.begin(ops.Receive(rank, self._like, "contribution"))] = rank
@@ -295,7 +294,7 @@ class _Server:
             self.averages.append((_SERVER in self._there, mean))
             await self._worker.signal("average")
         for rank in sorted((self._members | self._leaving) - {_SERVER}):
-            included = _number(int(rank in self._there))
+            included = int_message(int(rank in self._there))
             self._sends[await self._worker.begin(ops.Send(rank, included, "included"))] = rank
             self._sends[await self._worker.begin(ops.Send(rank, mean, "average"))] = rank
         self._round += 1
@@ -304,8 +303,3 @@ class _Server:
         self._overdue = False
         if self._deadline_s is not None:
             self._began_s = await self._worker.now()
-
-
-def _number(value: int) -> Tensor:
-    """An integer message; as int32 it counts its own bytes, not those of a model's elements."""
-    return torch.full((1,), value, dtype=torch.int32)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from paceline.sim.compute import batch_sizes, measure
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.prepare import is_resolved_from, prepare, resolve
+from paceline.sim.experiments.prepare import prepare, resolve, resolved_in
 from paceline.sim.experiments.simulate import begin, simulate
 from paceline.sim.scenario.schema import Scenario, dump, parse
 from paceline.sim.training.gradients import TrainingProblem
@@ -105,9 +105,10 @@ def test_what_was_measured_stands_in_the_resolved_scenario(measured: Scenario) -
     again = parse(dump(resolved))
     assert again == resolved
     assert resolve(again, torch.device("cpu")) is again  # nothing is measured twice
-    assert is_resolved_from(resolved, measured)
-    assert not is_resolved_from(resolved, parse(FLAT))
-    assert not is_resolved_from(resolved, parse(dump(measured), changes=["workload.batch_size=64"]))
+    assert resolved_in(dump(resolved), measured) == resolved
+    assert resolved_in(dump(resolved), parse(FLAT)) is None
+    other = parse(dump(measured), changes=["workload.batch_size=64"])
+    assert resolved_in(dump(resolved), other) is None
 
 
 def test_what_goes_on_is_not_measured_again(
@@ -148,7 +149,7 @@ def test_other_batch_sizes_are_predicted(monkeypatch: pytest.MonkeyPatch) -> Non
     problem = prepare(resolved, resolved.schemes[0], 0).problem
     assert problem is not None
     assert len(problem.batches.examples(0, 0)) == 32  # those of a run are left alone
-    assert is_resolved_from(resolved, parse(SEVERAL))
+    assert resolved_in(dump(resolved), parse(SEVERAL)) == resolved
     assert prepare(resolved, resolved.schemes[0], 0).compute.duration_s(0, 0) == pytest.approx(
         batch_sizes.seconds_at(32, (4, 16, 64), (0.25, 0.25, 0.5)), rel=1e-12
     )

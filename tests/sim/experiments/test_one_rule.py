@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.parity import Recorder, compare_iterates
-from paceline.sim.experiments.prepare import is_resolved_from, prepare, resolve
+from paceline.sim.experiments.prepare import prepare, resolve, resolved_in
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import BRACKET, Run
 from paceline.sim.scenario.schema import Scenario, dump, parse
@@ -152,7 +152,7 @@ def test_the_rule_is_written_into_the_resolved_scenario_and_obeyed() -> None:
     resolved = resolve(asked, torch.device("cpu"))
     assert resolved.evaluate.keep == "all"
     assert parse(dump(resolved)) == resolved
-    assert is_resolved_from(resolved, asked)
+    assert resolved_in(dump(resolved), asked) == resolved
     closer = scenario("ad_psgd", keep="every 2 steps, then 0.5 %")
     assert parse(dump(closer)).evaluate.kept == Keep(10, 2, 0.005)
     seldom = scenario("ad_psgd", keep="every 5 steps")

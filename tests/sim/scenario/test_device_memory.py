@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paceline.sim.errors import InputError
-from paceline.sim.scenario.device_memory import DeviceMemory, device_memory
+from paceline.sim.records.summary import MemoryRecord
+from paceline.sim.scenario.device_memory import device_memory
 from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.layers.presets import PRESETS
@@ -29,7 +30,7 @@ def scenario_of(
     return parse(SCENARIO.format(scheme=scheme, model=model, more=more, host=host))
 
 
-def memory_of(scenario: Scenario) -> DeviceMemory:
+def memory_of(scenario: Scenario) -> MemoryRecord:
     memory = device_memory(scenario.workload, scenario.cluster, scenario.schemes[0], scenario.seed)
     assert memory is not None
     return memory
@@ -37,13 +38,13 @@ def memory_of(scenario: Scenario) -> DeviceMemory:
 
 def test_the_parts_by_hand() -> None:
     memory = memory_of(scenario_of("{diloco: {period: 10, fragments: 5}}"))
-    assert memory.parts == {
+    assert memory["parts"] == {
         "parameters": 10e9, "gradients": 10e9, "optimiser": 20e9, "anchors": 10e9, "outer momentum": 10e9,
         "in flight": 16e9,
     }  # fmt: skip
-    assert memory.total_bytes == 76e9
-    assert memory.left_out == ("what the library keeps for itself", "activations")
-    assert memory.limit_bytes is None
+    assert memory["total_bytes"] == 76e9
+    assert memory["left_out"] == ["what the library keeps for itself", "activations"]
+    assert memory["limit_bytes"] is None
 
 
 def test_an_island_shards_everything_and_gathers_a_layer() -> None:
@@ -52,7 +53,7 @@ def test_an_island_shards_everything_and_gathers_a_layer() -> None:
     layers = PRESETS["gpt2"]()
     parameters = sum(layer.parameters for layer in layers)
     outputs = sum(layer.outputs for layer in layers)
-    assert memory.parts == {
+    assert memory["parts"] == {
         "parameters": parameters / 2, "gradients": parameters / 2, "optimiser": parameters,
         "in flight": parameters,
         "the layer that is gathered": 2 * 4 * max(layer.parameters for layer in layers),
@@ -88,9 +89,9 @@ def test_what_does_not_fit_is_refused_with_its_sum(more: str, host: str, advice:
 
 
 def test_what_fits_is_taken() -> None:
-    assert memory_of(scenario_of(more="memory: 64 GB")).limit_bytes == 64e9
+    assert memory_of(scenario_of(more="memory: 64 GB"))["limit_bytes"] == 64e9
     host = ", host: {gpus: 2, memory: 80 GB}"
-    assert memory_of(scenario_of(more="memory: 1 GB", host=host)).limit_bytes == 80e9
+    assert memory_of(scenario_of(more="memory: 1 GB", host=host))["limit_bytes"] == 80e9
 
 
 def test_a_trained_model_counts_its_own_parameters() -> None:
@@ -101,7 +102,7 @@ def test_a_trained_model_counts_its_own_parameters() -> None:
     )
     scenario = parse(trained)
     parameters = find_task("digits-mlp").facts(scenario.workload.options, 0).num_parameters
-    assert memory_of(scenario).parts == {
+    assert memory_of(scenario)["parts"] == {
         "parameters": 4 * parameters,
         "gradients": 4 * parameters,
         "in flight": 8 * parameters,
