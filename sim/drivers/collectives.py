@@ -175,7 +175,7 @@ class CollectivesInFlight:
     def _find_alike(self, placed: Placed, operation: ops.Operation[Any]) -> Alike | None:
         """The classes of a collective of all workers in which blocks share links; None: there are none."""
         everybody = self._priced and len(placed.members) == self._job.workers
-        if not everybody or isinstance(operation, ops.Broadcast) or self._depends or placed.own_links:
+        if not everybody or isinstance(operation, ops.Broadcast) or self._depends or placed.always_apart:
             return None
         return placed.alike((0.0,) * len(placed.members))
 
@@ -224,7 +224,7 @@ class CollectivesInFlight:
     def _can_be_priced(self, placed: Placed, pending: Pending) -> bool:
         """Whether nothing in flight can meet a collective whose first member joins now."""
         transfer = self._job.transfer
-        if not self._priced or self._depends or placed.one_by_one:
+        if not self._priced or self._depends:
             return False
         shared = transfer.sharing != "none"
         free = placed.access_only or not shared
@@ -262,8 +262,8 @@ class CollectivesInFlight:
         everybody = len(placed.members) == self._job.workers
         recursion = (
             collective.flows is None
-            and placed.own_links
             and not placed.collective.rendezvous
+            and placed.always_apart
             and (everybody or placed.access_only)
             and not isinstance(pending.operation, ops.Broadcast)
             and self._alone(pending)
