@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Deadlock
 from ..seeds import Floats, Integers
@@ -116,31 +116,27 @@ class Layout:
 
     @cached_property
     def plain(self) -> tuple[PlainPost | PlainBlock, ...]:
-        """Posts and blocks one by one, in an order in which none needs a later one."""
-        c = self.collective
-        ends, after, room, behind = (each.tolist() for each in (c.ends, c.after, c.room, c.behind))
-        rank, before = c.post_rank.tolist(), c.post_before.tolist()
-        blocks = list(
-            zip(*(each.tolist() for each in (c.source, c.destination, c.offered, c.posted)), strict=True)
+        """Posts and blocks one by one, in an order in which none needs a later one; without streams."""
+        c, at = self.collective, np.argsort(self.numbers)
+        ends, *needs = (
+            Lists(each.start, at[each.flat]).tolist() for each in (c.ends, c.after, c.room, c.behind)
         )
+        source, rank, before = c.source[self.numbers].tolist(), c.post_rank.tolist(), c.post_before.tolist()
+        columns = [each.tolist() for each in (c.source, c.destination, c.offered, c.posted, c.pieces)] + needs
         nodes: list[PlainPost | PlainBlock] = []
         for step in self.steps:
             if isinstance(step, PostStep):
                 for post in self.posts[step.here].tolist():
-                    of = rank[post]
-                    parts = [(each, blocks[each][0] != of) for each in ends[post]]
-                    nodes.append(PlainPost(post, of, before[post], parts))
+                    parts = [(each, source[each] != rank[post]) for each in ends[post]]
+                    nodes.append(PlainPost(post, rank[post], before[post], parts))
             else:
-                for number in self.numbers[step.here].tolist():
-                    source, destination, offered, posted = blocks[number]
-                    needs = after[number], room[number], behind[number]
-                    pieces = float(c.pieces[number])
-                    nodes.append(PlainBlock(number, source, destination, offered, posted, pieces, *needs))
+                for place, number in enumerate(self.numbers[step.here].tolist(), step.here.start):
+                    nodes.append(PlainBlock(place, *(column[number] for column in columns)))
         return tuple(nodes)
 
 
 class PlainPost(NamedTuple):
-    """A post: its number, rank, the post before, and its ends: blocks, and whether the rank receives them."""
+    """A post: its number, rank, the post before, and its ends: positions of blocks; does it receive them?"""
 
     post: int
     rank: int
@@ -149,9 +145,9 @@ class PlainPost(NamedTuple):
 
 
 class PlainBlock(NamedTuple):
-    """A block, with the numbers of the posts and blocks that it needs."""
+    """A block by its position, with the numbers of the posts and positions of the blocks that it needs."""
 
-    number: int
+    place: int
     source: int
     destination: int
     offered: int
@@ -275,8 +271,24 @@ class BlockCosts:
     stream: StreamCosts | None = None
 
 
-def completion_s(layout: Layout, ready_s: Floats, costs: BlockCosts) -> tuple[Floats, Floats]:
-    """When each rank is through, and from when on nothing of it is on its links.
+class Times(NamedTuple):
+    """Times of a collective.
+
+    Attributes:
+        done_s, idle_s: [ranks] a rank is through, and its last bytes have left (with streams perhaps later).
+        first_s, last_s: [B] the first, and the last piece of a block has left, by position.
+        at_s: [P] a post happens; first the joinings.
+    """
+
+    done_s: Floats
+    idle_s: Floats
+    first_s: ArrayLike
+    last_s: ArrayLike
+    at_s: ArrayLike
+
+
+def completion_s(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Times:
+    """Times of a collective's ranks, blocks and posts.
 
     Exact where no link ever has two blocks at once. Two ranks swap 100 bytes, on links that carry 100 bytes a
     second with half a second of latency, one of them late:
@@ -294,15 +306,14 @@ def completion_s(layout: Layout, ready_s: Floats, costs: BlockCosts) -> tuple[Fl
         costs: of blocks by number.
 
     Returns:
-        Two arrays as ``ready_s``. With streams a rank can be through before its last bytes have left.
+        Arrays, with a column for each cluster if ``ready_s`` has them.
     """
     if layout.wide or ready_s.ndim > 1 or costs.stream:
         return _step_by_step(layout, ready_s, costs)
-    done_s = _one_by_one(layout, ready_s, costs)
-    return done_s, done_s
+    return _one_by_one(layout, ready_s, costs)
 
 
-def _step_by_step(layout: Layout, ready_s: Floats, costs: BlockCosts) -> tuple[Floats, Floats]:
+def _step_by_step(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Times:
     """``completion_s`` on arrays."""
     c, n, more = layout.collective, layout.collective.messages, ready_s.shape[1:]
     piece_s, latency_s, back_s = (
@@ -317,7 +328,9 @@ def _step_by_step(layout: Layout, ready_s: Floats, costs: BlockCosts) -> tuple[F
     for step in layout.steps:
         here = step.here
         if isinstance(step, PostStep):
-            at_s[here] = _posted_s(step, at_s, ended_s)
+            at_s[here] = at_s[step.before]
+            if step.ends is not None:
+                step.ends.raise_to(at_s[here], ended_s[step.ends.flat])
             continue
         posted_s = at_s[layout.posted[here]]
         if costs.announcements:
@@ -346,16 +359,8 @@ def _step_by_step(layout: Layout, ready_s: Floats, costs: BlockCosts) -> tuple[F
     if sockets is not None:
         idle_s = ready_s.copy()
         np.maximum.at(idle_s, c.source[layout.numbers], last_s)
-    if c.tail and n:
-        done_s += c.tail * costs.latency_s.max(axis=0)
-    return done_s, idle_s
-
-
-def _posted_s(step: PostStep, at_s: Floats, ended_s: Floats) -> Floats:
-    posted_s: Floats = at_s[step.before]
-    if step.ends is not None:
-        step.ends.raise_to(posted_s, ended_s[step.ends.flat])
-    return posted_s
+    done_s += c.tail * costs.latency_s.max(axis=0, initial=0.0)
+    return Times(done_s, idle_s, first_s, last_s, at_s)
 
 
 def _wait_for_pieces(
@@ -373,10 +378,12 @@ def _wait_for_pieces(
     return end_s
 
 
-def _one_by_one(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Floats:
+def _one_by_one(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Times:
     """``completion_s`` without streams, in plain Python: faster for few blocks."""
     c = layout.collective
-    piece_s, latency_s, back_s = costs.piece_s.tolist(), costs.latency_s.tolist(), costs.back_s.tolist()
+    piece_s, latency_s, back_s = (
+        each[layout.numbers].tolist() for each in (costs.piece_s, costs.latency_s, costs.back_s)
+    )
     overhead_s, announcements = float(costs.overhead_s), costs.announcements
     done_s: list[float] = ready_s.tolist()
     at_s = [*done_s, *(0.0 for _ in range(len(layout.posts) - c.ranks))]
@@ -385,29 +392,30 @@ def _one_by_one(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Floats:
         if isinstance(node, PlainPost):
             post, rank, before, ends = node
             at = at_s[before]
-            for number, comes in ends:
-                at = max(at, last_left_s[number] + latency_s[number] if comes else last_left_s[number])
+            for place, comes in ends:
+                at = max(at, last_left_s[place] + latency_s[place] if comes else last_left_s[place])
             at_s[post] = at
             done_s[rank] = max(done_s[rank], at)
             continue
-        number, source, destination, offered, posted, pieces, after, room, behind = node
-        first_s = max(at_s[offered], at_s[posted] + announcements * back_s[number])
+        place, source, destination, offered, posted, pieces, after, room, behind = node
+        first_s = max(at_s[offered], at_s[posted] + announcements * back_s[place])
         last_s = first_s
         for each in after:
             first_s = max(first_s, first_left_s[each] + latency_s[each])
             last_s = max(last_s, last_left_s[each] + latency_s[each])
         for each in room:
-            first_s = max(first_s, first_left_s[each] + back_s[number])
-            last_s = max(last_s, last_left_s[each] + back_s[number])
+            first_s = max(first_s, first_left_s[each] + back_s[place])
+            last_s = max(last_s, last_left_s[each] + back_s[place])
         begin_s = max([first_s + overhead_s, *(last_left_s[each] for each in behind)])
-        left_s = begin_s + pieces * piece_s[number]
+        left_s = begin_s + pieces * piece_s[place]
         if after or room:
-            left_s = max(left_s, last_s + overhead_s + piece_s[number])
-        first_left_s[number], last_left_s[number] = begin_s + piece_s[number], left_s
+            left_s = max(left_s, last_s + overhead_s + piece_s[place])
+        first_left_s[place], last_left_s[place] = begin_s + piece_s[place], left_s
         done_s[source] = max(done_s[source], left_s)
-        done_s[destination] = max(done_s[destination], left_s + latency_s[number])
+        done_s[destination] = max(done_s[destination], left_s + latency_s[place])
     tail_s = c.tail * max(latency_s, default=0.0)
-    return np.array([each + tail_s for each in done_s])
+    through_s = np.array([each + tail_s for each in done_s])
+    return Times(through_s, through_s, first_left_s, last_left_s, at_s)
 
 
 class _Sockets:

@@ -145,10 +145,10 @@ class CollectivesInFlight:
     ) -> _CollectiveInFlight:
         placed = self._place(operation, members, rank)
         everybody, idle = len(members) == self._job.workers, not self._transfers.in_flight
-        priced = self._priced and not (isinstance(operation, ops.Broadcast) or placed.one_by_one)
+        priced = self._priced and not isinstance(operation, ops.Broadcast)
         alike = None
         only_alike = all(other.alike is not None for other in self._on_shared.values())
-        if priced and everybody and idle and only_alike and not placed.own_links:
+        if priced and everybody and idle and only_alike and not placed.always_apart:
             alike = placed.alike((0.0,) * len(members))
         collective = self._open[tag] = _CollectiveInFlight(members, placed, alike)
         if not priced or not (self._is_separate(collective) or (idle and (everybody or placed.access_only))):

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
 
-from ..collectives.alike import time_alike
+from ..collectives.alike import TIE, time_alike
 from ..collectives.collective import Collective
-from ..collectives.pricing import BlockCosts, Layout, StreamCosts, completion_s, lay_out
-from ..network.routes import PairRoutes, route_pairs
+from ..collectives.pricing import BlockCosts, Layout, StreamCosts, Times, completion_s, lay_out
+from ..network.routes import RouteArrays, route_pairs
 from ..network.transfer import TransferModel
 from ..seeds import Integers
 from .alike import Alike, AlikeTransfers, find_alike
 from .clock import Clock
 from .flows import Flows
 from .rendezvous import Tag
+from .streams import Streams
 from .transfers import Transfers
 
 Completion = tuple[list[float], list[float]]
@@ -38,55 +39,130 @@ class Placed:
     Attributes:
         members: hosts, by rank.
         model: how its messages travel.
-        access_only: it uses no links but the access links of its members' hosts.
-        separate: and no two hosts have one of these together.
         collective: its rank i is ``members[i]``.
         costs: of its blocks, on the steady network.
-        own_links: no two of its blocks are on a link at once, so that a recursion holds.
-        one_by_one: it cannot be priced as a whole, but only message by message.
+        routes: of its pairs of ranks.
+        pair: [B] number of the pair of each block.
     """
 
     members: tuple[int, ...]
     model: TransferModel
-    access_only: bool
-    separate: bool
     collective: Collective
     costs: BlockCosts
-    own_links: bool
-    one_by_one: bool
-    _kept: dict[tuple[float, ...], Completion] = field(default_factory=dict, init=False, repr=False)
+    routes: RouteArrays
+    pair: Integers
+    kept: dict[tuple[float, ...], Completion] = field(default_factory=dict, init=False, repr=False)
     _alike: dict[tuple[int, ...], Alike | None] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def _owners(self) -> list[frozenset[int]]:
+        """Members whose access link each used link is; empty: it is another's, or not an access link."""
+        own, used = self.model.network.own_links, np.unique(self.routes.links)
+        owners = (own.get(link, frozenset()) for link in used[used >= 0].tolist())
+        return [each if each <= self.position.keys() else frozenset() for each in owners]
+
+    @property
+    def access_only(self) -> bool:
+        """Whether it uses no links but access links of its members' hosts, not shared with other hosts."""
+        return all(self._owners)
+
+    @property
+    def separate(self) -> bool:
+        """Whether, beyond that, no two members have an access link together."""
+        return all(len(owners) == 1 for owners in self._owners)
 
     @cached_property
     def position(self) -> dict[int, int]:
         """Host -> rank."""
         return {host: rank for rank, host in enumerate(self.members)}
 
-    def completion(self, ready_s: tuple[float, ...]) -> Completion:
-        """Each rank's time of completion, and the time from which its links are free, by joining times."""
-        known = self._kept.get(ready_s)
-        if known is None:
-            known = self._price(ready_s)
-            self.keep(ready_s, known)
-        return known
+    def completion(self, ready_s: tuple[float, ...], times: Times | None = None) -> Completion:
+        """Completion by the times at which members join; ``times``: of the recursion, if they are known."""
+        if ready_s not in self.kept:
+            if len(self.kept) >= MAX_KEPT_PRICES:
+                self.kept.clear()
+            self.kept[ready_s] = self._price(ready_s, times)
+        return self.kept[ready_s]
 
-    def is_known(self, ready_s: tuple[float, ...]) -> bool:
-        """Whether ``completion`` is cached for these times."""
-        return ready_s in self._kept
+    def _price(self, ready_s: tuple[float, ...], times: Times | None) -> Completion:
+        solved_s = [] if self.always_apart else self._all_at_once(ready_s)
+        if solved_s:
+            return solved_s, solved_s
+        one_by_one = self.always_apart or self.alike(ready_s) is None
+        return (one_by_one and self._by_recursion(ready_s, times)) or _follow(self, ready_s)
 
-    def keep(self, ready_s: tuple[float, ...], completion: Completion) -> None:
-        """Cache a result of ``completion``."""
-        if len(self._kept) >= MAX_KEPT_PRICES:
-            self._kept.clear()
-        self._kept[ready_s] = completion
-
-    def _price(self, ready_s: tuple[float, ...]) -> Completion:
-        if self.own_links:
+    def _by_recursion(self, ready_s: tuple[float, ...], times: Times | None = None) -> Completion | None:
+        """Completion if all blocks are alone on their links; None: they are not."""
+        if not self.recursive:
+            return None
+        if times is None:
             joined_s = np.array([each + self.model.launch_s for each in ready_s])
-            done_s, idle_s = completion_s(self.layout, joined_s, self.costs)
-            return done_s.tolist(), idle_s.tolist()
-        solved_s = self._all_at_once(ready_s) or _solve_s(self, ready_s)
-        return solved_s, solved_s
+            times = completion_s(self.layout, joined_s, self.costs)
+        return None if self._meet(times) else (times.done_s.tolist(), times.idle_s.tolist())
+
+    @property
+    def recursive(self) -> bool:
+        """Whether the recursion holds for blocks that are alone on their links."""
+        model = self.model
+        fair = model.sharing == "none" or model.queue == "fair"
+        return fair and model.tcp is None and not model.network.varies
+
+    @property
+    def always_apart(self) -> bool:
+        """Whether the recursion holds whenever its members join: no two blocks can be on a link at once."""
+        return self.recursive and not len(self._crossings)
+
+    def _meet(self, times: Times) -> bool:
+        """Whether, on a line, an event begins before the one in front is over."""
+        if not len(self._crossings):
+            return False
+        layout, (first_s, left_s, at_s) = self.layout, map(np.asarray, times[2:])
+        begin_s, heard_s = first_s - self.costs.piece_s[layout.numbers], at_s[layout.posted]
+        tie_s = TIE * (left_s.max() - at_s.min())
+        # An announcement may not even be made when bytes begin to leave, or have just left.
+        begin_s = np.concatenate((begin_s, heard_s - 2 * tie_s))
+        left_s = np.concatenate((left_s, heard_s + 2 * tie_s))
+        line, event = np.divmod(self._crossings, len(begin_s))
+
+        def meet(event: Integers) -> bool:
+            before, after = event[:-1], event[1:]
+            early = (line[1:] == line[:-1]) & (begin_s[after] < left_s[before] - tie_s)
+            return bool((early & (np.minimum(before, after) < len(first_s))).any())
+
+        # The order of the layout is mostly that of time.
+        return meet(event) and meet(event[np.lexsort((begin_s[event], line))])
+
+    @cached_property
+    def _crossings(self) -> Integers:
+        """Crossings, each ``line * 2B + event``, ascending, without lines on which nothing can meet.
+
+        A *line* is a link, or a stream that has both blocks and announcements. An *event* is a block, by its
+        position in the layout, or the announcement of its receive, B positions further on.
+        """
+        c, links, number = self.collective, self.routes.links, self.layout.numbers
+        streams, events = self.costs.stream is not None, 2 * c.messages
+        if self.model.sharing == "none":
+            return number[:0]
+        alone = (links >= 0) & (np.bincount(links[links >= 0], minlength=1)[links] == 1)
+        # Links of one pair are used alike, so that one is enough; and a stream keeps the order.
+        links = np.where(alone & (np.cumsum(alone, axis=1) > (not streams)), -1, links)[self.pair[number]]
+        sends = c.num_bytes[number] > 0
+        event, column = np.nonzero((links >= 0) & sends[:, None])
+        crossings = np.sort(links[event, column] * events + event)
+        line, event = np.divmod(crossings, max(events, 1))
+        before, after = number[event[:-1]], number[event[1:]]
+        behind = c.streams if streams else c.behind
+        waits = np.isin(after * c.messages + before, behind.owner * c.messages + behind.flat)
+        crossings = crossings[np.isin(line, line[1:][(line[1:] == line[:-1]) & ~waits])]
+        if not (streams and self.costs.announcements):
+            return crossings
+        source, destination = c.source[number], c.destination[number]
+        there, back = source * c.ranks + destination, destination * c.ranks + source
+        heard = np.flatnonzero(np.isin(back, there[sends]))
+        sent = np.flatnonzero(np.isin(there, back) & sends)
+        stream = np.concatenate((there[sent], back[heard])) + len(self.model.network.links)
+        of_streams = stream * events + np.concatenate((sent, c.messages + heard))
+        return np.concatenate((crossings, np.sort(of_streams)))
 
     @cached_property
     def layout(self) -> Layout:
@@ -103,16 +179,15 @@ class Placed:
         if c.any_needs or c.rendezvous or not model.shares_evenly:
             return []
         joined_s = np.array([each + model.launch_s for each in ready_s])
-        routes = route_pairs(c.source, c.destination, self.members, model)
         left_s = time_alike(
             np.maximum(joined_s[c.source], joined_s[c.destination]) + model.block_overhead_s,
             c.num_bytes,
-            routes.bytes_per_s,
-            routes.links,
+            self.routes.bytes_per_s[self.pair],
+            self.routes.links[self.pair],
             np.array(model.bandwidths_bytes_per_s),
         )
         np.maximum.at(joined_s, c.source, left_s)
-        np.maximum.at(joined_s, c.destination, left_s + routes.latency_s)
+        np.maximum.at(joined_s, c.destination, left_s + self.costs.latency_s)
         done_s: list[float] = joined_s.tolist()
         return done_s
 
@@ -128,27 +203,27 @@ class Placed:
     @property
     def num_flows(self) -> int:
         """Number of flows of its price if all members join at once; 0: a recursion holds."""
-        if self.own_links:
-            return 0
-        alike = self.alike((0.0,) * len(self.members))
-        return self.collective.messages if alike is None else len(alike.classes.one)
+        together = (0.0,) * len(self.members)
+        alike = None if self.always_apart else self.alike(together)
+        if alike is not None:
+            return len(alike.classes.one)
+        return 0 if self._by_recursion(together) else self.collective.messages
 
 
 def complete_together(collectives: Sequence[tuple[Placed, tuple[float, ...]]]) -> None:
     """Compute ``completion`` for several clusters, those of the same collective at once."""
     alike: dict[int, list[tuple[Placed, tuple[float, ...]]]] = {}
     for placed, ready_s in collectives:
-        if placed.own_links and placed.costs.stream is None and not placed.is_known(ready_s):
+        if placed.recursive and placed.costs.stream is None and ready_s not in placed.kept:
             alike.setdefault(id(placed.collective), []).append((placed, ready_s))
-    for of_one in alike.values():
-        if len(of_one) == 1:
+    for same in alike.values():
+        if len(same) == 1:
             continue
-        costs = _costs_together(tuple(placed.costs for placed, _ in of_one))
-        joined_s = np.array([ready_s for _, ready_s in of_one]).T
-        joined_s += [placed.model.launch_s for placed, _ in of_one]
-        done_s = completion_s(of_one[0][0].layout, joined_s, costs)[0].T.tolist()
-        for (placed, ready_s), each in zip(of_one, done_s, strict=True):
-            placed.keep(ready_s, (each, each))
+        costs = _costs_together(tuple(placed.costs for placed, _ in same))
+        joined_s = np.array([ready_s for _, ready_s in same]).T + [each.model.launch_s for each, _ in same]
+        times = completion_s(same[0][0].layout, joined_s, costs)
+        for column, (placed, ready_s) in enumerate(same):
+            placed.completion(ready_s, Times(*(np.asarray(each)[..., column] for each in times)))
 
 
 @lru_cache(maxsize=8)
@@ -165,14 +240,13 @@ def _costs_together(costs: tuple[BlockCosts, ...]) -> BlockCosts:
 
 def place(collective: Collective, members: tuple[int, ...], model: TransferModel) -> Placed:
     """Place a collective on hosts: rank i on ``members[i]``."""
-    c, network, shared = collective, model.network, model.sharing != "none"
+    c = collective
     keys, pair = np.unique(c.source * c.ranks + c.destination, return_inverse=True)
     sources, destinations = np.divmod(keys, c.ranks)
     routes = route_pairs(sources, destinations, members, model)
     back = routes
     if c.rendezvous or len(c.room.flat):
         back = route_pairs(destinations, sources, members, model)
-    streams = c.rendezvous and model.streams and shared
     costs = BlockCosts(
         piece_s=c.num_bytes / c.pieces / routes.bytes_per_s[pair],
         latency_s=routes.latency_s[pair],
@@ -180,55 +254,10 @@ def place(collective: Collective, members: tuple[int, ...], model: TransferModel
         overhead_s=model.overhead_s if c.rendezvous else model.block_overhead_s,
         announcements=model.announcement if c.rendezvous else 0.0,
         stream=StreamCosts(model.buffer_bytes, model.copy_s_per_byte, model.device_copy_s_per_byte / 2)
-        if streams
+        if c.rendezvous and model.streams and model.sharing != "none"
         else None,
     )
-    return Placed(
-        members,
-        model,
-        routes.access_only,
-        routes.separate,
-        c,
-        costs,
-        own_links=not network.varies
-        and not model.tcp
-        and (streams or not shared or (model.queue == "fair" and _in_turn(c, routes.links[pair]))),
-        one_by_one=c.rendezvous
-        and (network.varies or not c.messages or (streams and _streams_meet(keys, c.ranks, routes, model))),
-    )
-
-
-def _streams_meet(keys: Integers, ranks: int, routes: PairRoutes, model: TransferModel) -> bool:
-    sources, destinations = np.divmod(keys, ranks)
-    both_ways = bool(model.announcement) and bool(np.isin(destinations * ranks + sources, keys).any())
-    return both_ways or len(np.unique(sources)) < len(keys) or routes.most_pairs > 1
-
-
-def _in_turn(c: Collective, links: Integers) -> bool:
-    """Whether no two blocks are on a link at once, given the ``links`` [B, most of one] of each.
-
-    A block has left when another is behind it, or is offered or posted by a post that waits for its end.
-    """
-    number, column = np.nonzero(links >= 0)
-    link, place = links[number, column], np.empty(c.messages, np.int64)
-    place[lay_out(c).numbers] = np.arange(c.messages)
-    order = np.lexsort((place[number], link))
-    number, link = number[order], link[order]
-    met = link[1:] == link[:-1]
-    before, after = number[:-1][met], number[1:][met]
-    sent_for, received_for = (np.full(c.messages, len(c.post_rank)) for _ in range(2))
-    received = c.source[c.ends.flat] != c.post_rank[c.ends.owner]
-    sent_for[c.ends.flat[~received]] = c.ends.owner[~received]
-    received_for[c.ends.flat[received]] = c.ends.owner[received]
-    turns = (c.source[before] == c.source[after]) & (sent_for[before] <= c.offered[after])
-    turns |= (c.destination[before] == c.destination[after]) & (received_for[before] <= c.posted[after])
-    left = np.flatnonzero(~turns)
-    for some in (left[:64], left[64:]):  # mostly the first tell
-        flat, lengths = c.behind.of(after[some])
-        pair = np.repeat(np.arange(len(some)), lengths)
-        if not np.isin(np.arange(len(some)), pair[flat == before[some][pair]]).all():
-            return False
-    return True
+    return Placed(members, model, c, costs, routes, pair)
 
 
 def price_s(placed: Placed) -> float:
@@ -236,32 +265,30 @@ def price_s(placed: Placed) -> float:
     return max(placed.completion((0.0,) * len(placed.members))[0])
 
 
-def _solve_s(placed: Placed, ready_s: tuple[float, ...]) -> list[float]:
-    """Each rank's completion by simulating the blocks, which share links, on a clock of their own."""
+def _follow(placed: Placed, ready_s: tuple[float, ...]) -> Completion:
+    """``completion`` by simulating the blocks, which share links, on a clock of their own."""
     clock, first_s = Clock(), min(ready_s)
     model = replace(placed.model, network=placed.model.network.steady)
     ended_s: dict[int, float] = {}
+    idle_s: dict[int, float] = {}
 
     def end(rank: Any) -> None:
         ended_s[rank] = first_s + clock.now
 
-    alike = placed.alike(ready_s)
-    if alike is None:
-        flows, of = placed.flows(clock, Transfers(clock, model), _ALONE, end), list(range(len(ready_s)))
+    alike, transfers = placed.alike(ready_s), Transfers(clock, model)
+    if alike is not None:
+        transfers = alone = AlikeTransfers(clock, model, alike)
+        flows, of = alike.flows(clock, alone, end), alike.classes.rank.tolist()
     else:
-        flows, of = alike.flows(clock, AlikeTransfers(clock, model, alike), end), alike.classes.rank.tolist()
+        if placed.costs.stream is not None:
+            transfers = Streams(clock, model)
+        flows, of = placed.flows(clock, transfers, ("alone", 0, 0), end), list(range(len(ready_s)))
     joined_s = dict(zip(of, ready_s, strict=True))
     for rank, at_s in joined_s.items():
-        clock.at(at_s - first_s, _join, (flows, rank))
-    while len(ended_s) < len(joined_s):
+        clock.at(at_s - first_s, partial(flows.join, rank), rank)
+    while len(idle_s) < len(joined_s):
         clock.step()
-    return [ended_s[rank] for rank in of]
-
-
-def _join(joining: tuple[Flows, int]) -> None:
-    flows, rank = joining
-    flows.join(rank, rank)
-
-
-_ALONE: Final = ("alone", 0, 0)
-"""Tag of a collective simulated on a clock of its own."""
+        for rank in ended_s.keys() - idle_s.keys():
+            if not transfers.uses(placed.members[rank]):
+                idle_s[rank] = first_s + clock.now
+    return [ended_s[rank] for rank in of], [idle_s[rank] for rank in of]

@@ -70,7 +70,7 @@ class CollectiveTimes:
     def times(self, operation: Any, joined_s: Floats) -> Collected:
         """Completion of a collective that each worker joins at ``joined_s`` [n].
 
-        Raises ``NotInLockstep`` if its messages have to be followed one by one.
+        Raises ``NotInLockstep`` if other bytes can be on its links.
         """
         self.check_idle(joined_s)
         n = self._job.workers
@@ -136,11 +136,7 @@ class CollectiveTimes:
         return replace(self._join(placed, joined_s), last_of_group_s=of_groups)
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> Placed:
-        job, name = self._job, ops.name_of(type(operation))
-        placed = place(*job.choice.collective_of(operation, members, members[0]), job.transfer)
-        if placed.one_by_one:
-            raise NotInLockstep(f"{name}: its messages have to be followed one by one (network.transport)")
-        return placed
+        return place(*self._job.choice.collective_of(operation, members, members[0]), self._job.transfer)
 
 
 def _of_one_worker(operation: Any) -> Any:

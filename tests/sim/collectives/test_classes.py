@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from paceline.sim.collectives.pipelines import exchange, hierarchical, ring
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.traffic.clock import Clock
-from paceline.sim.traffic.placing import Placed, place
+from paceline.sim.traffic.placing import Placed, _follow, place
 from paceline.sim.traffic.transfers import Transfers
 from tests.support.factory import network_of
 
@@ -67,8 +66,7 @@ def test_a_class_takes_what_its_messages_take(
     n = sites * hosts * gpus
     placed = place(BUILDERS[name](cluster, num_bytes), tuple(range(n)), model)
     for ready_s in ((0.0,) * n, tuple(late[:n])):
-        shared = replace(placed, own_links=False)
-        assert shared.completion(ready_s)[0] == pytest.approx(one_by_one_s(placed, ready_s), rel=1e-9)
+        assert _follow(placed, ready_s)[0] == pytest.approx(one_by_one_s(placed, ready_s), rel=1e-9)
 
 
 @pytest.mark.parametrize(("num_bytes", "classes"), [(128 * 1000, 4), (128 * 1000 + 77, 4)])

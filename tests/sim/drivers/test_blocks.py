@@ -22,7 +22,7 @@ from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from paceline.sim.traffic import choice, placing
 from paceline.sim.traffic.choice import fastest
-from paceline.sim.traffic.placing import Placed, _solve_s, place, price_s
+from paceline.sim.traffic.placing import Placed, _follow, place, price_s
 from tests.support.collectives import PIPELINES
 from tests.support.factory import flat_network, make_job, make_scheme, network_of, run_events
 
@@ -63,9 +63,9 @@ def test_flows_take_what_the_recursion_takes(
 ) -> None:
     model = TransferModel(flat_network(n, latency_s, bandwidth), overhead_s=overhead_s)
     placed = place(PIPELINES[name]((n,), num_bytes), tuple(range(n)), model)
-    assert placed.own_links
+    assert placed.always_apart
     assert placed.access_only
-    flows_s = price_s(replace(placed, own_links=False))
+    flows_s = max(_follow(placed, (0.0,) * n)[0])
     assert flows_s == pytest.approx(price_s(placed), rel=1e-7)
 
 
@@ -229,7 +229,7 @@ def test_two_hosts_send_a_payload_over_their_cards_once_each_way_by_a_tree(
     model = TransferModel(network_of(16, latency="20 us", bandwidth="60 Gbit/s", host=host))
     placed = place(PIPELINES[name](((8, 8),), 2**30), tuple(range(16)), model)
     assert low_s < price_s(placed) < high_s
-    assert placed.own_links  # priced by a recursion, however many segments there are
+    assert placed.always_apart  # priced by a recursion, however many segments there are
     assert placed.collective.messages < 10_000
 
 
@@ -253,7 +253,7 @@ def test_flows_of_which_few_differ_take_what_all_of_them_take(
     model = TransferModel(network, overhead_s=0.001, efficiency=0.9)
     placed = place(exchange(sites, num_bytes), tuple(range(n)), model)
     ready_s = tuple(late[:n])
-    assert placed._all_at_once(ready_s) == pytest.approx(_solve_s(placed, ready_s), rel=1e-9)
+    assert placed._all_at_once(ready_s) == pytest.approx(_follow(placed, ready_s)[0], rel=1e-9)
 
 
 @pytest.mark.parametrize("late", [(0.0,) * 4, (0.0, 0.0, -1.0, -0.2)])
@@ -261,14 +261,14 @@ def test_links_inside_hosts_may_be_infinitely_fast(late: tuple[float, ...]) -> N
     network = network_of(4, latency="1 ms", bandwidth="1 Gbit/s", host={"gpus": 2})
     placed = place(exchange(((2, 2),), 4_000_000), (0, 1, 2, 3), TransferModel(network))
     done_s = placed._all_at_once(late)
-    assert done_s == pytest.approx(_solve_s(placed, late))
+    assert done_s == pytest.approx(_follow(placed, late)[0])
     assert max(done_s) == pytest.approx(0.001 + 4 * 1_000_000 / 1.25e8)
 
 
 @pytest.mark.parametrize("sites", [(64,), (16,) * 4, ((8,) * 8,)])
 def test_an_exchange_among_64_is_priced_in_bulk(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """4,032 blocks: by a recursion in a flat network, as a few kinds of flows between hosts or sites."""
-    monkeypatch.setattr(placing, "_solve_s", lambda *_: pytest.fail("block by block"))
+    monkeypatch.setattr(placing, "_follow", lambda *_: pytest.fail("block by block"))
     link = {"latency": "1 ms", "bandwidth": "10 Gbit/s"}
     if len(sites) > 1:
         network = network_of(64, sites=dict.fromkeys("abcd", 16), within=link, between=link)
@@ -291,7 +291,7 @@ def test_a_ring_goes_site_by_site() -> None:
     job = all_reduce_job("ring", 1_000_000, workers=5, network=mixed)
     order, sites = job.choice.by_site((0, 1, 2, 3, 4))
     assert (order, sites) == ((0, 2, 4, 1, 3), (3, 2))
-    assert place(PIPELINES["ring"](sites, 1_000_000), order, job.transfer).own_links
+    assert place(PIPELINES["ring"](sites, 1_000_000), order, job.transfer).always_apart
 
 
 def test_the_choice_is_made_once_for_each_size_and_group(monkeypatch: pytest.MonkeyPatch) -> None:

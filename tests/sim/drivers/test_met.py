@@ -174,7 +174,9 @@ def draw_job(rng: Random, rounds: list[Round]) -> Job:
     if transport == "gloo":
         transfer = replace(transfer, buffer_bytes=rng.choice([0.0, 1e5, 4e6]), copy_s_per_byte=1e-10)
     if rng.random() < 0.1:
-        transfer = replace(transfer, **rng.choice([{"queue": "fifo"}, {"tcp": TcpSettings()}]))
+        transfer = (
+            replace(transfer, queue="fifo") if rng.random() < 0.5 else replace(transfer, tcp=TcpSettings())
+        )
     return replace(job, transfer=transfer)
 
 

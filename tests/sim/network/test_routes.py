@@ -41,24 +41,16 @@ def test_each_is_the_route_of_its_pair(number: int, tmp_path: Path) -> None:
     pairs = list(itertools.permutations(range(network.num_hosts), 2))
     routes = find_routes(network, *np.array(pairs).T)
     for pair, links, latency_s, cap in zip(
-        pairs, routes.links.tolist(), routes.latency_s, routes.per_flow_bytes_per_s, strict=True
+        pairs, routes.links.tolist(), routes.latency_s, routes.bytes_per_s, strict=True
     ):
         expected = network.route(*pair)
         assert tuple(link for link in links if link >= 0) == expected.links
         assert (latency_s, cap) == (expected.latency_s, expected.per_flow_bytes_per_s)
 
 
-def test_links_of_one_pair_are_told_from_those_that_pairs_share() -> None:
-    model = TransferModel(network_of(6, **SITES))
-    members = tuple(range(6))
-    ring = route_pairs(np.arange(6), np.roll(np.arange(6), -1), members, model)
-    assert (ring.most_pairs, ring.access_only) == (1, False)
-    crossing = route_pairs(np.array([0, 1]), np.array([2, 3]), members, model)  # both over a->b
-    assert crossing.most_pairs == 2
-    spread = route_pairs(np.array([0, 0]), np.array([2, 3]), members, model)
-    assert spread.most_pairs == 2
-    inside = route_pairs(np.array([0]), np.array([1]), (0, 1), model)
-    assert inside.access_only
-    assert inside.bytes_per_s.tolist() == [1.25e8]
+def test_a_lone_message_is_limited_by_the_slowest_link() -> None:
+    pair = np.array([0]), np.array([1])
+    inside = route_pairs(*pair, (0, 1), TransferModel(network_of(6, **SITES), efficiency=0.5))
+    assert inside.bytes_per_s.tolist() == [0.5 * 1.25e8]
     free = TransferModel(network_of(2, latency="1 ms"))
-    assert math.isinf(route_pairs(np.array([0]), np.array([1]), (0, 1), free).bytes_per_s[0])
+    assert math.isinf(route_pairs(*pair, (0, 1), free).bytes_per_s[0])
