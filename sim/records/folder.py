@@ -27,7 +27,7 @@ from .integrity.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_
 from .rows import RunRow, run_of
 from .run import Evaluation, Run
 from .scenario_facts import PlannedRuns, read_facts
-from .summarise import summarise_resolved
+from .summarise import summarise, summarise_resolved
 from .summary import SUMMARY_VERSION, SchemeFacts, Summary, Tuned
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _read_results(folder: Path) -> Results:
         raise InputError(f"{folder} is no result folder: it has no {name}")
     verify_checksums(folder, _NEEDED, _ADDED)
     try:
-        return _read_files(folder)
+        return _renewed(_read_files(folder))
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers raise many kinds
@@ -296,6 +296,20 @@ def describe_caveat(folder: Path) -> str:
     if not (folder / SUMMARY_FILE).is_file():
         return f"{folder} is not finished: these are the runs that are complete"
     return ""
+
+
+def _renewed(results: Results) -> Results:
+    """Rebuild a summary of an older version that lacks today's columns."""
+    summary = results.summary
+    if all("bytes_to_target" in row for row in summary["summary"]):
+        return results
+    runs = runs_of(replace(results, events=results.events[:0]))
+    facts = _facts_in(summary)
+    renewed = summarise(
+        summary["scenario"], runs, summary["target"], summary.get("tuning", ()), facts,
+        summary.get("transport"), summary.get("proxy"),
+    )  # fmt: skip
+    return replace(results, summary=renewed)
 
 
 def _facts_in(summary: Summary) -> dict[str, SchemeFacts]:

@@ -97,10 +97,10 @@ class SchemeSummary(TypedDict):
         at_least_s, at_least_steps, at_least_bytes: lower bounds on the median time, steps and bytes to the
             target where these are unknown because runs ended too early; None where they are known, or where
             most repeats diverged.
-        step_s: of runs, infinite where one did not complete.
+        step_s: of runs, infinite where one did not complete; absent in older folders.
         step_shares, average_s: of each worker: its part of all steps, and the time between its averages;
-            means over runs.
-        leaves_out: costs that ``step_s`` does not count, as phrases.
+            means over runs. Absent in older folders.
+        leaves_out: costs that ``step_s`` does not count, as phrases; absent in older folders.
         ratio_to_best: time to target over the winner's: median over their common seeds. Without a target the
             same of ``step_s``.
         wins: number of the seeds common to all schemes on which this one was first; a tie is shared.
@@ -109,7 +109,8 @@ class SchemeSummary(TypedDict):
             workers' bytes by then; None like the median time.
         score_at_equal_time, score_at_equal_bytes: at the points of ``Summary.equal``; None without them.
         wall_clock_s, iterations, bytes_sent, time_s: means.
-        does, bounds, memory: see ``SchemeFacts``; of measured runs there are no ``bounds``.
+        does, bounds, memory: see ``SchemeFacts``; absent in older folders, ``bounds`` also where runs were
+            measured. Other keys absent there are computed when they are read.
     """
 
     scheme: str
@@ -121,9 +122,9 @@ class SchemeSummary(TypedDict):
     partial: int
     time_to_target_s: Interval
     at_least_s: float | None
-    at_least_steps: float | None
-    at_least_bytes: float | None
-    step_s: Interval
+    at_least_steps: NotRequired[float | None]
+    at_least_bytes: NotRequired[float | None]
+    step_s: NotRequired[Interval]
     step_shares: NotRequired[list[float | None]]
     average_s: NotRequired[list[float | None]]
     leaves_out: NotRequired[list[str]]
@@ -131,7 +132,7 @@ class SchemeSummary(TypedDict):
     wins: float
     p_win: float | None
     steps_to_target: float | None
-    bytes_to_target: float | None
+    bytes_to_target: NotRequired[float | None]
     score_at_equal_time: Interval | None
     score_at_equal_bytes: Interval | None
     wall_clock_s: float

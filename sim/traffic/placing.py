@@ -117,11 +117,11 @@ class Placed:
         if not len(self._crossings):
             return False
         layout, (first_s, left_s, at_s) = self.layout, map(np.asarray, times[2:])
-        begin_s, heard_s = first_s - self.costs.piece_s[layout.numbers], at_s[layout.posted]
+        begin_s, announced_s = first_s - self.costs.piece_s[layout.numbers], at_s[layout.posted]
         tie_s = TIE * (left_s.max() - at_s.min())
         # An announcement may not even be made when bytes begin to leave, or have just left.
-        begin_s = np.concatenate((begin_s, heard_s - 2 * tie_s))
-        left_s = np.concatenate((left_s, heard_s + 2 * tie_s))
+        begin_s = np.concatenate((begin_s, announced_s - 2 * tie_s))
+        left_s = np.concatenate((left_s, announced_s + 2 * tie_s))
         line, event = np.divmod(self._crossings, len(begin_s))
 
         def meet(event: Integers) -> bool:
@@ -158,10 +158,10 @@ class Placed:
             return crossings
         source, destination = c.source[number], c.destination[number]
         there, back = source * c.ranks + destination, destination * c.ranks + source
-        heard = np.flatnonzero(np.isin(back, there[sends]))
+        announced = np.flatnonzero(np.isin(back, there[sends]))
         sent = np.flatnonzero(np.isin(there, back) & sends)
-        stream = np.concatenate((there[sent], back[heard])) + len(self.model.network.links)
-        of_streams = stream * events + np.concatenate((sent, c.messages + heard))
+        stream = np.concatenate((there[sent], back[announced])) + len(self.model.network.links)
+        of_streams = stream * events + np.concatenate((sent, c.messages + announced))
         return np.concatenate((crossings, np.sort(of_streams)))
 
     @cached_property

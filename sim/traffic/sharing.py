@@ -160,7 +160,7 @@ class FairSharing:
         return number
 
     def beside(self) -> FairSharing:
-        """The same links without flows; numbers go on, so that ``adopt`` can take over what begins there."""
+        """Return the links without flows, with numbers that go on, for flows that ``adopt`` takes over."""
         other = FairSharing(self._bandwidth)
         other._num_started = self._num_started
         return other

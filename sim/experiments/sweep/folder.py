@@ -78,10 +78,10 @@ def begin(
         resolved: list[Scenario] = []
         try:
             on_setting = prepare("making folders")
-            for folder, asked, own in zip(folders, scenarios, fresh, strict=True):
-                fits, text = partial(resolved_in, requested=asked), partial(dump, own)
-                parts.append(begin_parts(folder, command, asked.name, force, fits, text, say))
-                resolved.append(read_resolved(parts[-1].scenario, asked))
+            for folder, scenario, own in zip(folders, scenarios, fresh, strict=True):
+                fits, text = partial(resolved_in, requested=scenario), partial(dump, own)
+                parts.append(begin_parts(folder, command, scenario.name, force, fits, text, say))
+                resolved.append(read_resolved(parts[-1].scenario, scenario))
                 on_setting()
             done = sum(each.num_runs for each in parts)
             if done:
