@@ -31,6 +31,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from paceline.sim.compute.attached import AttachedRun
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute
 from paceline.sim.config import files
@@ -230,13 +231,16 @@ def attach(
                     while worker._wanted:
                         worker._next()
         finally:
-            run = worker.run
-            if records is not None and run is not None and (record := record_of(run, job, entry)):
-                folder = Path(records)
-                folder.mkdir(parents=True, exist_ok=True)
-                files.write_json(record, folder / "attached.json")
+            if records is not None and worker.run is not None:
+                _write_record(record_of(worker.run, job, entry), Path(records))
         if worker._error is not None:
             raise worker._error
+
+
+def _write_record(record: AttachedRun | None, folder: Path) -> None:
+    if record is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_json(record, folder / "attached.json")
 
 
 def _check_arguments(steps: int, seed: int, timeout_s: float, beside: str) -> None:

@@ -87,6 +87,11 @@ def run_job(
         pass
     except RunError as error:
         watchdog.fail(error, driver.step)
+    _note_limits(log, transport, driver)
+    return _collect(group, rank, log, machines, backend)
+
+
+def _note_limits(log: RankLog, transport: Transport, driver: ClusterDriver) -> None:
     if transport.messages.buffers.exceeded or transport.collectives.buffers.exceeded:
         log.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
     if (at_once := driver.exchanges.collectives_at_once) > COLLECTIVES_AT_ONCE:
@@ -94,7 +99,6 @@ def run_job(
             f"{at_once} collectives were under way at once, of which gloo carries {COLLECTIVES_AT_ONCE}: "
             "with a larger bucket there are fewer"
         )
-    return _collect(group, rank, log, machines, backend)
 
 
 def _check(group: Group, job: Job, backend: str) -> None:
