@@ -188,8 +188,7 @@ def attach(
 ) -> Iterator[Attached]:
     """Attach a scheme to a training loop: see ``paceline.attach`` for arguments and errors."""
     _check_arguments(steps, seed, timeout_s, "gloo" if inside is None else backend)
-    rule = TorchRule(optimizer)
-    vector = ModelVector(model)
+    rule, vector = TorchRule(optimizer), ModelVector(model)
     entry = _parse_scheme(scheme)
     store, rank, size = _open_store(timeout_s)
     with closing(store):
