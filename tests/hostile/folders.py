@@ -20,6 +20,8 @@ Damage = Callable[[Path], None]
 
 MISSING: Final = object()
 """In the place of a value: there is none."""
+_MANY_ROWS: Final = 500_000
+_MANY_TIMES: Final = 40
 
 
 def set_in_json(path: str, value: Any, name: str = "") -> Damage:
@@ -70,6 +72,18 @@ def _frame(name: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Damage:
 
 def _column(name: str, column: str, value: Any) -> Damage:
     return _frame(name, lambda frame: frame.assign(**{column: [value] * len(frame)}))
+
+
+def _unfolding(name: str) -> Damage:
+    """Have a small file hold gigabytes: its first row, over and over."""
+
+    def damage(folder: Path) -> None:
+        rows = pq.read_table(folder / name).take([0] * _MANY_ROWS)
+        with pq.ParquetWriter(folder / name, rows.schema, compression="zstd") as writer:
+            for _ in range(_MANY_TIMES):
+                writer.write_table(rows)
+
+    return damage
 
 
 def _cut(name: str, share: float) -> Damage:
@@ -209,6 +223,8 @@ TABLES: Final[Mapping[str, Damage]] = {
     "events-null-peer": _column("events.parquet", "peer_s", None),
     "events-text-handle": _column("events.parquet", "handle", "x"),
     "events-number-operation": _column("events.parquet", "operation", 5),
+    "metrics-unfold": _unfolding("metrics.parquet"),
+    "events-unfold": _unfolding("events.parquet"),
     "scenario-binary": _write("scenario.yaml", bytes(range(256))),
 }
 ODD: Final[Mapping[str, tuple[str, Damage]]] = {

@@ -1,7 +1,7 @@
 """Tables of a result folder (evaluations, operations) as Parquet files and data frames.
 
-The same runs give the same bytes. A table that is read has the columns and types of its schema, without empty
-cells, and without numbers that are not finite.
+The same runs give the same bytes. A table that is read is no larger than its file promises,
+and has the columns and types of its schema, no empty cells, and no number that is not finite.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from .tables import MAX_FILE_BYTES, STEP_VECTOR
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MOST_PACKED: Final = 200
+"""Values per 8 bytes of a file: times differ from row to row, so no table of ours has as many."""
+_SMALL: Final = 2**26
+"""Values of a table that is read however it is packed."""
 
 _WORDS: Final = pa.dictionary(pa.int32(), pa.string())
 
@@ -109,9 +114,18 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
         raise InputError(f"{path} is no file")
     with _naming(path):
         # In memory: pyarrow takes no path that is not UTF-8, and its threads may outlive a file of Python's.
-        table = pq.read_table(pa.BufferReader(read_bytes(path, MAX_FILE_BYTES)))
+        content = pa.BufferReader(read_bytes(path, MAX_FILE_BYTES))
+        _check_size(path, pq.read_metadata(content), content.size())
+        table = pq.read_table(content)
         frame: pd.DataFrame = _conformed(path, table, schema).to_pandas()
     return frame
+
+
+def _check_size(path: Path, head: pq.FileMetaData, file_bytes: int) -> None:
+    groups = (head.row_group(number) for number in range(head.num_row_groups))
+    values = sum(group.column(number).num_values for group in groups for number in range(head.num_columns))
+    if values > max(_SMALL, MOST_PACKED * file_bytes / 8):
+        raise InputError(f"{path} unfolds from {file_bytes} bytes to {values} values: no table of ours does")
 
 
 @contextmanager
