@@ -7,7 +7,6 @@ The unit stands in the header (``step_time [ms]``) or in every cell (``51.2 ms``
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +79,13 @@ def read_table(path: Path) -> Table:
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(f"{path}:{line}: has {len(row)} cells, the header has {len(header)}")
-    split = [re.fullmatch(r"(.*?)\s*\[(.*)\]", name) for name in header]
-    names = tuple(one_line(own[1] if own else name, 60) for own, name in zip(split, header, strict=True))
+    split = [_split_unit(name) for name in header]
+    names = tuple(one_line(name, 60) for name, _ in split)
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two columns have the same name")
-    return Table(str(path), names, tuple(own[2] if own else "" for own in split), tuple(rows))
+    return Table(str(path), names, tuple(unit for _, unit in split), tuple(rows))
+
+
+def _split_unit(header: str) -> tuple[str, str]:
+    name, bracket, rest = header.partition("[")
+    return (name.rstrip(), rest[:-1]) if bracket and rest.endswith("]") else (header, "")

@@ -28,9 +28,9 @@ def ready_scenarios() -> dict[str, Path]:
 
 
 def find_scenario(path: Path) -> Path:
-    """File of a scenario that is not a file itself: the ready one of that name; else ``InputError``."""
+    """File of a scenario: ``path``, or the ready scenario of that name; ``InputError`` for neither."""
     name = path.as_posix()
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or path.is_file():
         return path
     ready = ready_scenarios()
     if name in ready:

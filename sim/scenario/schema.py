@@ -350,8 +350,7 @@ def load(path: str | Path, changes: Sequence[overrides.Change] = ()) -> Scenario
 
 def load_each(path: str | Path, settings: Iterable[Sequence[overrides.Change]]) -> Iterator[Scenario]:
     """Read a scenario file once; yield it with each list of changes. Raises as ``load``."""
-    file = Path(path)
-    file = file if file.is_file() else find_scenario(file)
+    file = find_scenario(Path(path))
     document = yaml_file.parse(yaml_file.read_text(file), str(file))
     for changes in settings:
         yield _validate(document, str(file), changes, file.parent)

@@ -40,15 +40,16 @@ class _Stream:
         busy: a message's bytes are leaving.
         unsent_bytes: of the messages that wait or are leaving, as they were posted.
         arrival_s: of the latest arrival; nothing overtakes it, whatever the jitter.
+        copied_s: of the latest copy from a device; a smaller message does not overtake it.
     """
 
-    __slots__ = ("arrival_s", "busy", "unsent_bytes", "waiting")
+    __slots__ = ("arrival_s", "busy", "copied_s", "unsent_bytes", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[_Message | tuple[Notice, float]] = deque()
         self.busy = False
         self.unsent_bytes = 0.0
-        self.arrival_s = 0.0
+        self.arrival_s = self.copied_s = 0.0
 
     def arrives(self, time_s: float) -> float:
         """The arrival, no earlier than the previous one."""
@@ -119,9 +120,11 @@ class Streams(Transfers):
 
     @override
     def _enqueue(self, transfer: Transfer, start_s: float) -> None:
-        message = _Message(transfer, self._stream(transfer.source, transfer.destination))
-        start_s = max(start_s, self._clock.now) + self._device_copy_s_per_byte * transfer.num_bytes
-        self._clock.at(start_s, self._hand_over, message)
+        stream = self._stream(transfer.source, transfer.destination)
+        start_s = max(start_s, self._clock.now)
+        if copy_s := self._device_copy_s_per_byte * transfer.num_bytes:
+            start_s = stream.copied_s = max(start_s + copy_s, stream.copied_s)
+        self._clock.at(start_s, self._hand_over, _Message(transfer, stream))
 
     @override
     def _deliver(self, transfer: Transfer, time_s: float) -> None:
