@@ -181,8 +181,8 @@ class Lab:
 
     def _order(self, line: bytes) -> dict[str, Any]:
         """Send one command to the switch and wait for its answer."""
-        assert self._switch is not None
-        assert self._switch.stdin is not None
+        if self._switch is None or self._switch.stdin is None:
+            raise RunError("the lab is not running")
         with self._turn:
             try:
                 self._switch.stdin.write(line + b"\n")
