@@ -172,23 +172,38 @@ class JobProcesses:
     def measure_all(self, scenario: Scenario, measure: Callable[[Scenario, SchemeEntry], _T]) -> list[_T]:
         """Measure each scheme of a resolved scenario, in order, with the help of processes that have begun.
 
-        These begin with the first scheme, this one with the last. ``measure`` is a function of a module, as
-        other processes import it, and uses the clock alone.
+        ``measure`` is a function of a module, since other processes import it, and uses the clock alone.
         """
         entries = scenario.schemes
-        futures: list[Future[_T]] = [Future() for _ in entries]
+        left = deque(enumerate(entries))
+        futures: dict[int, Future[_T]] = {}
+        lock = threading.RLock()  # callbacks take from ``left``, too
+
+        def hand_on(others: _Others) -> None:
+            with lock, suppress(RuntimeError):  # they have died
+                if left:
+                    number, entry = left[0]
+                    future = others.executor.submit(_measure_text, measure, _text(scenario, entry))
+                    futures[number] = future
+                    left.popleft()
+                    future.add_done_callback(lambda _: hand_on(others))
+
         if self._others is not None and _can_be_sent(scenario):
-            submit = self._others.executor.submit
-            with suppress(RuntimeError):  # they have died
-                futures = [submit(_measure_text, measure, _text(scenario, entry)) for entry in entries]
-        measured = []
-        for entry, future in zip(reversed(entries), reversed(futures), strict=True):
-            if future.done() and future.exception() is None:
-                measured.append(future.result())
-            else:
-                future.cancel()
-                measured.append(measure(scenario, entry))
-        return measured[::-1]
+            for _ in range(self._others.number):
+                hand_on(self._others)
+        measured: dict[int, _T] = {}
+        while True:
+            with lock:
+                if not left:
+                    break
+                number, entry = left.pop()
+            measured[number] = measure(scenario, entry)
+        for number, future in futures.items():
+            try:
+                measured[number] = future.result()
+            except BrokenExecutor:
+                measured[number] = measure(scenario, entries[number])
+        return [measured[number] for number in range(len(entries))]
 
     def _begin(self, most: int) -> _Others | None:
         at_once = num_cores() if self._at_once is None else self._at_once
