@@ -58,7 +58,7 @@ class CollectivesInFlight:
     """All collective operations of a run, matched by kind, by their number on each worker, and by group.
 
     A collective that can have its links for itself is priced as a whole, once all members have joined. If
-    other traffic meets it before its end, it is replayed up to that instant, and goes on message by message.
+    other traffic meets it before its end, it is replayed up to then, and continues message by message.
 
     Args:
         job: of the run.
@@ -234,7 +234,7 @@ class CollectivesInFlight:
     # --- and met by other traffic -------------------------------------------------------------------
 
     def _meet(self, *hosts: int) -> None:
-        """Let priced collectives go on message by message that messages of some hosts can meet."""
+        """Continue, message by message, the priced collectives that messages of some hosts can meet."""
         for host in hosts:
             if (self._on_shared or self._clock.now < self._idle_s[host]) and (met := self._priced_on(host)):
                 self._move(met)

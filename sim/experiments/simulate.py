@@ -173,7 +173,7 @@ def begin(
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[Scenario, Parts]]:
-    """Begin a simulation, or go on with the one in ``out``: its scenario as resolved at first, and its runs.
+    """Begin a simulation, or continue the one in ``out``: its scenario as first resolved, and its runs.
 
     Args:
         out: the result folder, which keeps each run as soon as it is complete; None: nothing is kept.

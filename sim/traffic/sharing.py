@@ -160,7 +160,7 @@ class FairSharing:
         return number
 
     def beside(self) -> FairSharing:
-        """Return the links without flows, with numbers that go on, for flows that ``adopt`` takes over."""
+        """Copy the links without flows, in the same numbering, for flows that ``adopt`` takes over."""
         other = FairSharing(self._bandwidth)
         other._num_started = self._num_started
         return other

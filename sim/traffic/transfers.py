@@ -222,7 +222,7 @@ class Transfers:
         return known_s is not None and known_s <= self._clock.now
 
     def replay(self, start_s: float, begin: Callable[[], None]) -> None:
-        """Let transfers begin in the past, on links that nothing else has used since; they go on from now."""
+        """Begin transfers in the past, on links that nothing else has used since, and continue them now."""
         sharing, watch, self.watch = self._sharing, self.watch, None
         if isinstance(sharing, FairSharing):
             self._sharing = beside = sharing.beside()

@@ -35,7 +35,7 @@ def tiny(tmp_path: Path) -> Path:
 
 @contextmanager
 def started(tiny: Path, out: Path) -> Iterator[warm.WarmProcess]:
-    """A simulation into ``out`` with at least one complete run; it goes on."""
+    """A simulation into ``out`` with at least one complete run; it is resumed."""
     command = [sys.executable, "-m", "paceline", "simulate", str(tiny), f"--set={LONG}"]
     child = warm.WarmProcess([*command, f"--out={out}"], env=dict(os.environ))
     until_s = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""Priced collectives that other traffic meets go on message by message, and take what messages take."""
+"""Priced collectives continue message by message once other traffic meets them, and take as long."""
 
 from __future__ import annotations
 

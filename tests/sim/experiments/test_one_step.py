@@ -159,7 +159,7 @@ BUCKETS = {"1 MB": "200 kB", "10 MB": "2 MB", "60 MB": "12 MB"}
 """Of each payload, five: of many more a step is so many messages that only one or two would be followed."""
 
 BESIDE_STEPS = {"overlap", "delay", "exchange"}
-"""Options with which something goes on beside the steps."""
+"""Options with exchanges beside the steps."""
 
 
 def draw_cluster(random: Random) -> dict[str, Any]:
