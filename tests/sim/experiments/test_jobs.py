@@ -7,9 +7,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +28,8 @@ from paceline.sim.experiments.jobs import JobProcesses, PlannedRun, check_jobs
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT
-from paceline.sim.scenario.schema import load
+from paceline.sim.scenario.entries import SchemeEntry
+from paceline.sim.scenario.schema import Scenario, load
 from tests.support.alive import wait_for_end
 from tests.support.made_runs import made_run
 
@@ -146,6 +151,31 @@ def test_what_bounds_schemes_does_not_depend_on_the_number_of_processes(
         assert processes._others is not None
         processes._others.executor.submit(os._exit, 1)
         assert describe_schemes(scenario, processes=processes) == alone
+
+
+def test_a_scheme_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process is measuring is waited for; threads stand for processes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jobs, "_can_be_sent", lambda _: True)
+    monkeypatch.setattr(jobs, "one_thread", nullcontext)
+    scenario = load(write_scenario(tmp_path))
+    here, seen, measured_here = threading.get_ident(), list[str](), threading.Event()
+
+    def measure(_: Scenario, entry: SchemeEntry) -> str:
+        if threading.get_ident() == here:
+            measured_here.set()
+        else:
+            assert measured_here.wait(60.0)
+            time.sleep(0.05)
+        seen.append(entry.label)
+        return entry.label
+
+    processes = JobProcesses(2)
+    with ThreadPoolExecutor(1) as executor:
+        processes._others = SimpleNamespace(number=1, executor=executor)  # type: ignore[assignment]
+        measured = processes.measure_all(scenario, measure)
+    assert measured == [entry.label for entry in scenario.schemes]
+    assert sorted(seen) == sorted(measured)
 
 
 def test_others_begin_as_soon_as_what_is_left_is_worth_them(
