@@ -19,7 +19,7 @@ from paceline.sim.collectives.algorithms import (
     ring_all_reduce,
 )
 from paceline.sim.collectives.collective import Collective, of_rounds
-from paceline.sim.collectives.hierarchy import Sites, even_length, hierarchical_all_reduce
+from paceline.sim.collectives.hierarchy import even_length, hierarchical_all_reduce
 from paceline.sim.collectives.ordering import without_rendezvous
 from paceline.sim.collectives.pipelines import (
     barrier,
@@ -29,12 +29,12 @@ from paceline.sim.collectives.pipelines import (
     recursive_doubling,
 )
 from paceline.sim.collectives.schedule import Round, Schedule
-from paceline.sim.network.network import Network
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.traffic.clock import Clock
 from paceline.sim.traffic.placing import place, price_s
 from paceline.sim.traffic.transfers import Transfers
 from tests.support.factory import network_of
+from tests.support.networks import networks
 
 laws = settings(deadline=None, derandomize=True, max_examples=60)
 many = settings(deadline=None, max_examples=1_500)
@@ -42,25 +42,6 @@ many = settings(deadline=None, max_examples=1_500)
 sizes = st.integers(0, 10_000_000)
 rates = st.floats(1e-3, 10.0)
 site_sizes = st.lists(st.integers(1, 3), min_size=1, max_size=4).filter(lambda sites: sum(sites) > 1)
-
-
-@st.composite
-def networks(draw: Any) -> tuple[Sites, Network]:
-    """Sites, perhaps of hosts with two GPUs; each pair has a pipe of its own."""
-    sites, gpus = draw(site_sizes), draw(st.sampled_from([1, 2]))
-    names = [f"s{number}" for number in range(len(sites))]
-    pairs = [f"{a}-{b}" for a in names for b in names if a < b]
-    given: dict[str, Any] = {
-        "sites": {name: gpus * hosts for name, hosts in zip(names, sites, strict=True)},
-        "within": {"latency": "1 ms", "bandwidth": f"{draw(rates)} Gbit/s"},
-        "between": {
-            "latency": f"{draw(st.integers(0, 100))} ms",
-            "bandwidth": {pair: f"{draw(rates)} Gbit/s" for pair in pairs} | {"default": "1 Gbit/s"},
-        },
-        "host": {"gpus": gpus, "latency": "5 us", "bandwidth": "10 Gbit/s"},
-    }
-    shape = tuple(sites) if gpus == 1 else tuple((2,) * hosts for hosts in sites)
-    return shape, network_of(gpus * sum(sites), **given)
 
 
 @st.composite
@@ -153,7 +134,7 @@ def lifted_s(schedule: Collective, model: TransferModel) -> float:
 
 
 def check_lifted(data: st.DataObject) -> None:
-    sites, network = data.draw(networks())
+    sites, network = data.draw(networks(site_sizes, rates, st.just(1)))
     table = data.draw(tables(network.num_hosts))
     model = TransferModel(network, data.draw(st.sampled_from(["max_min", "rtt", "none"])))
     assert lifted_s(without_rendezvous(table), model) == pytest.approx(PostedAhead(table, model).took_s())
@@ -178,7 +159,7 @@ def test_many_lifted_tables_take_what_the_tables_take(data: st.DataObject) -> No
 @laws
 @given(data=st.data())
 def test_our_own_forms_take_what_their_tables_take(data: st.DataObject) -> None:
-    sites, network = data.draw(networks())
+    sites, network = data.draw(networks(site_sizes, rates, st.just(1)))
     n, num_bytes, model = network.num_hosts, data.draw(sizes), TransferModel(network)
     even = num_bytes * even_length(sites)
     for blocks, table in (

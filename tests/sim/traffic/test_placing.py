@@ -34,6 +34,7 @@ from paceline.sim.traffic.streams import Streams
 from paceline.sim.traffic.transfers import Transfers
 from tests.support.collectives import PIPELINES
 from tests.support.factory import flat_network, network_of
+from tests.support.networks import networks
 
 laws = settings(deadline=None, derandomize=True, max_examples=150)
 many = settings(deadline=None, max_examples=3_000)
@@ -53,23 +54,8 @@ TABLES: dict[str, Callable[[Sites, int, int], Schedule]] = {
 BLOCKS = PIPELINES | {"exchange": exchange}
 
 
-@st.composite
-def networks(draw: Any) -> tuple[Sites, Network]:
-    """One switch, or sites with a pipe for each pair, perhaps of hosts with two GPUs."""
-    sizes, gpus = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)), draw(st.sampled_from([1, 1, 2]))
-    if sum(sizes) * gpus < 2:
-        sizes = [2]
-    names = [f"s{number}" for number in range(len(sizes))]
-    rates = st.sampled_from([0.1, 1.0, 1.0, 3.7, 40.0])
-    pairs = {f"{a}-{b}": f"{draw(rates)} Gbit/s" for a in names for b in names if a < b}
-    network = network_of(
-        gpus * sum(sizes),
-        sites={name: gpus * hosts for name, hosts in zip(names, sizes, strict=True)},
-        within={"latency": f"{draw(st.sampled_from([0, 1, 7]))} ms", "bandwidth": f"{draw(rates)} Gbit/s"},
-        between={"latency": f"{draw(st.integers(0, 40))} ms", "bandwidth": pairs | {"default": "1 Gbit/s"}},
-        host={"gpus": gpus, "latency": "5 us", "bandwidth": "10 Gbit/s"},
-    )  # fmt: skip
-    return (tuple(sizes) if gpus == 1 else tuple((2,) * hosts for hosts in sizes)), network
+site_sizes = st.lists(st.integers(1, 3), min_size=1, max_size=3)
+rates = st.sampled_from([0.1, 1.0, 1.0, 3.7, 40.0])
 
 
 @st.composite
@@ -92,7 +78,7 @@ def models(draw: Any, network: Network) -> TransferModel:
 @st.composite
 def placed_late(draw: Any) -> tuple[Placed, tuple[float, ...]]:
     """A collective on hosts whose members join at different times."""
-    sites, network = draw(networks())
+    sites, network = draw(networks(site_sizes, rates, st.sampled_from([0, 1, 7])))
     n, size = network.num_hosts, draw(st.one_of(st.integers(0, 99), st.integers(0, 30_000_000)))
     name = draw(st.sampled_from([*BLOCKS, *TABLES]))
     collective = BLOCKS[name](sites, size) if name in BLOCKS and draw(st.booleans()) else None
