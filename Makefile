@@ -42,8 +42,9 @@ validate: $(VENV)/ready
 # At most ten minutes. A torch with CUDA that this machine has is used; without one pip brings it.
 gpu:
 	@command -v nvidia-smi >/dev/null || { echo "make gpu: this machine has no CUDA device" >&2; exit 2; }
-	$(PYTHON) -m venv $$($(PYTHON) -c "import torch; torch.version.cuda and print('--system-site-packages')" \
-	  2>/dev/null) $(VENV)-gpu
+	$(PYTHON) -m venv $(VENV)-gpu
+	$(PYTHON) -c "import sysconfig, torch; torch.version.cuda and print(sysconfig.get_path('purelib'))" 2>/dev/null \
+	  > $$($(VENV)-gpu/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/with-cuda.pth || true
 	$(VENV)-gpu/bin/pip install --disable-pip-version-check -e .
 	PYTHONPATH=. $(VENV)-gpu/bin/python -m benchmarks.gpu
 

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -48,7 +49,8 @@ def run_part(name: str, limit_s: float, command: Sequence[str], environment: Map
         if child.returncode == 0:
             figures = json.loads(out.splitlines()[-1])
         else:
-            error = lines[-1] if lines else f"exit status {child.returncode}"
+            raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Refused)\b", line)]
+            error = [*lines, *raised][-1] if lines else f"exit status {child.returncode}"
     except subprocess.TimeoutExpired:
         error = f"not done after {limit_s:g} s"
     finally:

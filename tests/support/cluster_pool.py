@@ -13,10 +13,12 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore
 
@@ -58,7 +60,8 @@ class Pool:
     """
 
     def __init__(self, size: int) -> None:
-        context = forks()
+        # A process forked from one in which a module has asked CUDA cannot use CUDA.
+        context = get_context("spawn") if torch.cuda.is_available() else forks()
         self.size = size
         self.broken = False
         self._folder = tempfile.TemporaryDirectory()
