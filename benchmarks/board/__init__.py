@@ -1,0 +1,1 @@
+"""Other people's measurements, predicted by one command; see ``__main__``."""

@@ -1,0 +1,1 @@
+"""torchft's DiLoCo over gloo between two namespaces; see README.md."""

@@ -1,0 +1,116 @@
+"""Tables of the board: their rows, what they are compared with, and how far predictions are off."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from paceline.sim.config.tables import read_table
+from paceline.sim.errors import InputError, did_you_mean
+
+HERE: Final = Path(__file__).parent
+APART: Final = 1.05
+"""Two measurements at least this far apart have an order."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table.
+
+    Attributes:
+        cells: what was run, by column.
+        predicted: in the table's unit.
+        measured: likewise; None: not known.
+        counts: whether no constant was read off it.
+    """
+
+    cells: Mapping[str, str]
+    predicted: float
+    measured: float | None
+    counts: bool = True
+
+    @property
+    def error_pct(self) -> float | None:
+        """Of the prediction, in per cent of the measured value."""
+        return None if self.measured is None else 100 * (self.predicted / self.measured - 1)
+
+
+@dataclass(frozen=True)
+class Score:
+    """How far the counted rows of a table are off, and how many pairs are in the right order."""
+
+    rows: int
+    mean_pct: float
+    worst_pct: float
+    ordered: int
+    pairs: int
+
+
+def names() -> list[str]:
+    """All tables, by name of their folder."""
+    return sorted(path.parent.name for path in HERE.glob("*/mapping.py"))
+
+
+def mapping_of(table: str) -> ModuleType:
+    """How rows become scenarios and seconds: ``TITLE``, ``UNIT``, ``BLIND``, ``FITTED`` and ``predict(row)``.
+
+    Raises:
+        InputError: no such table.
+    """
+    if table not in names():
+        raise InputError(f"there is no table {table!r}; {did_you_mean(table, names())}")
+    return import_module(f"benchmarks.board.{table}.mapping")
+
+
+def lines_of(table: str, rows: Path | None = None) -> list[Line]:
+    """Predict the rows of a table, or other rows with its columns; the measured column may be empty.
+
+    Raises:
+        InputError: no such table, or the file has other columns.
+    """
+    mapping = mapping_of(table)
+    own, path = HERE / table / "measured.csv", rows or HERE / table / "measured.csv"
+    columns, given = read_table(own).names, read_table(path)
+    if given.names != columns:
+        raise InputError(f"{path}: has other columns than {table}: {', '.join(columns)}")
+    lines = []
+    for number, row in given.rows:
+        cells = dict(zip(columns, row, strict=True))
+        measured = cells.pop(columns[-1])
+        counts = not cells.pop("fitted", "")
+        try:
+            value = float(measured) if measured else None
+            lines.append(Line(cells, mapping.predict(cells), value, counts))
+        except (ValueError, KeyError, InputError) as error:
+            raise InputError(f"{path}:{number}: {error}") from None
+    return lines
+
+
+def score_of(lines: Sequence[Line]) -> Score | None:
+    """The score of rows that count; None where nothing was measured."""
+    known = [line for line in lines if line.counts and line.measured is not None]
+    if not known:
+        return None
+    errors = [line.error_pct or 0.0 for line in known]
+    right = [_right(a, b) for a, b in combinations(known, 2) if _apart(a, b)]
+    return Score(
+        len(known), statistics.fmean(map(abs, errors)), max(errors, key=abs), sum(right), len(right)
+    )
+
+
+def _apart(a: Line, b: Line) -> bool:
+    assert a.measured is not None
+    assert b.measured is not None
+    return max(a.measured, b.measured) >= APART * min(a.measured, b.measured)
+
+
+def _right(a: Line, b: Line) -> bool:
+    assert a.measured is not None
+    assert b.measured is not None
+    return (a.predicted < b.predicted) == (a.measured < b.measured)
