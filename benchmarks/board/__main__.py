@@ -2,7 +2,7 @@
 
     python -m benchmarks.board                            all tables -> docs/board.md
     python -m benchmarks.board TABLE                      one table, on standard output
-    python -m benchmarks.board TABLE --rows FILE.csv      other rows of it, with the columns of its measured.csv
+    python -m benchmarks.board TABLE --rows FILE.csv      other rows, with the columns of measured.csv
     python -m benchmarks.board TABLE --against FILE.csv   beside another simulator's predictions
 
 ``--against``: the same columns, with the other's predictions in the place of the measured ones, in the

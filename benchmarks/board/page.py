@@ -10,6 +10,7 @@ from benchmarks.board.tables import Line, Score, mapping_of, score_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_UNITS_S: Final = {"s": 1.0, "ms": 1e-3}
 MARK: Final = "<!-- Below: python -m benchmarks.board -->\n"
 
 
@@ -51,7 +52,8 @@ def rows_of(name: str, lines: Sequence[Line], others: Sequence[float] | None = N
         f"| {' | '.join(columns)} |",
         f"|{' --- |' * len(lines[0].cells)}{' ---: |' * (len(columns) - len(lines[0].cells))}",
     ]
-    for line, theirs in zip(lines, others or [None] * len(lines), strict=True):
+    theirs_or_none: Sequence[float | None] = [None] * len(lines) if others is None else others
+    for line, theirs in zip(lines, theirs_or_none, strict=True):
         cells = [*line.cells.values(), f"{line.predicted:.4g} {mapping.UNIT}", *_against(line, mapping.UNIT)]
         if theirs is not None:
             their = Line(line.cells, theirs, line.measured)
@@ -80,8 +82,9 @@ def draw(tables: Mapping[str, Sequence[Line]]) -> Figure:
     palette = sns.color_palette("colorblind", len(tables))
     every: list[float] = []
     for (name, lines), colour, mark in zip(tables.items(), palette, "osD^vP*X<>", strict=False):
-        known = [(line.measured, line.predicted) for line in lines if line.measured is not None]
-        measured, predicted = [m for m, _ in known], [p for _, p in known]
+        known, unit_s = [line for line in lines if line.measured is not None], _UNITS_S[mapping_of(name).UNIT]
+        measured = [unit_s * line.measured for line in known if line.measured is not None]
+        predicted = [unit_s * line.predicted for line in known]
         every += measured
         ax.plot(
             measured, predicted, mark, color=colour, label=name, markersize=6, markeredgecolor="white",

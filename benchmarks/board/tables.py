@@ -99,9 +99,7 @@ def score_of(lines: Sequence[Line]) -> Score | None:
         return None
     errors = [line.error_pct or 0.0 for line in known]
     right = [_right(a, b) for a, b in combinations(known, 2) if _apart(a, b)]
-    return Score(
-        len(known), statistics.fmean(map(abs, errors)), max(errors, key=abs), sum(right), len(right)
-    )
+    return Score(len(known), statistics.fmean(map(abs, errors)), max(errors, key=abs), sum(right), len(right))
 
 
 def _apart(a: Line, b: Line) -> bool:

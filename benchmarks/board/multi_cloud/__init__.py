@@ -1,0 +1,1 @@
+"""Hivemind across regions and clouds; see README.md."""

@@ -1,0 +1,1 @@
+"""Collectives over gloo and NCCL on hosts with netem; see README.md."""

@@ -1,0 +1,22 @@
+"""Which number of a run answers a row: milliseconds of a collective, or of a message between stock hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from benchmarks.outside import Row, predict_ms, predict_stock_ms
+
+TITLE: Final = "collectives over gloo and NCCL on AWS hosts with netem"
+UNIT: Final = "ms"
+BLIND: Final = "no row: all had been read"
+FITTED: Final = {"end of NCCL's all-reduce": "five one-way latencies, on its twelve rows"}
+
+
+def predict(row: Mapping[str, str]) -> float:
+    """Milliseconds of a row."""
+    what = Row(
+        row["collective"], int(row["workers"]), row["latency"], row["bandwidth"], row["transport"],
+        row["payload"], 0.0,
+    )  # fmt: skip
+    return predict_stock_ms(what) if what.collective == "point_to_point" else predict_ms(what)

@@ -1,0 +1,89 @@
+"""The board: its command, and that predictions stay where docs/board.md says they are."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.board.__main__ import PAGE, main
+from benchmarks.board.tables import HERE, Line, lines_of, names, score_of
+
+MOVED = 1.02
+
+
+def published(table: str) -> list[float]:
+    """The predictions of a table on the page, in its order."""
+    (section,) = re.findall(rf"^## {table}: .*?\n\n(.*?)(?:\n\n|\Z)", PAGE.read_text("utf-8"), re.M | re.S)
+    head, _, *rows = [line.strip("| ").split(" | ") for line in section.splitlines()]
+    column = head.index("predicted")
+    return [float(row[column].split()[0]) for row in rows]
+
+
+@pytest.mark.parametrize("table", names())
+def test_rows_stay_where_the_page_says(table: str, tmp_path: Path) -> None:
+    with (HERE / table / "measured.csv").open(encoding="utf-8", newline="") as stream:
+        head, *rows = csv.reader(stream)
+    known = published(table)
+    assert len(known) == len(rows)
+    some = slice(None, None, 1 + len(rows) // 10)
+    part = tmp_path / "part.csv"
+    with part.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([head, *rows[some]])
+    for line, predicted in zip(lines_of(table, part), known[some], strict=True):
+        assert max(line.predicted, predicted) < MOVED * min(line.predicted, predicted), (
+            f"{table}, {dict(line.cells)}: has moved from {predicted} to {line.predicted}: renew the page "
+            "(python -m benchmarks.board) and say why in CHANGELOG"
+        )
+
+
+def test_a_score() -> None:
+    lines = [
+        Line({}, 1.1, 1.0), Line({}, 1.0, 1.04), Line({}, 1.8, 2.0), Line({}, 9.0, 3.0, counts=False),
+        Line({}, 5.0, None),
+    ]  # fmt: skip
+    score = score_of(lines)
+    assert score is not None
+    assert (score.rows, score.ordered, score.pairs) == (3, 2, 2)
+    assert score.mean_pct == pytest.approx((10 + 100 * 0.04 / 1.04 + 10) / 3)
+    assert abs(score.worst_pct) == pytest.approx(10.0)
+    assert score_of(lines[3:]) is None
+
+
+def test_other_rows_without_measurements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("rate,period,measured_s\n1000 Mbit/s,1,\n100 Mbit/s,1,20.86\n")
+    theirs = tmp_path / "theirs.csv"
+    theirs.write_text("rate,period,predicted_s\n1000 Mbit/s,1,6\n100 Mbit/s,1,21.903\n")
+    assert main(["ft_diloco", "--rows", str(rows), "--against", str(theirs)]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"\| 1000 Mbit/s \| 1 \| 6\.\d+ s \|  \|  \| 6 s \|  \|", text)
+    assert "| 21.9 s | +5.0 % |" in text
+    assert "1 rows: mean" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["ft_dilco"], "did you mean 'ft_diloco'?"),
+        (["--rows", "rows.csv"], "need a table"),
+        (["ft_diloco", "--rows", "rows.csv"], "other columns than ft_diloco: rate, period, measured_s"),
+        (["ft_diloco", "--rows", "none.csv"], "none.csv"),
+        (["ft_diloco", "--rows", "bad.csv"], "bad.csv:2: "),
+        (["ft_diloco", "--against", "bad.csv"], "has 1 rows, ft_diloco has 3"),
+    ],
+)
+def test_bad_input(
+    argv: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "rows.csv").write_text("rate,measured_s\n1 Gbit/s,1\n")
+    (tmp_path / "bad.csv").write_text("rate,period,measured_s\n1 Gbit,one,1\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    assert says in capsys.readouterr().err
