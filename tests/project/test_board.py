@@ -72,7 +72,7 @@ def test_other_rows_without_measurements(tmp_path: Path, capsys: pytest.CaptureF
         (["ft_diloco", "--rows", "rows.csv"], "other columns than ft_diloco: rate, period, measured_s"),
         (["ft_diloco", "--rows", "none.csv"], "none.csv"),
         (["ft_diloco", "--rows", "bad.csv"], "bad.csv:2: "),
-        (["ft_diloco", "--against", "bad.csv"], "has 1 rows, ft_diloco has 3"),
+        (["ft_diloco", "--against", "bad.csv"], "has 1 rows, ft_diloco has"),
     ],
 )
 def test_bad_input(
