@@ -75,7 +75,8 @@ def lines_of(table: str, rows: Path | None = None) -> list[Line]:
         InputError: no such table, or the file has other columns.
     """
     mapping = mapping_of(table)
-    own, path = HERE / table / "measured.csv", rows or HERE / table / "measured.csv"
+    own = HERE / table / "measured.csv"
+    path = rows or own
     columns, given = read_table(own).names, read_table(path)
     if given.names != columns:
         raise InputError(f"{path}: has other columns than {table}: {', '.join(columns)}")
