@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 import torch
@@ -73,7 +72,7 @@ class Model(nn.Module):
 
 
 def averages(sizes: Sequence[int], device: torch.device) -> Callable[[], None]:
-    """All-reduce tensors of so many numbers, one after the other."""
+    """All-reduce tensors of these sizes, in elements, one after the other."""
     tensors = [torch.ones(size, device=device) for size in sizes]
 
     def run() -> None:
@@ -183,8 +182,7 @@ def main() -> int:
         ]
         return max(abs(child.wait()) for child in children)
     finally:
-        with suppress(OSError):
-            clear(given.ranks)
+        clear(given.ranks)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.papers import MARK, ROOT
-from docs.make.page import renewed
-from paceline.sim.config.files import save_atomically, write_atomically
+from docs.make.page import renewed, save_picture
+from paceline.sim.config.files import write_atomically
 from paceline.sim.devices import one_thread
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
@@ -298,14 +298,6 @@ def _losses_apart(curves: Curves) -> float:
     return max(abs(a - b) / b for a, b in zip(curves.ours, curves.theirs, strict=True))
 
 
-def _save(figure: Figure) -> None:
-    """Write the picture; the same data give the same bytes."""
-    from matplotlib import rc_context
-
-    with rc_context({"svg.hashsalt": "paceline", "svg.fonttype": "none"}):
-        save_atomically(PICTURE, lambda new: figure.savefig(new, metadata={"Date": None}))
-
-
 def main() -> None:
     """Compare, and renew the section and the picture."""
     if importlib.util.find_spec("torchft") is None:
@@ -316,7 +308,7 @@ def main() -> None:
             (form, inner): difference(inner, options) for form, options in FORMS.items() for inner in INNER
         }
         curves = {form: curves_of(options) for form, options in FORMS.items()}
-    _save(draw(curves))
+    save_picture(PICTURE, draw(curves))
     head, mark, rest = PAGE.read_text(encoding="utf-8").partition(MARK)
     write_atomically(PAGE, renewed(head, SECTION, section(apart, curves)) + mark + rest)
     print(f"renewed {PAGE} and {PICTURE}")

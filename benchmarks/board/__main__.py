@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.board import page
-from benchmarks.board.tables import lines_of, names, score_of
-from docs.make.page import renewed
-from paceline.sim.config.files import save_atomically, write_atomically
-from paceline.sim.config.tables import read_table
+from benchmarks.board.tables import lines_of, names, predictions_in, score_of
+from docs.make.page import renewed, save_picture
+from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError
 
 PAGE: Final = Path("docs/board.md")
@@ -53,7 +52,7 @@ def one_table(table: str, rows: Path | None, against: Path | None) -> str:
     lines = lines_of(table, rows)
     others = None
     if against is not None:
-        others = [float(cells[-1]) for _, cells in read_table(against).rows]
+        others = predictions_in(against)
         if len(others) != len(lines):
             raise InputError(f"{against}: has {len(others)} rows, {table} has {len(lines)}")
     text = page.rows_of(table, lines, others)
@@ -68,15 +67,11 @@ def one_table(table: str, rows: Path | None, against: Path | None) -> str:
 
 def write_page() -> None:
     """Predict every table; renew the page and its figure."""
-    from matplotlib import rc_context
-
     tables = {}
     for name in names():
         sys.stderr.write(f"{name}\n")
         tables[name] = lines_of(name)
-    with rc_context({"svg.hashsalt": "paceline", "svg.fonttype": "none"}):
-        figure = page.draw(tables)
-        save_atomically(PICTURE, lambda new: figure.savefig(new, metadata={"Date": None}))
+    save_picture(PICTURE, page.draw(tables))
     write_atomically(PAGE, renewed(PAGE.read_text(encoding="utf-8"), page.MARK, page.body(tables)))
 
 

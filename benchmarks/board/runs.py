@@ -1,11 +1,16 @@
-"""Runs that mappings ask for; rows that need the same one share it."""
+"""What mappings ask for: runs, which rows share that need the same one, and what a word stands for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
-from paceline import RunError, simulate
+from paceline import InputError, RunError, simulate
+from paceline.sim.errors import did_you_mean
+
+T = TypeVar("T")
 
 
 @cache
@@ -20,3 +25,14 @@ def wall_clock_s(scenario: Path, *changes: str) -> float:
     if run.status != "completed":
         raise RunError(run.message)
     return run.wall_clock_s
+
+
+def chosen(choices: Mapping[str, T], word: str) -> T:
+    """What a row's word stands for.
+
+    Raises:
+        InputError: it is none of the choices.
+    """
+    if word not in choices:
+        raise InputError(f"there is no {word!r}; {did_you_mean(word, choices)}")
+    return choices[word]

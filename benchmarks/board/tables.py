@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Final
 
 from paceline.sim.config.tables import read_table
-from paceline.sim.errors import InputError, did_you_mean
+from paceline.sim.errors import InputError, RunError, did_you_mean
 
 HERE: Final = Path(__file__).parent
 APART: Final = 1.05
@@ -38,7 +38,7 @@ class Line:
     @property
     def error_pct(self) -> float | None:
         """Of the prediction, in per cent of the measured value."""
-        return None if self.measured is None else 100 * (self.predicted / self.measured - 1)
+        return None if self.measured is None else _error_pct(self.predicted, self.measured)
 
 
 @dataclass(frozen=True)
@@ -88,28 +88,39 @@ def lines_of(table: str, rows: Path | None = None) -> list[Line]:
         try:
             value = float(measured) if measured else None
             lines.append(Line(cells, mapping.predict(cells), value, counts))
-        except (ValueError, KeyError, InputError) as error:
+        except (ValueError, InputError, RunError) as error:
             raise InputError(f"{path}:{number}: {error}") from None
     return lines
 
 
 def score_of(lines: Sequence[Line]) -> Score | None:
     """The score of rows that count; None where nothing was measured."""
-    known = [line for line in lines if line.counts and line.measured is not None]
+    known = [(line.predicted, line.measured) for line in lines if line.counts and line.measured is not None]
     if not known:
         return None
-    errors = [line.error_pct or 0.0 for line in known]
-    right = [_right(a, b) for a, b in combinations(known, 2) if _apart(a, b)]
+    errors = [_error_pct(predicted, measured) for predicted, measured in known]
+    right = [
+        (a < b) == (real_a < real_b)
+        for (a, real_a), (b, real_b) in combinations(known, 2)
+        if max(real_a, real_b) >= APART * min(real_a, real_b)
+    ]
     return Score(len(known), statistics.fmean(map(abs, errors)), max(errors, key=abs), sum(right), len(right))
 
 
-def _apart(a: Line, b: Line) -> bool:
-    assert a.measured is not None
-    assert b.measured is not None
-    return max(a.measured, b.measured) >= APART * min(a.measured, b.measured)
+def predictions_in(path: Path) -> list[float]:
+    """The last column of a file with another simulator's predictions.
+
+    Raises:
+        InputError: it cannot be read, or has something else there.
+    """
+    values = []
+    for number, cells in read_table(path).rows:
+        try:
+            values.append(float(cells[-1]))
+        except ValueError as error:
+            raise InputError(f"{path}:{number}: {error}") from None
+    return values
 
 
-def _right(a: Line, b: Line) -> bool:
-    assert a.measured is not None
-    assert b.measured is not None
-    return (a.predicted < b.predicted) == (a.measured < b.measured)
+def _error_pct(predicted: float, measured: float) -> float:
+    return 100 * (predicted / measured - 1)

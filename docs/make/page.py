@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.sim.config.files import save_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def renewed(page: str, mark: str, generated: str) -> str:
@@ -15,6 +22,14 @@ def renewed(page: str, mark: str, generated: str) -> str:
     if not there:
         raise ValueError(f"the page has lost the line {mark!r}")
     return head + mark + generated
+
+
+def save_picture(path: Path, figure: Figure) -> None:
+    """Write a figure as SVG; the same data give the same bytes."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.hashsalt": "paceline", "svg.fonttype": "none"}):
+        save_atomically(path, lambda new: figure.savefig(new, metadata={"Date": None}))
 
 
 def first_paragraph(docstring: str | None) -> str:

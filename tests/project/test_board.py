@@ -72,7 +72,13 @@ def test_other_rows_without_measurements(tmp_path: Path, capsys: pytest.CaptureF
         (["ft_diloco", "--rows", "rows.csv"], "other columns than ft_diloco: rate, period, measured_s"),
         (["ft_diloco", "--rows", "none.csv"], "none.csv"),
         (["ft_diloco", "--rows", "bad.csv"], "bad.csv:2: "),
-        (["ft_diloco", "--against", "bad.csv"], "has 1 rows, ft_diloco has"),
+        (["ft_diloco", "--against", "theirs.csv"], "has 1 rows, ft_diloco has"),
+        (["ft_diloco", "--against", "text.csv"], "text.csv:2: could not convert"),
+        (
+            ["diloco_measured", "--rows", "word.csv"],
+            "word.csv:2: there is no 'diloko'; did you mean 'diloco'?",
+        ),
+        (["netem_collectives", "--rows", "what.csv"], "what.csv:2: no collective is called all_to_none"),
     ],
 )
 def test_bad_input(
@@ -84,6 +90,15 @@ def test_bad_input(
 ) -> None:
     (tmp_path / "rows.csv").write_text("rate,measured_s\n1 Gbit/s,1\n")
     (tmp_path / "bad.csv").write_text("rate,period,measured_s\n1 Gbit,one,1\n")
+    (tmp_path / "theirs.csv").write_text("rate,period,predicted_s\n1 Gbit/s,1,1\n")
+    (tmp_path / "text.csv").write_text("rate,period,predicted_s\n1 Gbit/s,1,fast\n")
+    (tmp_path / "word.csv").write_text(
+        "algorithm,period,rate,steps,averages,measured_s\ndiloko,1,1 Gbit/s,1,1,\n"
+    )
+    (tmp_path / "what.csv").write_text(
+        "collective,workers,latency,bandwidth,transport,payload,fitted,measured_ms\n"
+        "all_to_none,4,1 ms,1 Gbit/s,gloo,1 MB,,\n"
+    )
     monkeypatch.chdir(tmp_path)
     assert main(argv) == 2
     assert says in capsys.readouterr().err

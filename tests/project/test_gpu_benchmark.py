@@ -81,6 +81,7 @@ def test_the_limits_add_up_to_ten_minutes() -> None:
     [
         ("print('noise'); print('{\"a\": 1}')", {"a": 1}, ""),
         ("import sys; sys.exit('at last\\nCUDA error')", None, "CUDA error"),
+        ("raise RuntimeError('no device\\nCompile with DSA')", None, "RuntimeError: no device"),
         ("import os; os._exit(3)", None, "exit status 3"),
         ("import time; time.sleep(60)", None, "not done after 0.5 s"),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from benchmarks.board.runs import wall_clock_s
+from benchmarks.board.runs import chosen, wall_clock_s
 from benchmarks.outside import Row, predict_ms
 from paceline.sim.config.units import parse_bandwidth
 
@@ -33,7 +33,7 @@ def predict(row: Mapping[str, str]) -> float:
     """Seconds of a row."""
     steps, averages, period = (int(row[name]) for name in ("steps", "averages", "period"))
     rate = f"{parse_bandwidth(row['rate']) * _PAYLOAD_OF_FRAME:.0f} B/s"
-    scheme = _SCHEMES[row["algorithm"]].format(period=period)
+    scheme = chosen(_SCHEMES, row["algorithm"]).format(period=period)
     cycle_s = wall_clock_s(
         _SCENARIO, f"cluster.network.bandwidth={rate}", f"schemes=[{scheme}]", f"stop.max_iterations={period}"
     )

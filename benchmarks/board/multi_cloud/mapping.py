@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from benchmarks.board.runs import chosen
 from benchmarks.multi_cloud import AWS, AZURE, EUROPE, MODELS, Fleet, round_s
 
 TITLE: Final = "hivemind across regions and clouds"
@@ -18,5 +19,5 @@ _NUMBERS: Final = {model.name: number for number, model in enumerate(MODELS)}
 
 def predict(row: Mapping[str, str]) -> float:
     """Seconds of a round."""
-    fleet = Fleet("", int(row["us"]), int(row["elsewhere"]), _LINKS[row["where"]])
-    return round_s(_NUMBERS[row["model"]], fleet)
+    fleet = Fleet("", int(row["us"]), int(row["elsewhere"]), chosen(_LINKS, row["where"]))
+    return round_s(chosen(_NUMBERS, row["model"]), fleet)
