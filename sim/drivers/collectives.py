@@ -16,7 +16,7 @@ from ..program.encoding import Payload, decoded
 from ..traffic.alike import Alike, AlikeTransfers
 from ..traffic.clock import Clock
 from ..traffic.flows import Flows
-from ..traffic.placing import Placed, place
+from ..traffic.placing import Placed, in_turn_apart, place
 from ..traffic.rendezvous import Tag
 from ..traffic.transfers import Transfers
 from .job import PRICED_WORK, Job
@@ -90,7 +90,8 @@ class CollectivesInFlight:
         depends = transfer.network.varies or transfer.uneven or transfer.tcp or transfer.queue != "fair"
         self._priced = priced and not depends
         self._idle_s = [0.0] * job.workers  # end of priced collectives' bytes, by host
-        self._on_shared: dict[Tag, _CollectiveInFlight] = {}  # priced ones on links of several hosts
+        self._in_turn = job.transport.nccl_collectives
+        self._on_shared: dict[Tag, _CollectiveInFlight] = {}  # priced ones that any message of a member meets
         self._alike: AlikeTransfers | None = None  # of the last collectives in classes,
         self._in_classes: dict[Tag, _CollectiveInFlight] = {}  # which are these
         self._replayed_s = 0.0  # end of the last replay
@@ -125,8 +126,11 @@ class CollectivesInFlight:
             collective.flows.join(placed.position[rank], pending)
         elif is_met:
             self._move({tag: collective, **self._priced_on(rank)})
-        elif len(collective.waiting) == len(members):
-            self._price(collective, tag)
+        else:
+            if not collective.can_wait:
+                self._on_shared[tag] = collective
+            if len(collective.waiting) == len(members):
+                self._price(collective, tag)
 
     def waiting_for(self, worker: int) -> list[Pending]:
         """The operations of all collectives that wait for ``worker``, which has died, to join."""
@@ -181,10 +185,15 @@ class CollectivesInFlight:
             return True
         if collective.alike is not None:
             return False
-        if self._is_separate(collective):
-            return not alone or self._transfers.uses(rank)
-        others = (other for other in self._on_shared.values() if other is not collective)
-        return not alone or self._transfers.in_flight > 0 or any(rank in other.members for other in others)
+        if not (alone or self._in_turn):
+            return True
+        if alone and self._is_separate(collective):
+            return self._transfers.uses(rank)
+        others = (other.placed for other in self._on_shared.values() if other is not collective)
+        return self._transfers.in_flight > 0 or any(
+            rank in other.position and not (self._in_turn and in_turn_apart(other, collective.placed))
+            for other in others
+        )
 
     def _price(self, collective: _CollectiveInFlight, tag: Tag) -> None:
         """Set the ends of a collective that all members have joined."""

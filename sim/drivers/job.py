@@ -28,7 +28,7 @@ from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
 from ..workloads.workload import Task
 
-PRICED_WORK: Final = 64
+PRICED_WORK: Final = 4
 """Most messages per member counted as work for a collective priced as a whole."""
 
 

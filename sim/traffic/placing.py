@@ -72,6 +72,18 @@ class Placed:
         return all(len(owners) == 1 for owners in self._owners)
 
     @cached_property
+    def _ends(self) -> Integers:
+        """[links, 2]: the one source and destination of all blocks on a link; -1: several, -2: no block."""
+        hosts, (row, column) = np.array(self.members), np.nonzero(self.routes.links >= 0)
+        link, ends = self.routes.links[row, column], np.full((len(self.model.network.links), 2), -2)
+        for side, ranks in enumerate((self.collective.source, self.collective.destination)):
+            of_pair = np.zeros(len(self.routes.links), np.int64)
+            of_pair[self.pair] = hosts[ranks]
+            ends[link, side] = of_pair[row]
+            ends[link[ends[link, side] != of_pair[row]], side] = -1
+        return ends
+
+    @cached_property
     def position(self) -> dict[int, int]:
         """Host -> rank."""
         return {host: rank for rank, host in enumerate(self.members)}
@@ -258,6 +270,17 @@ def place(collective: Collective, members: tuple[int, ...], model: TransferModel
         else None,
     )
     return Placed(members, model, c, costs, routes, pair)
+
+
+@lru_cache(maxsize=64)
+def in_turn_apart(before: Placed, after: Placed) -> bool:
+    """Whether no two blocks can meet if each member is through with one collective when it joins the other.
+
+    So it is where all blocks on a link have one member at an end, the same in both collectives.
+    """
+    both = (before._ends[:, 0] > -2) & (after._ends[:, 0] > -2)
+    ours, theirs = before._ends[both, :, None], after._ends[both, None, :]
+    return bool(((ours == theirs) & (ours >= 0)).any((1, 2)).all())
 
 
 def price_s(placed: Placed) -> float:

@@ -54,7 +54,7 @@ ROOMS = {
     "sim/scenario": 1_500,
     "sim/schemes": 4_200,
     "sim/topology": 3_350,
-    "sim/traffic": 3_150,
+    "sim/traffic": 3_200,
     "sim/training": 1_850,
     "sim/workloads": 3_200,
 }

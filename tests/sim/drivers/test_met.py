@@ -28,7 +28,7 @@ from paceline.sim.schemes.scheme import Scheme
 from paceline.sim.traffic.transfers import Transfers
 from tests.support.factory import make_job, make_scheme, network_of
 
-laws = settings(deadline=None, derandomize=True, max_examples=100)
+laws = settings(deadline=None, derandomize=True, max_examples=150)
 ALGORITHMS = {
     "ideal": ("ring", "double_tree", "halving_doubling", "hierarchical", "ring_stop_and_wait", "gloo_ring"),
     "gloo": ("gloo_ring", "ring_stop_and_wait", "halving_doubling", "hierarchical", "auto"),
@@ -122,7 +122,7 @@ def draw_round(rng: Random, n: int) -> Round:
     ranks = rng.sample(range(n), n) if rng.random() < 0.5 else list(range(n))
     cut = rng.randint(1, n - 1)
     parts = tuple(tuple(sorted(part)) for part in (ranks[:cut], ranks[cut:]))
-    share_started = rng.choice([0.0, 0.0, 0.0, 0.0, 0.5, 1.0])
+    share_started = rng.choice([0.0, 0.0, 0.0, 0.5, 1.0])
     return Round(
         kind=rng.choice(KINDS_BY_WEIGHT),
         groups=rng.choice([None, None, None, parts]),
@@ -163,7 +163,7 @@ def draw_network(rng: Random, n: int) -> Network:
 
 def draw_job(rng: Random, rounds: list[Round]) -> Job:
     n = len(rounds[0].started)
-    transport = rng.choice(["ideal", "ideal", "gloo", "gloo", "nccl"])
+    transport = rng.choice(["ideal", "ideal", "gloo", "gloo", "nccl", "nccl"])
     job = make_job(
         scheme_of(rounds), workers=n, network=draw_network(rng, n), transport=transport,
         bytes_per_parameter=rng.choice([1, 40_000, rng.randint(0, 200_000)]),

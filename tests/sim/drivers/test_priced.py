@@ -20,6 +20,7 @@ from paceline.sim.network.network import Link, Network
 from paceline.sim.program import operations as ops
 from paceline.sim.program.groups import Groups
 from paceline.sim.program.worker import Worker
+from paceline.sim.traffic.transfers import Transfers
 from tests.support.factory import make_job, make_scheme, network_of, run_events
 
 laws = settings(deadline=None, derandomize=True, max_examples=15)
@@ -146,6 +147,52 @@ def test_what_comes_later_is_met_message_by_message() -> None:
     )
     assert_same_times(*both(job))
     assert simulate_job(job).wall_clock_s == run_events(job).wall_s
+
+
+def test_a_message_matched_before_is_met_though_its_bytes_leave_later() -> None:
+    """NCCL's software time passes between the two; the all-reduce begins meanwhile, beside the message."""
+
+    async def program(worker: Worker, options: Settings) -> None:
+        x = torch.zeros(1)
+        point = ops.Send(1, x) if worker.rank == 0 else ops.Receive(0, like=x)
+        handles = [await worker.begin(point)] if worker.rank < 2 else []
+        await worker.sleep(0.0001)
+        handles.append(await worker.begin(ops.AllReduce(x)))
+        for handle in handles:
+            await worker.wait(handle)
+
+    job = make_job(
+        make_scheme(program), workers=3, bandwidth_bytes_per_s=1e6, latency_s=0.01, bytes_per_parameter=3e5,
+        all_reduce="nccl_ring", transport="nccl", overhead_s=0.001,
+    )  # fmt: skip
+    job = replace(job, transfer=job.transport.transfer(job.transfer))
+    assert_same_times(*both(job))
+
+
+@pytest.mark.parametrize("algorithm", ["nccl_ring", "nccl_tree"])
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_overlapping_buckets_over_nccl_are_priced_one_by_one(
+    algorithm: str, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is in flight before the last one has left everywhere; nothing goes message by message."""
+
+    async def program(worker: Worker, options: Settings) -> None:
+        for _ in range(2):
+            handles = []
+            for size in (40, 40, 25):
+                await worker.sleep(0.003 * (1 + worker.rank % 2))
+                handles.append(await worker.begin(ops.AllReduce(torch.zeros(size))))
+            for handle in handles:
+                await worker.wait(handle)
+
+    host = {"gpus": gpus, "latency": "5 us", "bandwidth": "10 GB/s"}
+    job = make_job(
+        make_scheme(program), workers=6, bytes_per_parameter=1e5, all_reduce=algorithm, transport="nccl",
+        network=network_of(6, latency="1 ms", bandwidth="1 Gbit/s", **({"host": host} if gpus > 1 else {})),
+    )  # fmt: skip
+    job = replace(job, transfer=job.transport.transfer(job.transfer))
+    monkeypatch.setattr(Transfers, "replay", None)  # nothing is met
+    assert_same_times(*both(job))
 
 
 def test_a_crash_is_seen_message_by_message() -> None:
