@@ -10,7 +10,9 @@ and in transit is conserved: sum_i w_i = n, and sum_i x_i moves by gradient step
 worker computes on after sending, and messages of a step are added T steps later: results do not depend on
 timing. With ``asynchronous`` every worker goes at its own pace and adds messages on arrival; a worker that
 has done its steps forwards arriving mass to its out-neighbours, one after another, so that active workers
-keep their mass. ``biased`` leaves out the division by w: wrong wherever w is not 1.
+keep their mass. ``biased`` leaves out the division by w: wrong wherever w is not 1. With ``inside`` the
+workers of a host (or of a site) act as one: they average their gradients at every step, and each pushes a
+shard of their model.
 
 Bytes per step and worker: out-degree models, and 4 bytes for each w, which is not sent where it stays 1 by
 itself (rows of P that also sum to 1, no overlap). Waits for: the in-neighbours of this step, or of
@@ -18,8 +20,8 @@ itself (rows of P that also sum to 1, no overlap). Waits for: the in-neighbours 
 same step; asynchronously, for the hosts of its out-neighbours alone.
 
 Source: Assran et al., ICML 2019 (arXiv 1811.10792): SGP and overlap SGP, whose published code also adds a
-message exactly one step later for T = 1 (for longer T the paper adds arrivals earlier). Asynchronous:
-Spiridonoff et al., JMLR 2020.
+message exactly one step later for T = 1 (for longer T the paper adds arrivals earlier), and on hosts of
+several GPUs is SGP between hosts. Asynchronous: Spiridonoff et al., JMLR 2020.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from torch import Tensor
 from .. import topology
 from ..config.settings import Settings
 from ..errors import InputError
+from ..network.network import Network
 from ..program import operations as ops
 from ..program.encoding import Payload, append_numbers
 from ..program.pattern import Pattern
@@ -45,6 +48,7 @@ from ..program.worker import Program, Worker
 from ..records.accounting import SMALL_WEIGHT_NOTE
 from ..topology import Plan, TopologyEntry
 from .common.held import Held, Sizes, most_neighbours
+from .common.inside import Inside, Units, check_inside, count_units
 from .scheme import Scheme, cycle_of_graphs
 
 LEAST_WEIGHT: Final = 1e-3
@@ -63,6 +67,7 @@ class SgpOptions(Settings):
         default=False, description="add messages on arrival, without synchronous steps"
     )
     biased: bool = Field(default=False, description="leave out the division by the push-sum weight")
+    inside: Inside = None
 
 
 @dataclass
@@ -115,6 +120,20 @@ class Mass:
 
 def check(options: SgpOptions, workers: int) -> None:
     """Raise ``InputError`` where mass would be lost, or a weight could vanish."""
+    if options.inside is None:
+        _check_plan(options, workers)
+    elif options.asynchronous:
+        raise InputError("inside and asynchronous do not go together; choose one of them")
+
+
+def check_network(options: SgpOptions, network: Network) -> None:
+    """Raise ``InputError`` where the network's hosts or sites cannot act as one worker each."""
+    if options.inside is not None:
+        check_inside(options.inside, network)
+        _check_plan(options, count_units(options.inside, network))
+
+
+def _check_plan(options: SgpOptions, workers: int) -> None:
     plan = topology.plan(options.topology, workers, options.weights)
     given = plan.weights == topology.GIVEN
     choice = "leave its own weights out" if given else "use weights: column_stochastic"
@@ -132,45 +151,55 @@ def check(options: SgpOptions, workers: int) -> None:
 
 def held(options: SgpOptions, sizes: Sizes) -> Held:
     """Biased and unbiased model, gradient; shares in transit of ``overlap`` steps and the last."""
-    plan = topology.plan(options.topology, sizes.workers, options.weights)
-    neighbours = most_neighbours(plan)
-    steps = options.overlap + 1
+    plan = topology.plan(options.topology, sizes.units or sizes.workers, options.weights)
+    neighbours, steps = most_neighbours(plan), options.overlap + 1
     if options.asynchronous:
         return Held(optimizer=sizes.moments, anchors=1, in_flight=steps * neighbours + 5)
-    return Held(optimizer=sizes.moments, anchors=1, in_flight=steps * (2 + neighbours) - 1)
+    messages = steps * (1 + neighbours) / sizes.members
+    return Held(optimizer=sizes.moments, anchors=1, in_flight=messages + options.overlap)
 
 
 def sgp(worker: Worker, options: SgpOptions) -> Program:
     """Stochastic gradient push: gossip over directed graphs, whose senders split their mass."""
-    plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
+    units = Units(worker, options.inside)
+    plan = topology.plan(options.topology, units.number, options.weights, worker.seed)
     in_step = not options.asynchronous
     stays_one = in_step and options.overlap == 0 and plan.row_stochastic
     w = None if options.biased or stays_one else torch.ones_like(worker.start[..., :1])
     mass = Mass(worker.start, w)
     if in_step:
-        return Program(push_in_step(worker, mass, plan, options.overlap))
+        return Program(push_in_step(worker, mass, units, plan, options.overlap))
     services = take_in(worker, mass), pass_on(worker, mass, plan)
     return Program(push_freely(worker, mass, plan, options.overlap), services)
 
 
-async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> None:
+async def push_in_step(worker: Worker, mass: Mass, units: Units, plan: Plan, overlap: int) -> None:
     """Run the synchronous form: mass sent in step k is added in step k + ``overlap``."""
     state = worker.optimizer.init(mass.x)
     under_way: deque[ops.Handle] = deque()
+
+    def message() -> Payload:
+        return mass.payload(replace(mass, x=units.shard(mass.x)).whole)
+
+    async def gathered(arrived: Tensor) -> Tensor:
+        part = replace(mass)
+        part.whole = arrived
+        return replace(part, x=await units.gather(part.x, mass.x.shape[-1])).whole
+
     async for k in worker.steps():
-        gradient = await worker.gradient(mass.z)
+        gradient = await units.gradient(mass.z)
         mass.x, state = worker.optimizer.update(mass.x, gradient, state)
+        pattern = units.pattern(plan.at(k))
         if overlap == 0:
-            mass.whole = await worker.mix(plan.at(k), mass.payload(mass.whole))
+            mass.whole = await gathered(await worker.mix(pattern, message()))
         else:
-            mix = ops.Mix(_from_others(plan.at(k)), mass.payload(mass.whole))
-            under_way.append(await worker.begin(mix))
-            mass.whole = mass.whole * _kept_share(worker, plan.at(k))
+            under_way.append(await worker.begin(ops.Mix(_from_others(pattern), message())))
+            mass.whole = mass.whole * _kept_share(worker, pattern)
             if len(under_way) > overlap:
-                mass.whole = mass.whole + await worker.wait(under_way.popleft())
+                mass.whole = mass.whole + await gathered(await worker.wait(under_way.popleft()))
         await ops.Publish(k, mass.z, notes=mass.notes)
     for handle in under_way:
-        mass.whole = mass.whole + await worker.wait(handle)
+        mass.whole = mass.whole + await gathered(await worker.wait(handle))
 
 
 async def push_freely(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> None:
@@ -233,5 +262,6 @@ def _kept_share(worker: Worker, pattern: Pattern) -> Tensor:
 
 SGP: Final = Scheme(
     "sgp", sgp, SgpOptions, True, check, averages=False, cycle=cycle_of_graphs, held=held,
-    depends_on_timing=lambda options: options.asynchronous,
+    depends_on_timing=lambda options: options.asynchronous, check_network=check_network,
+    inside=lambda options: options.inside,
 )  # fmt: skip

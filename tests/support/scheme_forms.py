@@ -198,6 +198,8 @@ FORMS: tuple[Form, ...] = (
 
 INSIDE: tuple[Form, ...] = (
     Form("gossip", {"topology": "complete", "inside": "hosts"}, None),
+    Form("sgp", {"topology": "one_peer_exponential", "inside": "hosts"}, None),
+    Form("sgp", {"topology": "star", "inside": "hosts", "overlap": 2}, None),
     Form("diloco", {"period": 4, "inside": "hosts"}, None),
 )
 """Forms for networks with hosts or sites, whose workers are one."""

@@ -27,6 +27,7 @@ from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Program, Worker
 from paceline.sim.records.summarise import summarise
 from paceline.sim.schemes import SCHEMES
+from paceline.sim.schemes.common.inside import Units
 from paceline.sim.schemes.sgp import Mass, pass_on, push_freely, push_in_step, take_in
 from paceline.sim.topology import Plan, plan
 from paceline.sim.training.optimizer import Adam, AdamSettings
@@ -68,7 +69,7 @@ def _job(plan: Plan, masses: list[Mass], *, overlap: int, asynchronous: bool = F
         if asynchronous:
             services = take_in(worker, mass), pass_on(worker, mass, plan)
             return Program(push_freely(worker, mass, plan, overlap), services)
-        return Program(push_in_step(worker, mass, plan, overlap))
+        return Program(push_in_step(worker, mass, Units(worker, None), plan, overlap))
 
     made = quadratic_job("local_sgd", {"period": 1}, workers=plan.workers, **job)
     return replace(made, scheme=make_scheme(program, synchronous=not asynchronous))

@@ -58,6 +58,24 @@ def test_gossip_between_hosts_is_its_recursion_with_the_hosts_mean_gradients(
     close(finals_of(job), np.repeat(x, GPUS, axis=0))
 
 
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("graph", ["one_peer_exponential", "star"])
+def test_sgp_between_hosts_is_its_recursion_with_the_hosts_mean_gradients(graph: str, overlap: int) -> None:
+    job = job_of("sgp", {"topology": graph, "overlap": overlap, "inside": "hosts"})
+    gradients, plan = gradients_of(job), topology.plan(graph, HOSTS, "column_stochastic")
+    x, w = start_of(job)[::GPUS], np.ones((HOSTS, 1))
+    sent: list[tuple[Array, Array]] = []
+    for k in range(STEPS):
+        x = x - LR * of_units(gradients(k, np.repeat(x / w, GPUS, axis=0)), GPUS)
+        p = plan.at(k).matrix
+        kept = p * np.eye(HOSTS)
+        sent.append(((p - kept) @ x, (p - kept) @ w))
+        x, w = kept @ x, kept @ w
+        if k >= overlap:
+            x, w = x + sent[k - overlap][0], w + sent[k - overlap][1]
+    close(finals_of(job), np.repeat(x / w, GPUS, axis=0))
+
+
 @pytest.mark.parametrize(("inside", "members"), [("hosts", GPUS), ("sites", WORKERS // 2)])
 @pytest.mark.parametrize("delay", [0, 1])
 def test_diloco_between_units_is_its_recursion_with_their_mean_gradients(
@@ -84,6 +102,8 @@ def test_diloco_between_units_is_its_recursion_with_their_mean_gradients(
         ("gossip", {"topology": "ring", "inside": "hosts"}),
         ("gossip", {"topology": "ring", "inside": "sites", "global_period": 2}),
         ("diloco", {"period": 4, "inside": "hosts", "fragments": 2}),
+        ("sgp", {"topology": "one_peer_exponential", "inside": "hosts"}),
+        ("sgp", {"topology": "star", "inside": "hosts", "overlap": 1}),
         ("diloco", {"period": 2, "inside": "hosts", "compression": {"qsgd": {"bits": 8, "bucket": 2}}}),
     ],
 )
@@ -137,6 +157,7 @@ def test_times_and_bytes_by_hand() -> None:
         ("{diloco: {inside: hosts}}", 4, "{a: 4}", "inside: all workers are in one host"),
         ("{gossip: {topology: hypercube, inside: hosts}}", 2, "{a: 4, b: 2}", "hypercube"),
         ("{diloco: {inside: hosts, quorum: 3}}", 2, "{a: 4, b: 4}", "'inside' needs everybody's part"),
+        ("{sgp: {topology: ring, inside: hosts, asynchronous: true}}", 2, "{a: 4, b: 4}", "go together"),
         ("{gossip: {topology: ring, inside: racks}}", 2, "{a: 4, b: 4}", "inside"),
     ],
 )
