@@ -109,8 +109,8 @@ class EventDriver(ClockedRunner[Pending]):
 
     @property
     def work(self) -> int:
-        """Transfers matched so far; a collective priced as a whole counts as few for each member."""
-        return self._transfers.begun + self._collectives.work
+        """Work of transfers so far; a collective priced as a whole counts as few for each member."""
+        return self._transfers.work + self._collectives.work
 
     @property
     def traffic(self) -> MessageRange | None:

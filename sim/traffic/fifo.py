@@ -23,6 +23,8 @@ CELL_S: Final = 0.0005
 """Time that a cell occupies the slowest link, unless a frame takes longer."""
 MOST_CELLS: Final = 64
 """Most cells of a simulated message."""
+CELLS_OF_ONE: Final = 8
+"""Crossings of cells that take as long to simulate as a transfer without cells."""
 _MOST_KEPT: Final = 4096
 """Per link, the latest half or more of this many cells are remembered."""
 
@@ -56,6 +58,7 @@ class CellQueues(Generic[_P]):
         self._leave = leave
         self._events: list[tuple[float, int, _Cell[_P]]] = []
         self._turn = 0
+        self.crossings = 0
 
     def add_link(self, bytes_per_s: float) -> int:
         """Add a link; return its index."""
@@ -103,6 +106,7 @@ class CellQueues(Generic[_P]):
 
     def _cross(self, now_s: float, cell: _Cell[_P]) -> None:
         """Cross the next link, which the first byte reaches now and the last at ``cell.last_s``."""
+        self.crossings += 1
         link = cell.links[cell.hop]
         start_s = max(now_s, self._free_s[link])
         self._free_s[link] = start_s + cell.size / self._rate[link]
@@ -173,6 +177,11 @@ class FifoSharing:
     def change(self, link: int, bandwidth_bytes_per_s: float) -> None:
         """Raise ``ValueError``: bytes queued at these links already have their times."""
         raise ValueError(f"first-in-first-out link {link} cannot change to {bandwidth_bytes_per_s} bytes/s")
+
+    @property
+    def crossings(self) -> int:
+        """Number of cells that have crossed a link, each once per link."""
+        return self._links.crossings
 
     @property
     def in_flight(self) -> bool:

@@ -18,7 +18,7 @@ from ..network.transfer import TransferModel
 from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.operations import ANY
 from .clock import LATE, Clock
-from .fifo import FifoSharing
+from .fifo import CELLS_OF_ONE, FifoSharing
 from .rendezvous import (
     Announced,
     Notice,
@@ -109,6 +109,12 @@ class Transfers:
     def in_flight(self) -> int:
         """Number of matched transfers that share links and have not arrived."""
         return self.begun - self._delivered
+
+    @property
+    def work(self) -> int:
+        """Number of matched transfers, more where they are queued cell by cell."""
+        cells = self._sharing.crossings if isinstance(self._sharing, FifoSharing) else 0
+        return self.begun + cells // CELLS_OF_ONE
 
     def uses(self, host: int) -> bool:
         """Whether bytes of a host are still in flight though their sender is done."""
