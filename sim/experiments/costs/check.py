@@ -199,6 +199,7 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         "gpus_per_host": resolved.cluster.network.gpus,
         "sites": {name: network.site_of.count(number) for number, name in enumerate(network.sites)},
         "compute_s": {"fastest": min(durations), "slowest": max(durations)},
+        "parameters": _num_parameters(resolved, job),
         "model_bytes": message_bytes(job.start, job.bytes_per_parameter),
         "transport": facts.transport,
         "proxy": None if resolved.workload.timing_only else facts.proxy,
@@ -221,6 +222,16 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
             "s_at_most": effort.score_s * sum(row["scorings_at_most"] for row in known),
         },
     }
+
+
+def _num_parameters(scenario: Scenario, job: Job) -> int | None:
+    """Parameters of the model behind the messages; None where a payload alone is known."""
+    workload = scenario.workload
+    if workload.layer_profile is not None:
+        return workload.layer_profile.num_parameters
+    if workload.payload is not None or job.problem is None:
+        return None
+    return job.start.numel() - job.problem.workload.num_buffers
 
 
 def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
