@@ -330,7 +330,7 @@ def _cluster(answer: Mapping[str, Any]) -> str:
     if answer["gpus_per_host"] > 1:
         where += f" in hosts of {answer['gpus_per_host']} GPUs"
     all_reduces = any("all_reduce" in row["exchanges"] for row in answer["schemes"])
-    carried = " ".join(assumptions.carried(answer["transport"], all_reduces))
+    carried = " ".join([*assumptions.carried(answer["transport"], all_reduces), *answer["remarks"]])
     count = answer["parameters"]
     model = "a model" if count is None else f"a model of {count:,} parameters"
     return (

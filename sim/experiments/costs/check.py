@@ -20,6 +20,7 @@ from ...compute.model import steady_compute
 from ...devices import one_thread
 from ...drivers.job import Job
 from ...network.network import Network, rate_of
+from ...network.remarks import remarks
 from ...program.averaging import mean_model
 from ...program.encoding import message_bytes
 from ...records.scenario_facts import read_facts
@@ -202,6 +203,7 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         "parameters": _num_parameters(resolved, job),
         "model_bytes": message_bytes(job.start, job.bytes_per_parameter),
         "transport": facts.transport,
+        "remarks": [] if resolved.cluster.profile else remarks(resolved.cluster.network, network),
         "proxy": None if resolved.workload.timing_only else facts.proxy,
         "links": [
             {"name": each.name, "bytes_per_s": each.bandwidth_bytes_per_s, "varies": bool(each.variation)}
