@@ -1,4 +1,4 @@
-"""Remarks on a network's nominal numbers, for whoever took them from a data sheet."""
+"""Remarks on a network's numbers: name plates in the place of rates, and connections that take no time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..config.units import format_rate
 from .network import Network
 from .settings import NetworkSettings
 from .stock_tcp import payload_share
-from .transport import TRANSPORTS
+from .transport import NCCL_CONNECT, TRANSPORTS
 
 _NAME_PLATES: Final = tuple(125e6 * each for each in (1, 10, 25, 40, 100))
 """Nominal rates of Ethernet cards, in bytes per second."""
@@ -17,9 +17,19 @@ _MTUS: Final = 1500, 9000
 
 
 def remarks(settings: NetworkSettings, network: Network) -> list[str]:
-    """Sentences about bandwidths that look like name plates; none over an ideal transport."""
-    if not TRANSPORTS[settings.transport].gloo_messages:
-        return []
+    """Sentences about bandwidths that look like name plates, and about connecting; none over ``ideal``."""
+    rules = TRANSPORTS[settings.transport]
+    sentences = _about_plates(settings, network) if rules.gloo_messages else []
+    if rules.nccl_collectives and not settings.connect:
+        known = NCCL_CONNECT
+        sentences.append(
+            f"Connecting takes no time here; over NCCL a group's first collective takes {known.low:g} to "
+            f"{known.high:g} s longer than the later ones: network.connect: {known.value:g} s adds that."
+        )
+    return sentences
+
+
+def _about_plates(settings: NetworkSettings, network: Network) -> list[str]:
     inside = {*network.inner_up.values(), *network.inner_down.values()}
     rates = {link.bandwidth_bytes_per_s for k, link in enumerate(network.links) if k not in inside}
     plates = sorted(rates.intersection(_NAME_PLATES))

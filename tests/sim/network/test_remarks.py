@@ -22,7 +22,7 @@ SITES = {
 
 
 def said(**written: object) -> list[str]:
-    settings = NetworkSettings.model_validate({"latency": "1 ms", "transport": "nccl", **written})
+    settings = NetworkSettings.model_validate({"latency": "1 ms", "transport": "gloo", **written})
     return remarks(settings, build_network(settings, 4))
 
 
@@ -39,7 +39,7 @@ def test_larger_packets_leave_more(mtu: int, more: int) -> None:
 @pytest.mark.parametrize("plate", ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "40 Gbit/s", "100 Gbit/s"])
 @pytest.mark.parametrize("transport", ["gloo", "nccl"])
 def test_a_name_plate_is_seen(plate: str, transport: str) -> None:
-    (sentence,) = said(bandwidth=plate, transport=transport)
+    (sentence,) = said(bandwidth=plate, transport=transport, connect="0.4 s")
     assert f"{plate} looks like a name plate" in sentence
     assert "94.1 % (MTU 1500) or 99.0 % (MTU 9000)" in sentence
 
@@ -64,6 +64,12 @@ def test_plates_are_named_once_and_stock_hosts_have_one_mtu() -> None:
     assert (
         "1 Gbit/s, 10 Gbit/s look like name plates: TCP over Ethernet leaves 94.1 % (MTU 1500) of" in sentence
     )
+
+
+def test_connecting_is_named_where_it_takes_time_and_none_is_given() -> None:
+    (sentence,) = said(transport="nccl")
+    assert "0.33 to 0.52 s longer than the later ones: network.connect: 0.4 s adds that" in sentence
+    assert said(transport="nccl", connect="0.4 s") == said(transport="gloo") == []
 
 
 def test_check_says_so() -> None:
