@@ -330,10 +330,12 @@ def _cluster(answer: Mapping[str, Any]) -> str:
     if answer["gpus_per_host"] > 1:
         where += f" in hosts of {answer['gpus_per_host']} GPUs"
     all_reduces = any("all_reduce" in row["exchanges"] for row in answer["schemes"])
-    carried = " ".join(assumptions.carried(answer["transport"], all_reduces))
+    carried = " ".join([*assumptions.carried(answer["transport"], all_reduces), *answer["remarks"]])
+    count = answer["parameters"]
+    model = "a model" if count is None else f"a model of {count:,} parameters"
     return (
         f"{answer['scenario']}: {answer['workers']} workers{where}; a gradient takes {compute} on average; "
-        f"a model is {format_bytes(answer['model_bytes'])}\n{carried}"
+        f"{model} is {format_bytes(answer['model_bytes'])}\n{carried}"
         f"{' ' + answer['proxy'] if answer['proxy'] else ''}"
     )
 

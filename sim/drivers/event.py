@@ -88,6 +88,8 @@ class EventDriver(ClockedRunner[Pending]):
         ended = self.complete if self._delays.none_after_exchanges else self._settled
         self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone, priced)
         self._ordered = job.transport.nccl_collectives
+        self._connected: set[tuple[int, tuple[int, ...]]] = set()  # workers with their groups
+        self._connecting: dict[tuple[int, tuple[int, ...]], list[Pending]] = {}
         self._turns: list[deque[tuple[Pending, Callable[[Pending], None]]]] = [
             deque() for _ in range(job.workers)
         ]
@@ -420,6 +422,22 @@ class EventDriver(ClockedRunner[Pending]):
     def _begin_collective(self, pending: Pending) -> None:
         groups = pending.operation.groups  # type: ignore[attr-defined]
         group = members(groups, self.job.workers, pending.task.rank)
+        connect_s = self.job.transfer.connect_s
+        if not connect_s or len(group) == 1 or (pending.task.rank, group) in self._connected:
+            self._join_collective(pending, group)
+            return
+        key = pending.task.rank, group
+        if key not in self._connecting:
+            self._connecting[key] = []
+            self._clock.at(self._clock.now + connect_s, self._after_connecting, key)
+        self._connecting[key].append(pending)
+
+    def _after_connecting(self, key: tuple[int, tuple[int, ...]]) -> None:
+        self._connected.add(key)
+        for pending in self._connecting.pop(key):
+            self._join_collective(pending, key[1])
+
+    def _join_collective(self, pending: Pending, group: tuple[int, ...]) -> None:
         lost = self._dead.intersection(group) if self._dead else ()
         if lost:
             self._expect(pending, min(lost))

@@ -350,6 +350,7 @@ def _nominal(settings: NetworkSettings, network: Network, seed: int) -> Transfer
         sharing=settings.sharing,
         overhead_s=settings.overhead,
         announcement=settings.announcement,
+        connect_s=settings.connect,
         seed=seed,
         queue=settings.queue,
         tcp=settings.tcp,

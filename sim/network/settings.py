@@ -118,6 +118,11 @@ class NetworkSettings(Settings):
     overhead: BoundedSeconds = Field(
         default=0.0, description="software overhead of one transfer, beside the transport's own"
     )
+    connect: BoundedSeconds = Field(
+        default=0.0,
+        description="time in which the members of a group connect, at their first collective; gloo's group "
+        "of all workers connects before a run",
+    )
     announcement: float = Field(
         default=0.0,
         ge=0,

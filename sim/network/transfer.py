@@ -32,6 +32,7 @@ class TransferModel:
         plain_patterns: mixes and collectives do not go the way of messages, but as if nothing above were set,
             with ``pattern_overhead_s`` for ``overhead_s``.
         launch_s: from joining a collective whose receives are posted ahead until its blocks can leave.
+        connect_s: from joining a group's first collective until it begins.
         resume_s: from the end of an exchange until the coroutine resumes.
         late_s: from the end of a computation until the coroutine's next operation.
         wake_up_delays_s: instead of ``late_s``, values in the order of their measurement: a worker
@@ -60,6 +61,7 @@ class TransferModel:
     plain_patterns: bool = False
     pattern_overhead_s: float = 0.0
     launch_s: float = 0.0
+    connect_s: float = 0.0
     resume_s: float = 0.0
     late_s: float = 0.0
     wake_up_delays_s: tuple[float, ...] = ()

@@ -57,6 +57,12 @@ NCCL_LAUNCH: Final = PackagedFactor(
 )
 """Time to launch a collective over NCCL: its kernel, and the proxies of the network."""
 
+NCCL_CONNECT: Final = PackagedFactor(
+    0.4, 0.33, 0.52, "s", "first all-reduce of a process against its later ones, four hosts over TCP, "
+    "Adnan082/diloco-measured at 07b7885, results/raw",
+)  # fmt: skip
+"""Time in which a communicator of NCCL connects, at its first collective; counted by ``network.connect``."""
+
 DDP_SHARE: Final = PackagedFactor(
     0.03,
     0.014,

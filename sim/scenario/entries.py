@@ -52,8 +52,8 @@ class WorkloadEntry(Settings):
     )
     layer_profile: LayerProfile | None = Field(
         default=None,
-        description="layers that the model stands for (a name or a CSV file): bytes, order in the backward "
-        "pass and, with `compute.speed`, durations",
+        description="layers that the model stands for (a name, a transformer's shape or a CSV file): bytes, "
+        "order in the backward pass and, with `compute.speed`, durations",
     )
     timing_only: bool = Field(
         default=False,

@@ -10,8 +10,9 @@ DistributedDataParallel; a payload without ``workload.layer_profile`` has equal 
 communication thread sends one at a time, and with ``next_forward`` the next step begins before all have
 arrived (``overlap/buckets.py``). ``part_reduce``: every worker owns a shard of the model; gradients are
 reduce-scattered, the owner alone updates its shard and keeps its optimiser state, and all gather the shards:
-the same update and the same bytes. ``compression``: gradients are sent encoded. ``quorum``, ``deadline``:
-gradients of stragglers are left out (``quorum/rounds.py``).
+the same update and the same bytes. ``buffers``: worker 0 broadcasts them before every forward pass, as
+DistributedDataParallel does (``broadcast_buffers``). ``compression``: gradients are sent encoded. ``quorum``,
+``deadline``: gradients of stragglers are left out (``quorum/rounds.py``).
 
 Source: Das et al., arXiv 1602.06709 (part-reduce and part-broadcast); QSGD: Alistarh et al., NeurIPS 2017.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+import torch
 from pydantic import Field
 
 from ..config.limits import MAX_MODEL_BYTES
@@ -62,6 +64,11 @@ class AllReduceOptions(Settings):
         default=False,
         description="every worker updates a shard of the model; all gather the shards",
     )
+    buffers: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
+        default=None,
+        description="buffers of a module, which worker 0 broadcasts before every forward pass "
+        "(DistributedDataParallel: all of them, unless broadcast_buffers=False)",
+    )
     compression: Compression | None = Field(
         default=None, description="encoding of gradients in transit (default: none)"
     )
@@ -87,6 +94,11 @@ def check(options: AllReduceOptions, workers: int) -> None:
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; choose one of them")
     check_quorum(options, workers, **forms)
+    if options.buffers is not None and (leaves_out(options) or options.part_reduce or options.next_forward):
+        raise InputError(
+            "buffers are broadcast before a forward pass that waits for whole gradients of all workers; "
+            "leave part_reduce, next_forward, quorum and deadline out"
+        )
 
 
 def bucket_bytes(options: AllReduceOptions) -> tuple[float, float] | None:
@@ -120,7 +132,7 @@ def all_reduce(worker: Worker, options: AllReduceOptions) -> Program:
         return Program(_part_reduce(worker))
     if sizes := bucket_bytes(options):
         buckets = Buckets(worker, *sizes, options.send_order)
-        main = _reduce_in_buckets(worker, buckets, options.next_forward)
+        main = _reduce_in_buckets(worker, buckets, options)
         return Program(main, (buckets.carry(),) if options.send_order else ())
     return Program(_reduce(worker, options))
 
@@ -130,19 +142,29 @@ async def _reduce(worker: Worker, options: AllReduceOptions) -> None:
     state = worker.optimizer.init(x)
     average = CompressedAllReduce(worker, options.compression)
     async for k in worker.steps():
+        await _broadcast_buffers(worker, options)
         gradient = await average.all_reduce(await worker.gradient(x), k)
         x, state = worker.optimizer.update(x, gradient, state)
         await worker.publish(k, x, averaged=x)
 
 
-async def _reduce_in_buckets(worker: Worker, buckets: Buckets, next_forward: bool) -> None:
+async def _broadcast_buffers(worker: Worker, options: AllReduceOptions) -> None:
+    if options.buffers is not None:
+        stack = worker.start.shape[:-1]
+        one = worker.start.new_zeros((*stack, 1), dtype=torch.uint8)
+        await worker.broadcast(one.expand(*stack, round(options.buffers)), 0)
+
+
+async def _reduce_in_buckets(worker: Worker, buckets: Buckets, options: AllReduceOptions) -> None:
     x = worker.start
     state = worker.optimizer.init(x)
+    next_forward = options.next_forward
     sent = 0  # steps whose gradients were sent
     async for k in worker.steps():
         if next_forward and k:
             x, state = worker.optimizer.update(x, await buckets.mean(next_forward=True), state)
             await worker.publish(k - 1, x, averaged=x)
+        await _broadcast_buffers(worker, options)
         await buckets.send(x)
         sent = k + 1
         if not next_forward:

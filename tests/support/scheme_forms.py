@@ -105,6 +105,7 @@ FORMS: tuple[Form, ...] = (
     Form("all_reduce", {"overlap": True, "next_forward": True}, RING),
     Form("all_reduce", {"overlap": True, "send_order": "ready_first", "next_forward": True}, RING, ALIKE),
     Form("all_reduce", {"part_reduce": True}, RING),
+    Form("all_reduce", {"buffers": f"{4 * SIZE} B"}, RING + TREE),
     Form("all_reduce", EIGHT_BITS, RING * IN_8),
     Form("all_reduce", A_TENTH, (WORKERS - 1) * 2 / 10, ALIKE),
     Form("all_reduce", BF16, RING / 2, ALIKE),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.board.runs import chosen, wall_clock_s
-from benchmarks.outside import Row, predict_ms
 from paceline.sim.config.units import parse_bandwidth
 
 TITLE: Final = "DDP, local SGD and DiLoCo on four L40S under a token bucket"
@@ -25,7 +24,7 @@ them in every forward pass of DDP."""
 _SCHEMES: Final = {
     "diloco": "diloco: {{period: {period}}}",
     "local_sgd": "local_sgd: {{period: {period}}}",
-    "ddp": "all_reduce: {{overlap: true, bucket: 25 MiB}}",
+    "ddp": f"all_reduce: {{{{overlap: true, bucket: 25 MiB, buffers: {_BUFFERS}}}}}",
 }
 
 
@@ -37,7 +36,4 @@ def predict(row: Mapping[str, str]) -> float:
     cycle_s = wall_clock_s(
         _SCENARIO, f"cluster.network.bandwidth={rate}", f"schemes=[{scheme}]", f"stop.max_iterations={period}"
     )
-    seconds = steps * _COMPUTE_S + averages * (cycle_s - period * _COMPUTE_S)
-    if row["algorithm"] == "ddp":
-        seconds += steps * predict_ms(Row("broadcast", 4, "0.05 ms", rate, "nccl", _BUFFERS, 0.0)) / 1e3
-    return seconds
+    return steps * _COMPUTE_S + averages * (cycle_s - period * _COMPUTE_S)

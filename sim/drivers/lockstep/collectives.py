@@ -60,6 +60,7 @@ class CollectiveTimes:
         self._shared = job.transfer.sharing != "none"
         self._placed: dict[tuple[Any, ...], Placed] = {}
         self._joined: tuple[Any, Floats, list[JoinedCollective]] | None = None
+        self._connected: set[tuple[int, ...]] = set()
         self._idle_s: Floats | None = None  # when collectives free a host's links; None: none yet
 
     def check_idle(self, begin_s: Floats) -> None:
@@ -72,6 +73,7 @@ class CollectiveTimes:
 
         Raises ``NotInLockstep`` if other bytes can be on its links.
         """
+        joined_s = self._after_connecting(operation, joined_s)
         self.check_idle(joined_s)
         n = self._job.workers
         if self._idle_s is None:
@@ -95,6 +97,17 @@ class CollectiveTimes:
             work += min(placed.collective.messages, PRICED_WORK * len(members))
         self._joined = None  # it holds all workers' values
         return Collected(end_s, last_of_all_s, sent, messages, work)
+
+    def _after_connecting(self, operation: Any, joined_s: Floats) -> Floats:
+        """``joined_s``, and for groups that do not know each other yet the time in which they connect."""
+        connect_s = self._job.transfer.connect_s
+        groups = partition(operation.groups, self._job.workers) if connect_s else ()
+        added_s = np.zeros(self._job.workers)
+        for group in groups:
+            if len(group) > 1 and group not in self._connected:
+                self._connected.add(group)
+                added_s[list(group)] = connect_s
+        return joined_s + added_s if connect_s else joined_s
 
     def joined(self, operation: Any, joined_s: Floats) -> list[JoinedCollective]:
         """The collectives of all groups, whose workers join at ``joined_s`` [n]. Raises as ``times``."""

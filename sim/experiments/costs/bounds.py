@@ -198,6 +198,7 @@ def _with_transfer(
         overhead_s=software * old.overhead_s,
         pattern_overhead_s=software * old.pattern_overhead_s,
         launch_s=software * old.launch_s,
+        connect_s=software * old.connect_s,
         resume_s=software * old.resume_s,
         late_s=software * old.late_s,
         wake_up_delays_s=tuple(software * each for each in old.wake_up_delays_s),

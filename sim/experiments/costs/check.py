@@ -20,6 +20,7 @@ from ...compute.model import steady_compute
 from ...devices import one_thread
 from ...drivers.job import Job
 from ...network.network import Network, rate_of
+from ...network.remarks import remarks
 from ...program.averaging import mean_model
 from ...program.encoding import message_bytes
 from ...records.scenario_facts import read_facts
@@ -199,8 +200,10 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         "gpus_per_host": resolved.cluster.network.gpus,
         "sites": {name: network.site_of.count(number) for number, name in enumerate(network.sites)},
         "compute_s": {"fastest": min(durations), "slowest": max(durations)},
+        "parameters": _num_parameters(resolved, job),
         "model_bytes": message_bytes(job.start, job.bytes_per_parameter),
         "transport": facts.transport,
+        "remarks": [] if resolved.cluster.profile else remarks(resolved.cluster.network, network),
         "proxy": None if resolved.workload.timing_only else facts.proxy,
         "links": [
             {"name": each.name, "bytes_per_s": each.bandwidth_bytes_per_s, "varies": bool(each.variation)}
@@ -221,6 +224,16 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
             "s_at_most": effort.score_s * sum(row["scorings_at_most"] for row in known),
         },
     }
+
+
+def _num_parameters(scenario: Scenario, job: Job) -> int | None:
+    """Parameters of the model behind the messages; None where a payload alone is known."""
+    workload = scenario.workload
+    if workload.layer_profile is not None:
+        return workload.layer_profile.num_parameters
+    if workload.payload is not None or job.problem is None:
+        return None
+    return job.start.numel() - job.problem.workload.num_buffers
 
 
 def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:

@@ -128,6 +128,7 @@ def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list
         "the scheme's own beginning": scheme.long_run(entry.options) != entry.options,
         "crashes": crash,
         "slow periods that come once": once,
+        "connecting": scenario.cluster.network.connect,
     }
     return [*(phrase for phrase, there in phrases.items() if there), *untimed(followed.exchanges)]
 
@@ -198,6 +199,7 @@ def endless(job: Job) -> Job:
     return replace(
         job,
         compute=replace(job.compute, stragglers=staying),
+        transfer=replace(job.transfer, connect_s=0.0),
         options=job.scheme.long_run(job.options),
         max_iterations=MOST_WORK,  # which ends a scheme that publishes nothing
     )

@@ -1,64 +1,94 @@
-"""Transformers, from their widths and depths; an example is a sequence."""
+"""Transformers, from their shapes; an example is a sequence, or a pair of sequences to translate."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from ...config.limits import MAX_LAYERS, MAX_WIDTH
+from ...config.problems import mistake
+from ...config.settings import Settings
 from .layer import Layer, fully_connected
 
-
-def _embedding(name: str, rows: int, width: int, length: int, *, more: int = 0) -> Layer:
-    """A table: looking up costs nothing beside a product."""
-    return Layer(name, rows * width + more, 0.0, length, length * width)
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
 
-def _block(
-    name: str, width: int, hidden: int, length: int, *, keys: int, matrices: int, bias: bool, norms: int
-) -> Layer:
-    """Attention over all ``length`` tokens and a feed-forward part.
+class TransformerShape(Settings):
+    """A transformer by the numbers that decide its parameters and operations.
 
-    ``keys`` is the width of keys and values: less than ``width`` where heads share them; ``matrices`` counts
-    those of the feed-forward part: 2, or 3 with a gate; ``norms`` counts parameters of the normalisations.
+    Source: Vaswani et al., NeurIPS 2017; heads that share keys: Ainslie et al., EMNLP 2023; gates: Shazeer,
+    arXiv 2002.05202.
     """
-    weights = 2 * width**2 + 2 * width * keys + matrices * width * hidden
-    biases = bias * (2 * width + 2 * keys + (matrices - 1) * hidden + width)
-    products = 2.0 * weights * length
-    attention = 4.0 * length**2 * width  # scores, and the weighted sum of values
-    numbers = length * width
-    return Layer(name, weights + biases + norms, products + attention, numbers, numbers)
+
+    layers: int = Field(ge=1, le=MAX_LAYERS, description="blocks; with `decoder_layers` those of the encoder")
+    width: Width = Field(description="numbers of a token between two blocks")
+    feed_forward: Width = Field(description="inner width of a block's feed-forward part")
+    vocabulary: Width = Field(description="rows of the table of tokens")
+    length: Width = Field(description="tokens of an example, of source and of target each")
+    decoder_layers: int = Field(
+        default=0, ge=0, le=MAX_LAYERS, description="blocks of a decoder, which attend to the encoder too"
+    )
+    positions: int = Field(
+        default=0, ge=0, le=MAX_WIDTH, description="rows of a trained table of positions (0: computed)"
+    )
+    tied: bool = Field(default=True, description="the last product has the weights of the table of tokens")
+    gated: bool = Field(default=False, description="feed-forward parts of three matrices (SwiGLU), not two")
+    biases: bool = Field(default=True, description="products and normalisations have biases")
+    heads: Width = Field(default=1, description="heads of an attention, where groups of them share keys")
+    key_heads: Width | None = Field(
+        default=None, description="heads of keys and values (default: one for each head)"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> TransformerShape:
+        if self.width % self.heads:
+            raise mistake(f"{self.heads} heads do not divide a width of {self.width}", "heads")
+        if self.heads % (self.key_heads or 1):
+            raise mistake(f"must divide heads, which is {self.heads}", "key_heads")
+        return self
 
 
-def bert_large(length: int = 512) -> tuple[Layer, ...]:
+def transformer(shape: TransformerShape) -> tuple[Layer, ...]:
+    """Tables, blocks and the last product of a transformer, in forward order.
+
+    A tied table is counted once, where its gradient is complete: at the end of a backward pass.
+    """
+    blocks = [_block(f"block{k}", shape) for k in range(shape.layers)]
+    stacks = 1
+    if shape.decoder_layers:
+        stacks = 2
+        blocks += [_block(f"decoder{k}", shape, attentions=2) for k in range(shape.decoder_layers)]
+    rows, length = shape.vocabulary + shape.positions, shape.length
+    # Looking up costs nothing beside a product.
+    table = Layer("embedding", rows * shape.width, 0.0, length, length * shape.width)
+    product = fully_connected("head", shape.width, shape.vocabulary, bias=False, rows=length)
+    own = stacks * _norm(shape) + (0 if shape.tied else product.parameters)
+    return (table, *blocks, Layer("head", own, product.forward_flops, product.inputs, product.outputs))
+
+
+def bert_large() -> tuple[Layer, ...]:
     """BERT-large, uncased, with its pooler (Devlin et al., NAACL 2019)."""
-    width = 1024
-    blocks = (
-        _block(f"block{k}", width, 4 * width, length, keys=width, matrices=2, bias=True, norms=4 * width)
-        for k in range(24)
+    shape = TransformerShape(
+        layers=24, width=1024, feed_forward=4096, vocabulary=30_522, length=512, positions=512 + 2
     )
-    tables = _embedding("embedding", 30_522 + 512 + 2, width, length, more=2 * width)
-    return (tables, *blocks, fully_connected("pooler", width, width))
+    table, *blocks, head = transformer(shape)
+    normed = Layer("embedding", table.parameters + head.parameters, 0.0, table.inputs, table.outputs)
+    return (normed, *blocks, fully_connected("pooler", shape.width, shape.width))
 
 
-def gpt2(width: int, depth: int, length: int = 1024) -> tuple[Layer, ...]:
-    """GPT-2 of a width and a depth (Radford et al., 2019, table 2); the last product has the table's weights.
-
-    Its table is counted once, where its gradient is complete: at the end of a backward pass.
-    """
-    vocabulary = 50_257
-    blocks = (
-        _block(f"block{k}", width, 4 * width, length, keys=width, matrices=2, bias=True, norms=4 * width)
-        for k in range(depth)
-    )
-    head = Layer("head", 2 * width, 2.0 * vocabulary * width * length, length * width, length * vocabulary)
-    return (_embedding("embedding", vocabulary + 1024, width, length), *blocks, head)
+def _norm(shape: TransformerShape) -> int:
+    return (1 + shape.biases) * shape.width
 
 
-def llama(
-    width: int, depth: int, hidden: int, *, keys: int, vocabulary: int, length: int = 4096
-) -> tuple[Layer, ...]:
-    """Llama of a width and a depth (Touvron et al., arXiv 2302.13971 and 2307.09288; 3: arXiv 2407.21783)."""
-    blocks = (
-        _block(f"block{k}", width, hidden, length, keys=keys, matrices=3, bias=False, norms=2 * width)
-        for k in range(depth)
-    )
-    product = fully_connected("head", width, vocabulary, bias=False, rows=length)
-    head = Layer("head", product.parameters + width, product.forward_flops, product.inputs, product.outputs)
-    return (_embedding("embedding", vocabulary, width, length), *blocks, head)
+def _block(name: str, shape: TransformerShape, attentions: int = 1) -> Layer:
+    """Attentions over all tokens and a feed-forward part, each with a normalisation."""
+    width, hidden, length = shape.width, shape.feed_forward, shape.length
+    keys = width // shape.heads * (shape.key_heads or shape.heads)
+    matrices = 2 + shape.gated
+    weights = attentions * (2 * width**2 + 2 * width * keys) + matrices * width * hidden
+    biases = attentions * (2 * width + 2 * keys) + (matrices - 1) * hidden + width
+    own = weights + shape.biases * biases + (attentions + 1) * _norm(shape)
+    scores = attentions * 4.0 * length**2 * width  # and the weighted sums of values
+    numbers = length * width
+    return Layer(name, own, 2.0 * weights * length + scores, numbers, numbers)

@@ -16,6 +16,7 @@ from ...config.settings import Printable, Settings, read_beside
 from ...config.tables import Table, read_table
 from ...config.units import BoundedSeconds, parse_duration
 from ...errors import InputError, did_you_mean, quote
+from .language import TransformerShape, transformer
 from .layer import Layer
 from .presets import PRESETS
 
@@ -61,13 +62,16 @@ class LayerRow(Settings):
 
 
 class LayerProfile(Settings):
-    """The layers of a model: those of a known one, or of a file with a row for each, in forward order."""
+    """Layers in forward order: of a known model, of a transformer's shape, or of a file."""
 
     other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = (
         {"enum": list(PRESETS)}, {"type": "string", "pattern": r"\.csv$"},
     )  # fmt: skip
 
     preset: str = Field(default="", description="a known model")
+    transformer: TransformerShape | None = Field(
+        default=None, description="instead: a transformer of this shape"
+    )
     file: str = Field(
         default="",
         description="CSV with columns layer, parameters and forward_flops (of one example), or forward and "
@@ -85,7 +89,7 @@ class LayerProfile(Settings):
             data = {"file": data} if Path(data).suffix == ".csv" else {"preset": data}
         if not isinstance(data, Mapping) or not isinstance(data.get("file"), str) or data.get("rows"):
             return data
-        if not data["file"] and data.get("preset"):  # a resolved scenario
+        if not data["file"] and (data.get("preset") or data.get("transformer")):  # a resolved scenario
             return data
         return {**data, "rows": read_beside(info, data["file"], _read_rows, "file")}
 
@@ -96,8 +100,10 @@ class LayerProfile(Settings):
                 f"there are no layers of the name {quote(self.preset)}, and it is no file.csv with your own; "
                 f"{did_you_mean(self.preset, PRESETS)}"
             )
-        if bool(self.preset) == bool(self.rows):
-            raise ValueError("give the name of a known model, or a file with at least one layer")
+        if [bool(self.preset), bool(self.rows), self.transformer is not None].count(True) != 1:
+            raise ValueError(
+                "give the name of a known model, a transformer's shape, or a file with at least one layer"
+            )
         if not self.num_parameters:
             raise mistake("no layer has a parameter", "rows")
         if len({row.timed for row in self.rows}) > 1:
@@ -114,6 +120,8 @@ class LayerProfile(Settings):
         """The layers in forward order."""
         if self.preset:
             return _preset(self.preset)
+        if self.transformer is not None:
+            return transformer(self.transformer)
         return tuple(row.layer for row in self.rows)
 
     @property

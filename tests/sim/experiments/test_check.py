@@ -315,7 +315,7 @@ def test_what_is_found_is_plain(trained: dict[str, Any]) -> None:
     assert json.loads(json.dumps(trained, allow_nan=False)) == trained
     assert trained["sites"] == {"us": 2, "eu": 2}
     assert trained["compute_s"] == {"fastest": 0.05, "slowest": pytest.approx(0.15)}
-    assert trained["model_bytes"] == 20_000_000
+    assert (trained["model_bytes"], trained["parameters"]) == (20_000_000, None)
     assert [row["label"] for row in trained["schemes"]] == ["all_reduce", "ad_psgd"]
     assert all(row["simulation_s_per_100_steps"] > 0 for row in trained["schemes"])
     # a step is at least 150 ms, so that there are no more than 400; three repeats
@@ -336,6 +336,25 @@ def test_what_is_found_is_plain(trained: dict[str, Any]) -> None:
     assert scoring["s_at_most"] == pytest.approx(scoring["times_at_most"] * scoring["once_s"])
     assert 0 < scoring["s_per_100_steps"] < 100 * sum(per_step_s)
     assert {"name": "us->eu", "bytes_per_s": 125e6, "varies": False} in trained["links"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "parameters", "told"),
+    [
+        ("{timing_only: true, layer_profile: gpt2}", 124_439_808, "of 124,439,808 parameters is 498 MB"),
+        (
+            "{task: quadratic, dimension: 10, batch_size: 4, optimizer: {lr: 0.1}}",
+            10,
+            "of 10 parameters is 40 B",
+        ),
+        ("{timing_only: true, payload: 1 MB}", None, "a model is 1 MB"),
+    ],
+)
+def test_parameters_are_counted(workload: str, parameters: int | None, told: str) -> None:
+    text = TIMING.replace("{timing_only: true, payload: 1024 B}", workload).replace("64 B/s", "1 Gbit/s")
+    found = check(parse(text, changes=["schemes=[all_reduce]"]), torch.device("cpu"))
+    assert found["parameters"] == parameters
+    assert f"a model {told.removeprefix('a model ')}" in " ".join(said(found).split())
 
 
 def test_what_is_found_is_told(trained: dict[str, Any]) -> None:

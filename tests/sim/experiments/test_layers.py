@@ -81,6 +81,40 @@ def test_what_cannot_be_is_named(tmp_path: Path, old: str, new: str, message: st
         runs(tmp_path, SCENARIO.replace(old, new))
 
 
+SHAPE = "{transformer: {layers: 1, width: 4, feed_forward: 8, vocabulary: 10, length: 2}}"
+
+
+def test_a_shape_stands_for_its_parameters(tmp_path: Path) -> None:
+    """4 x 16 + 2 x 32 weights, 28 biases, three normalisations of 8, and the table's 40."""
+    text = SCENARIO.replace("layer_profile: two.csv", f"layer_profile: {SHAPE}")
+    (tmp_path / "layers.yaml").write_text(text)
+    scenario = load(tmp_path / "layers.yaml")
+    assert parse(dump(scenario)) == scenario
+    parameters = 4 * 16 + 2 * 32 + 28 + 3 * 8 + 40
+    assert scenario.workload.layer_profile is not None
+    assert scenario.workload.layer_profile.num_parameters == parameters
+    assert runs(tmp_path, text)[0].bytes_sent == 3 * 2 * 4 * parameters
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("width: 4", "width: 4, heads: 3", "transformer.heads: 3 heads do not divide a width of 4"),
+        ("width: 4", "width: 4, heads: 4, key_heads: 3", "key_heads: must divide heads, which is 4"),
+        ("width: 4", "wide: 4", "did you mean 'width'"),
+        ("layers: 1", "layers: 0", "transformer.layers"),
+        (
+            "{transformer",
+            "{preset: gpt2, transformer",
+            "give the name of a known model, a transformer's shape",
+        ),
+    ],
+)
+def test_a_wrong_shape_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        runs(tmp_path, SCENARIO.replace("two.csv", SHAPE.replace(old, new)))
+
+
 TIMED: str = "layer,parameters,forward [ms],backward [ms]\nfirst,250000,100,200\nlast,750000,200,500\n"
 
 

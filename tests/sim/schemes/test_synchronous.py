@@ -140,6 +140,21 @@ def test_overlap_hides_all_but_the_first_layers_exchange() -> None:
     assert parts == pytest.approx(at_once, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"overlap": True, "bucket": "1 MB"}, {"compression": {"bf16": True}}]
+)
+def test_buffers_are_broadcast_before_every_forward_pass(options: dict[str, Any]) -> None:
+    """26 kB are 0.1 s over the root's link; a bucket of all layers leaves after the gradient."""
+    timed: dict[str, Any] = {"workers": 2, "compute_s": 1.0, "bandwidth_bytes_per_s": 260_000.0}
+    plain, sent = (
+        simulated(job_with({**options, **more}, "momentum", **timed)) for more in ({}, {"buffers": "26 kB"})
+    )
+    assert sent.wall_clock_s == pytest.approx(plain.wall_clock_s + 5 * 0.1, rel=1e-9)
+    assert sent.bytes_sent == plain.bytes_sent + 5 * 26_000
+    assert sent.digest == plain.digest
+    assert next(e.operation for e in sent.events if e.worker == 1 and e.step == 0) == "broadcast"
+
+
 PAYLOAD = """
 name: payload
 workload: {%s, payload: 104 MB}
@@ -300,6 +315,12 @@ def test_compressed_gossip_keeps_the_mean(order: str) -> None:
             {"part_reduce": True, "compression": {"bf16": True}},
             "part_reduce and compression do not go together",
         ),
+        (
+            {"part_reduce": True, "buffers": "1 MB"},
+            "leave part_reduce, next_forward, quorum and deadline out",
+        ),
+        ({"quorum": 2, "buffers": "1 MB"}, "leave part_reduce, next_forward, quorum and deadline out"),
+        ({"overlap": True, "next_forward": True, "buffers": "1 MB"}, "leave part_reduce, next_forward"),
     ],
 )
 def test_options_that_exclude_each_other(options: dict[str, Any], words: str) -> None:

@@ -100,7 +100,9 @@ def arriving(operation: Any, rank: int) -> float:
         own = getattr(operation, "value", None)
         if isinstance(operation, ops.AllReduce) and isinstance(own, Encoded):
             return own.length / PARAMETERS
-        return 0.0 if not isinstance(own, Tensor) else own.numel() / PARAMETERS
+        if not isinstance(own, Tensor) or not own.is_floating_point():  # bytes of buffers are no model's
+            return 0.0
+        return own.numel() / PARAMETERS
     if isinstance(operation, ops.Gradient):
         return 1.0
     return 0.0

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from paceline.sim.workloads.layers.language import TransformerShape, transformer
 from paceline.sim.workloads.layers.presets import PRESETS
 
 
@@ -66,3 +70,65 @@ def test_layers_follow_each_other(name: str) -> None:
     layers = PRESETS[name]()
     assert len({layer.name for layer in layers}) == len(layers)
     assert all(layer.inputs > 0 and layer.outputs > 0 for layer in layers)
+
+
+BASE = TransformerShape(
+    layers=6, decoder_layers=6, width=512, feed_forward=2048, vocabulary=32_768, length=32, biases=True
+)
+"""TransformerShape-base (Vaswani et al., table 3), with a joint vocabulary."""
+
+
+def count(shape: TransformerShape) -> int:
+    return sum(layer.parameters for layer in transformer(shape))
+
+
+def test_the_shape_of_a_known_model_has_its_parameters() -> None:
+    small = TransformerShape(
+        layers=12, width=768, feed_forward=3072, vocabulary=50_257, length=512, positions=1024
+    )
+    assert count(small) == 124_439_808  # GPT-2
+    bert = TransformerShape(
+        layers=24, width=1024, feed_forward=4096, vocabulary=30_522, length=384, positions=514
+    )
+    assert count(bert) == 335_141_888 - 1024**2 - 1024  # without its pooler
+    assert count(BASE) == 44_140_544 + 32_768 * 512  # torch.nn.Transformer's default, and the table
+
+
+def test_a_table_that_is_not_tied_is_a_matrix_more_and_ready_first() -> None:
+    tied, apart = (transformer(BASE.model_copy(update={"tied": tied})) for tied in (True, False))
+    assert apart[-1].parameters - tied[-1].parameters == 32_768 * 512
+    assert [layer.name for layer in apart] == [layer.name for layer in tied]
+    assert sum(layer.flops for layer in apart) == sum(layer.flops for layer in tied)
+
+
+def test_a_block_counts_by_hand() -> None:
+    """Width 4, 2 heads that share keys of width 2, 3 matrices of 4 x 6; 5 tokens."""
+    shape = TransformerShape(
+        layers=1, width=4, feed_forward=6, vocabulary=7, length=5, heads=2, key_heads=1, gated=True,
+        biases=False, tied=False,
+    )  # fmt: skip
+    table, block, head = transformer(shape)
+    weights = 2 * 16 + 2 * 8 + 3 * 24
+    assert (table.parameters, block.parameters, head.parameters) == (28, weights + 8, 28 + 4)
+    assert block.forward_flops == 2 * 5 * weights + 4 * 5**2 * 4
+    assert (table.forward_flops, head.forward_flops) == (0, 2 * 5 * 28)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 3), st.integers(0, 3), st.integers(1, 4), st.integers(1, 20), st.booleans())
+def test_torch_builds_the_same_blocks(
+    layers: int, decoders: int, heads: int, hidden: int, biases: bool
+) -> None:
+    width, vocabulary = 4 * heads, 11
+    shape = TransformerShape(
+        layers=layers, decoder_layers=decoders, width=width, feed_forward=hidden, vocabulary=vocabulary,
+        length=3, biases=biases, heads=heads,
+    )  # fmt: skip
+    norm = torch.nn.LayerNorm(width, bias=biases)
+    modules: list[torch.nn.Module] = [
+        torch.nn.TransformerEncoderLayer(width, heads, hidden, bias=biases)
+    ] * layers + [norm]
+    if decoders:
+        modules += [torch.nn.TransformerDecoderLayer(width, heads, hidden, bias=biases)] * decoders + [norm]
+    own = sum(each.numel() for module in modules for each in module.parameters())
+    assert count(shape) == own + vocabulary * width
