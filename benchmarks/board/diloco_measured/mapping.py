@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from benchmarks.board.collective import Collective, predict_ms
 from benchmarks.board.runs import chosen, wall_clock_s
-from benchmarks.outside import Row, predict_ms
 from paceline.sim.config.units import parse_bandwidth
 
 TITLE: Final = "DDP, local SGD and DiLoCo on four L40S under a token bucket"
@@ -39,5 +39,5 @@ def predict(row: Mapping[str, str]) -> float:
     )
     seconds = steps * _COMPUTE_S + averages * (cycle_s - period * _COMPUTE_S)
     if row["algorithm"] == "ddp":
-        seconds += steps * predict_ms(Row("broadcast", 4, "0.05 ms", rate, "nccl", _BUFFERS, 0.0)) / 1e3
+        seconds += steps * predict_ms(Collective("broadcast", 4, "0.05 ms", rate, "nccl", _BUFFERS)) / 1e3
     return seconds

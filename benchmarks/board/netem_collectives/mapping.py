@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from benchmarks.outside import Row, predict_ms, predict_stock_ms
+from benchmarks.board.collective import Collective, predict_ms, predict_stock_ms
 
 TITLE: Final = "collectives over gloo and NCCL on AWS hosts with netem"
 UNIT: Final = "ms"
@@ -15,8 +15,8 @@ FITTED: Final = {"end of NCCL's all-reduce": "five one-way latencies, on its twe
 
 def predict(row: Mapping[str, str]) -> float:
     """Milliseconds of a row."""
-    what = Row(
+    what = Collective(
         row["collective"], int(row["workers"]), row["latency"], row["bandwidth"], row["transport"],
-        row["payload"], 0.0,
+        row["payload"],
     )  # fmt: skip
-    return predict_stock_ms(what) if what.collective == "point_to_point" else predict_ms(what)
+    return predict_stock_ms(what) if what.kind == "point_to_point" else predict_ms(what)
