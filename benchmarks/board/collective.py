@@ -55,14 +55,18 @@ class Collective:
     payload: str
 
 
-def predict_ms(what: Collective) -> float:
+def predict_ms(what: Collective, overhead_s: float | None = None) -> float:
     """Milliseconds until the last worker is through, on tuned hosts.
+
+    Args:
+        what: is run.
+        overhead_s: software overhead of a message; None: the transport's packaged one.
 
     Raises:
         InputError: a quantity cannot be read.
         RunError: there is no such collective.
     """
-    return 1e3 * _wall_clock_s(what, "")
+    return 1e3 * _wall_clock_s(what, "", overhead_s=overhead_s)
 
 
 def predict_stock_ms(what: Collective) -> float:
@@ -72,22 +76,27 @@ def predict_stock_ms(what: Collective) -> float:
         InputError: a quantity cannot be read.
         RunError: there is no such collective.
     """
-    hosts = STOCK[what.transport]
-    twice_s = _wall_clock_s(what, hosts, again=True)
-    return 1e3 * (twice_s - PAUSE_S - _wall_clock_s(what, hosts))
+    tcp = STOCK[what.transport]
+    return 1e3 * (_wall_clock_s(what, tcp, again=True) - PAUSE_S - _wall_clock_s(what, tcp))
 
 
-def _wall_clock_s(what: Collective, hosts: str, again: bool = False) -> float:
+def _wall_clock_s(what: Collective, tcp: str, again: bool = False, overhead_s: float | None = None) -> float:
     known = {name for name, _ in _PROGRAMS}
     if what.kind not in known:
         raise RunError(f"no collective is called {what.kind}; choose from {', '.join(sorted(known))}")
     payload_bytes = parse_bytes(what.payload)
+    hosts, bandwidth = (
+        [f"h{rank}" for rank in range(what.workers)],
+        what.bandwidth or UNLIMITED[what.transport],
+    )
+    links = [_LINKS.format(host=host, latency=what.latency, bandwidth=bandwidth) for host in hosts]
     scenario = parse(
         _SCENARIO.format(
-            what=what,
-            bandwidth=what.bandwidth or UNLIMITED[what.transport],
             bytes=payload_bytes,
-            hosts=hosts,
+            transport=what.transport,
+            tcp=tcp,
+            hosts=", ".join(hosts),
+            links=", ".join(links),
         )
     )
     once = _PROGRAMS[what.kind, what.transport]
@@ -102,6 +111,8 @@ def _wall_clock_s(what: Collective, hosts: str, again: bool = False) -> float:
     )
     if (what.kind, what.transport) == ("reduce", "gloo"):
         job = replace(job, all_reduce="benchmarks.board.collective:gloo_reduce")
+    if overhead_s is not None:
+        job = replace(job, transfer=replace(job.transfer, overhead_s=overhead_s))
     run = simulate_job(job)
     if run.status != "completed":
         raise RunError(run.message)
@@ -112,12 +123,15 @@ _SCENARIO: Final = """\
 name: collective
 workload: {{timing_only: true, payload: {bytes} B}}
 cluster:
-  workers: {what.workers}
   compute: {{time: 1 us}}
-  network: {{latency: {what.latency}, bandwidth: {bandwidth}, transport: {what.transport}{hosts}}}
+  network: {{transport: {transport}{tcp}, graph: {{hosts: [{hosts}], links: [{links}]}}}}
 schemes: [all_reduce]
 stop: {{max_iterations: 1}}
 """
+_LINKS: Final = """\
+{{source: {host}, target: switch, one_way: true, latency: {latency}, bandwidth: {bandwidth}}}, \
+{{source: switch, target: {host}, one_way: true, latency: 0 s, bandwidth: 10 Gbit/s}}"""
+"""A queueing discipline holds back what a host sends; what it receives may fill its card."""
 
 
 def gloo_reduce(workers: int, bytes: int) -> Schedule:

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Final
 
 from benchmarks.board.runs import chosen
-from paceline import InputError, Round, RunError, Schedule
+from paceline import Round, RunError, Schedule
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import parse
 

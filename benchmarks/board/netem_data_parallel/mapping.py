@@ -19,8 +19,7 @@ _WAYS: Final = {
     "central_server": ("reduce", "broadcast"),
     "sharded_server": ("all_to_all", "all_to_all"),
 }
-"""Collectives of the whole tensor, in turn. The last one's all-gather sends and receives as an all-to-all does;
-its script's own function is called that."""
+"""Collectives of the whole tensor, in turn; the script's own all-gather sends as an all-to-all does."""
 
 
 def predict(row: Mapping[str, str]) -> float:
