@@ -54,16 +54,20 @@ def rows_of(name: str, lines: Sequence[Line], others: Sequence[float] | None = N
     ]
     theirs_or_none: Sequence[float | None] = [None] * len(lines) if others is None else others
     for line, theirs in zip(lines, theirs_or_none, strict=True):
-        cells = [*line.cells.values(), f"{line.predicted:.4g} {mapping.UNIT}", *_against(line, mapping.UNIT)]
+        cells = [*line.cells.values(), _amount(line.predicted, mapping.UNIT), *_against(line, mapping.UNIT)]
         if theirs is not None:
             their = Line(line.cells, theirs, line.measured)
-            cells += [f"{theirs:.4g} {mapping.UNIT}", _error(their)]
+            cells += [_amount(theirs, mapping.UNIT), _error(their)]
         text.append(f"| {' | '.join(cells)} |")
     return "\n".join([*text, "", ""])
 
 
 def _against(line: Line, unit: str) -> tuple[str, str]:
-    return ("" if line.measured is None else f"{line.measured:.4g} {unit}"), _error(line)
+    return ("" if line.measured is None else _amount(line.measured, unit)), _error(line)
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:.0f} {unit}" if value >= 1000 else f"{value:.4g} {unit}"
 
 
 def _error(line: Line) -> str:
