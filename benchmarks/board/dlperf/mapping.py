@@ -23,7 +23,8 @@ _ALONE_PER_S: Final = {
     "ResNet-50, single precision, 128": 367.29,
 }
 """Examples a second on one GPU; the last number is how many a GPU has in a step."""
-_BERT_PARAMETERS: Final = 110_106_428
+BERT_BYTES: Final = 4 * 110_106_428
+"""A gradient in single precision, with those of the heads for pre-training."""
 _BUCKETS: Final = "{all_reduce: {overlap: true, bucket: 40 MB, send_order: ready_first}}"
 """What apex's DistributedDataParallel puts together: ten million elements. The script for BERT raises that to
 250 million, so that all its gradients go after the backward pass."""
@@ -32,15 +33,28 @@ _STEPS: Final = 2
 
 def predict(row: Mapping[str, str]) -> float:
     """Milliseconds of a step."""
-    model, servers, gpus = row["model"], int(row["servers"]), int(row["gpus"])
-    batch, alone_per_s = int(row["batch"]), chosen(_ALONE_PER_S, f"{model}, {row['batch']}")
-    if model.startswith("ResNet"):
+    alone_per_s = chosen(_ALONE_PER_S, f"{row['model']}, {row['batch']}")
+    payload_bytes = (
+        None if row["model"].startswith("ResNet") else BERT_BYTES // (1 + ("half" in row["model"]))
+    )
+    return step_ms(row, alone_per_s, payload_bytes, "all_reduce" if payload_bytes else _BUCKETS)
+
+
+def step_ms(row: Mapping[str, str], alone_per_s: float, payload_bytes: int | None, scheme: str) -> float:
+    """Milliseconds of a step on all GPUs of a row.
+
+    Args:
+        row: ``batch`` (examples a GPU), ``servers``, ``gpus`` (in use of each).
+        alone_per_s: examples a second on one GPU.
+        payload_bytes: of a gradient; None: ResNet-50, layer by layer.
+        scheme: in YAML.
+    """
+    servers, gpus, batch = (int(row[name]) for name in ("servers", "gpus", "batch"))
+    if payload_bytes is None:
         flops = alone_per_s * sum(layer.flops for layer in PRESETS["resnet-50"]())
-        compute, scheme, what = f"{{speed: {flops / 1e12!r} Tflop/s}}", _BUCKETS, "layer_profile: resnet-50"
+        compute, what = f"{{speed: {flops / 1e12!r} Tflop/s}}", "layer_profile: resnet-50"
     else:
-        bytes_each = 2 if "half" in model else 4
-        compute, scheme = f"{{time: {batch / alone_per_s!r} s}}", "all_reduce"
-        what = f"payload: {bytes_each * _BERT_PARAMETERS} B"
+        compute, what = f"{{time: {batch / alone_per_s!r} s}}", f"payload: {payload_bytes} B"
     seconds = wall_clock_s(
         _SCENARIO,
         f"workload={{timing_only: true, batch_size: {batch}, {what}}}",
