@@ -33,14 +33,14 @@ class Model:
     measured_s: float
 
 
-_MODELS: Final = {
+MODELS: Final = {
     "ConvNextLarge": Model(395.6e6, 2 * 456.0, 467.4),
     "RoBERTa-XLM": Model(1_120.2e6, 2 * 135.3, 155.0),
 }
 _LINKS: Final = {
     "us-europe": (103.11, 0.21), "us-asia": (157.09, 0.13), "us-australia": (176.19, 0.12),
     "europe-asia": (253.10, 0.08), "europe-australia": (271.98, 0.07), "asia-australia": (131.45, 0.16),
-    "us-aws": (15.3, 1.52), "us-azure": (51.22, 0.45),
+    "us-aws": (15.3, 1.52), "us-azure": (51.22, 0.45), "office-europe": (16.73, 0.45), "office-us": (150.80, 0.06),
 }  # fmt: skip
 """Ping in ms and Gbit/s of one connection, by iperf3, from the first to the second."""
 _SCENARIO: Final = """\
@@ -61,13 +61,22 @@ events: none
 
 def predict(row: Mapping[str, str]) -> float:
     """Seconds of a round."""
-    model = chosen(_MODELS, row["model"])
-    return _simulated_s(model, row["peers"]) + model.measured_s - _simulated_s(model, "2 us")
+    model = chosen(MODELS, row["model"])
+    return round_s(model, row["peers"], model.work_s / sum(_counts(row["peers"]).values()))
 
 
-def _simulated_s(model: Model, peers: str) -> float:
-    """Seconds of a round without its constant; ``peers`` as ``2 us + 1 europe``."""
-    counts = {site: int(number) for number, site in (part.split() for part in peers.split(" + "))}
+def round_s(model: Model, peers: str, compute_s: float) -> float:
+    """Seconds of a round of peers such as ``2 us + 1 europe``, which compute for ``compute_s``."""
+    constant_s = model.measured_s - _simulated_s(model, "2 us", model.work_s / 2)
+    return _simulated_s(model, peers, compute_s) + constant_s
+
+
+def _counts(peers: str) -> dict[str, int]:
+    return {site: int(number) for number, site in (part.split() for part in peers.split(" + "))}
+
+
+def _simulated_s(model: Model, peers: str, compute_s: float) -> float:
+    counts = _counts(peers)
     pairs = [f"{a}-{b}" for a, b in combinations(counts, 2)]
     links = {pair: chosen(_LINKS, pair) for pair in pairs}
     between = "between: {{latency: {{{}}}, bandwidth: 4 Gbit/s, per_flow: {{{}}}}}".format(
@@ -76,7 +85,7 @@ def _simulated_s(model: Model, peers: str) -> float:
     )
     text = _SCENARIO.format(
         payload=model.payload_bytes,
-        compute_s=model.work_s / sum(counts.values()),
+        compute_s=compute_s,
         sites=", ".join(f"{site}: {number}" for site, number in counts.items()),
         between=between if links else "",
     )
