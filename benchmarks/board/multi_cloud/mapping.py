@@ -40,7 +40,8 @@ MODELS: Final = {
 _LINKS: Final = {
     "us-europe": (103.11, 0.21), "us-asia": (157.09, 0.13), "us-australia": (176.19, 0.12),
     "europe-asia": (253.10, 0.08), "europe-australia": (271.98, 0.07), "asia-australia": (131.45, 0.16),
-    "us-aws": (15.3, 1.52), "us-azure": (51.22, 0.45), "office-europe": (16.73, 0.45), "office-us": (150.80, 0.06),
+    "us-aws": (15.3, 1.52), "us-azure": (51.22, 0.45),
+    "office-europe": (16.73, 0.45), "office-us": (150.80, 0.06),
 }  # fmt: skip
 """Ping in ms and Gbit/s of one connection, by iperf3, from the first to the second."""
 _SCENARIO: Final = """\
