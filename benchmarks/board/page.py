@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.board.tables import Line, Score, mapping_of, score_of
@@ -10,6 +11,7 @@ from benchmarks.board.tables import Line, Score, mapping_of, score_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_MARKS: Final = "osD^vP*X<>hpdH8"
 _UNITS_S: Final = {"s": 1.0, "ms": 1e-3}
 MARK: Final = "<!-- Below: python -m benchmarks.board -->\n"
 
@@ -85,7 +87,7 @@ def draw(tables: Mapping[str, Sequence[Line]]) -> Figure:
         figure, ax = plt.subplots(figsize=(6, 5.4), layout="constrained")
     palette = sns.color_palette("colorblind", len(tables))
     every: list[float] = []
-    for (name, lines), colour, mark in zip(tables.items(), palette, "osD^vP*X<>", strict=False):
+    for (name, lines), colour, mark in zip(tables.items(), palette, cycle(_MARKS), strict=False):
         known, unit_s = [line for line in lines if line.measured is not None], _UNITS_S[mapping_of(name).UNIT]
         measured = [unit_s * line.measured for line in known if line.measured is not None]
         predicted = [unit_s * line.predicted for line in known]
