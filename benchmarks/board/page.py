@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.board.tables import Line, Score, mapping_of, score_of
@@ -10,6 +11,7 @@ from benchmarks.board.tables import Line, Score, mapping_of, score_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_MARKS: Final = "osD^vP*X<>hpdH8"
 _UNITS_S: Final = {"s": 1.0, "ms": 1e-3}
 MARK: Final = "<!-- Below: python -m benchmarks.board -->\n"
 
@@ -54,16 +56,20 @@ def rows_of(name: str, lines: Sequence[Line], others: Sequence[float] | None = N
     ]
     theirs_or_none: Sequence[float | None] = [None] * len(lines) if others is None else others
     for line, theirs in zip(lines, theirs_or_none, strict=True):
-        cells = [*line.cells.values(), f"{line.predicted:.4g} {mapping.UNIT}", *_against(line, mapping.UNIT)]
+        cells = [*line.cells.values(), _amount(line.predicted, mapping.UNIT), *_against(line, mapping.UNIT)]
         if theirs is not None:
             their = Line(line.cells, theirs, line.measured)
-            cells += [f"{theirs:.4g} {mapping.UNIT}", _error(their)]
+            cells += [_amount(theirs, mapping.UNIT), _error(their)]
         text.append(f"| {' | '.join(cells)} |")
     return "\n".join([*text, "", ""])
 
 
 def _against(line: Line, unit: str) -> tuple[str, str]:
-    return ("" if line.measured is None else f"{line.measured:.4g} {unit}"), _error(line)
+    return ("" if line.measured is None else _amount(line.measured, unit)), _error(line)
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:.0f} {unit}" if value >= 1000 else f"{value:.4g} {unit}"
 
 
 def _error(line: Line) -> str:
@@ -81,7 +87,7 @@ def draw(tables: Mapping[str, Sequence[Line]]) -> Figure:
         figure, ax = plt.subplots(figsize=(6, 5.4), layout="constrained")
     palette = sns.color_palette("colorblind", len(tables))
     every: list[float] = []
-    for (name, lines), colour, mark in zip(tables.items(), palette, "osD^vP*X<>", strict=False):
+    for (name, lines), colour, mark in zip(tables.items(), palette, cycle(_MARKS), strict=False):
         known, unit_s = [line for line in lines if line.measured is not None], _UNITS_S[mapping_of(name).UNIT]
         measured = [unit_s * line.measured for line in known if line.measured is not None]
         predicted = [unit_s * line.predicted for line in known]

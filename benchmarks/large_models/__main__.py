@@ -15,7 +15,7 @@ from typing import Final
 from paceline.sim.config.files import write_atomically
 from paceline.sim.workloads.layers.presets import PRESETS
 
-from . import das, elsewhere, gpu_servers, iterations, low_communication
+from . import das, elsewhere, iterations, low_communication
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "papers" / "large-models.md"
 
@@ -55,8 +55,7 @@ sequence.
 {das.sections()}
 {iterations.sections()}
 {low_communication.sections()}
-{elsewhere.sections()}
-{gpu_servers.section()}"""
+{elsewhere.sections()}"""
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from .run import metric_name
 VALIDATED_LATENCY_S: Final = 0.010
 VALIDATED_CHUNK_BYTES: Final = 4 * 2**20
 """The longest one-way latency, and the smallest share of a model per worker, that were measured over NCCL
-(docs/outside.md)."""
+(docs/board.md, netem_collectives)."""
 
 _T = TypeVar("_T")
 

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.board.__main__ import PAGE, main
+from benchmarks.board.collective import Collective, gloo_reduce, predict_ms
 from benchmarks.board.tables import HERE, Line, lines_of, names, score_of
+from paceline.sim.experiments.simulate import simulate
+from paceline.sim.scenario.schema import parse
+from tests.support.critical_path import critical_path_s
 
 MOVED = 1.02
 
@@ -102,3 +106,32 @@ def test_bad_input(
     monkeypatch.chdir(tmp_path)
     assert main(argv) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["reduce", "reduce_scatter", "all_gather", "all_to_all"])
+@pytest.mark.parametrize("transport", ["gloo", "nccl"])
+def test_other_collectives_take_no_less_than_their_bytes(kind: str, transport: str) -> None:
+    least_ms = 96.0 if (kind, transport) == ("reduce", "nccl") else 64.0
+    assert least_ms < predict_ms(Collective(kind, 3, "1 ms", "1 Gbit/s", transport, "12 MB")) < 2.6 * least_ms
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_a_reduce_matches_its_messages(workers: int) -> None:
+    assert critical_path_s(gloo_reduce(workers, 10 * 2**20), 0.0, 2.0**20) > 10 * (workers - 1) / workers
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_hiveminds_all_reduce_sends_every_part_twice(workers: int) -> None:
+    scenario = f"""\
+name: flat
+workload: {{timing_only: true, payload: 240 B}}
+cluster:
+  workers: {workers}
+  compute: {{time: 1 s}}
+  network: {{latency: 500 ms, bandwidth: 80 bit/s}}
+collectives: {{all_reduce: "benchmarks.board.multi_cloud.mapping:all_to_all"}}
+schemes: [all_reduce]
+stop: {{max_iterations: 1}}
+"""
+    (run,) = simulate(parse(scenario))
+    assert run.wall_clock_s == pytest.approx(1.0 + 2 * (0.5 + 24.0 * (workers - 1) / workers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.large_models import das, elsewhere, gpu_servers, iterations, low_communication
+from benchmarks.large_models import das, elsewhere, iterations, low_communication
 
 
 def test_streaming_dilocos_bandwidths() -> None:
@@ -74,10 +74,3 @@ def test_all_reduces_of_sgps_table() -> None:
     for nodes, published in iterations.STEP_S[row.scheme].items():
         simulated = row.iterations().step_s(nodes, compute_s, bandwidth)
         assert simulated == pytest.approx(published, rel=0.05)
-
-
-def test_speeds_of_gpu_servers_in_single_precision() -> None:
-    for table, row in zip(gpu_servers.TABLES, gpu_servers.PUBLISHED, strict=True):
-        if "half" not in table.name:
-            for (servers, gpus), published in zip(gpu_servers.SIZES, row, strict=True):
-                assert table.per_s(servers, gpus) == pytest.approx(published, rel=0.1)

@@ -1,0 +1,1 @@
+"""Hivemind on an office's GPU with others in a cloud; see README.md."""
