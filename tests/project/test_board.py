@@ -44,9 +44,9 @@ def test_rows_stay_where_the_page_says(table: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("k", range(6))
 def test_bluefog_sends_one_model_from_each_host(k: int) -> None:
     for pattern, receivers in ((inner_outer(k, 24, 8), 24), (between_hosts(k, 24, 8), 3)):
-        heard = [(source, rank) for rank, sources in enumerate(pattern.sources) for source in sources]
-        assert len({source for source, _ in heard}) == len({rank for _, rank in heard}) == receivers
-        leaving = [source for source, rank in heard if source // 8 != rank // 8]
+        sent = [(source, rank) for rank, sources in enumerate(pattern.sources) for source in sources]
+        assert len({source for source, _ in sent}) == len({rank for _, rank in sent}) == receivers
+        leaving = [source for source, rank in sent if source // 8 != rank // 8]
         assert sorted(source // 8 for source in leaving) == [0, 1, 2]
 
 

@@ -41,9 +41,9 @@ def _from_receivers(receiver: dict[int, int], workers: int) -> Pattern:
     for sender, rank in receiver.items():
         sources[rank] = (sender,)
     return Pattern(
-        own=tuple(0.5 if heard else 1.0 for heard in sources),
+        own=tuple(0.5 if senders else 1.0 for senders in sources),
         sources=tuple(sources),
-        weights=tuple((0.5,) * len(heard) for heard in sources),
+        weights=tuple((0.5,) * len(senders) for senders in sources),
     )
 
 
