@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.board.__main__ import PAGE, main
+from benchmarks.board.bluefog.scheme import between_hosts, inner_outer
 from benchmarks.board.collective import Collective, gloo_reduce, predict_ms
+from benchmarks.board.decent_dp.scheme import alternating_exponential_ring, exponential
 from benchmarks.board.tables import HERE, Line, lines_of, names, score_of
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import parse
@@ -41,6 +43,25 @@ def test_rows_stay_where_the_page_says(table: str, tmp_path: Path) -> None:
             f"{table}, {dict(line.cells)}: has moved from {predicted} to {line.predicted}: renew the page "
             "(python -m benchmarks.board) and say why in CHANGELOG"
         )
+
+
+@pytest.mark.parametrize("k", range(6))
+def test_bluefog_sends_one_model_from_each_host(k: int) -> None:
+    for pattern, receivers in ((inner_outer(k, 24, 8), 24), (between_hosts(k, 24, 8), 3)):
+        sent = [(source, rank) for rank, sources in enumerate(pattern.sources) for source in sources]
+        assert len({source for source, _ in sent}) == len({rank for _, rank in sent}) == receivers
+        leaving = [source for source, rank in sent if source // 8 != rank // 8]
+        assert sorted(source // 8 for source in leaving) == [0, 1, 2]
+
+
+def test_decent_dp_averages_in_pairs_and_between_hosts() -> None:
+    assert [exponential(k, 4, 2) for k in (0, 1, 2)] == [
+        ((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 1), (2, 3)),
+    ]  # fmt: skip
+    ring = [alternating_exponential_ring(k, 8, 2) for k in range(4)]
+    assert ring[0] == ring[2] == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert ring[1] == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert ring[3] == ((0, 1, 4, 5), (2, 3, 6, 7))
 
 
 def test_a_score() -> None:

@@ -1,0 +1,1 @@
+"""BERT-large on 128 GPUs by DDP, Horovod and Bagua; see README.md."""

@@ -1,0 +1,1 @@
+"""BlueFog and Horovod on V100; see README.md."""
