@@ -193,10 +193,15 @@ async def push_in_step(worker: Worker, mass: Mass, units: Units, plan: Plan, ove
         if overlap == 0:
             mass.whole = await gathered(await worker.mix(pattern, message()))
         else:
+            late = None
+            if units.members > 1 and len(under_way) == overlap:  # in turn, shards would wait for the message
+                late = await gathered(await worker.wait(under_way.popleft()))
             under_way.append(await worker.begin(ops.Mix(_from_others(pattern), message())))
             mass.whole = mass.whole * _kept_share(worker, pattern)
             if len(under_way) > overlap:
-                mass.whole = mass.whole + await gathered(await worker.wait(under_way.popleft()))
+                late = await gathered(await worker.wait(under_way.popleft()))
+            mass.whole = mass.whole if late is None else mass.whole + late
+            del late
         await ops.Publish(k, mass.z, notes=mass.notes)
     for handle in under_way:
         mass.whole = mass.whole + await gathered(await worker.wait(handle))

@@ -41,7 +41,7 @@ _CLUSTERS: Final = {
 _DECENT: Final = "'benchmarks.board.decent_dp.scheme:decent': "
 _SCHEMES: Final = {
     "all_reduce": "all_reduce: {overlap: true, bucket: 25 MiB}",
-    "sgp": "gossip: {topology: one_peer_exponential, inside: hosts, order: combine_while_adapting}",
+    "sgp": "sgp: {topology: one_peer_exponential, inside: hosts, overlap: 1}",
     "exponential": _DECENT + "{graph: exponential}",
     "alternating_exponential_ring": _DECENT + "{graph: alternating_exponential_ring}",
 }
