@@ -60,7 +60,7 @@ def find_classes(
     row, column = np.nonzero(links >= 0)
     used, crossed = np.unique(links[row, column], return_inverse=True)
     rank, link = ready, np.unique(bandwidths[used], return_inverse=True)[1]
-    needs = [each for each in (c.after, c.room, c.behind) if len(each.flat)]
+    needs = [each for each in (c.after, c.behind) if len(each.flat)]
     every, before = np.arange(c.messages), -1
     while (colours := sum(int(each.max(initial=-1)) for each in (block, rank, link))) > before:
         if block.max(initial=0) * 2 > c.messages:
@@ -106,7 +106,6 @@ def _merged(c: Collective, block: Integers, rank: Integers, one: Integers) -> Co
         pieces=c.pieces[one],
         tail=c.tail,
         after=lists(c.after),
-        room=lists(c.room),
         behind=lists(c.behind),
     )
 

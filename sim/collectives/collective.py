@@ -94,8 +94,6 @@ class CollectiveBlock(NamedTuple):
         pieces: equal pieces, one or more.
         after: blocks, by number, whose k-th piece must have arrived before the k-th piece of this one leaves.
             They have as many pieces.
-        room: blocks, by number, whose k-th piece must have left (and its sender have heard back) before the
-            destination has room for the k-th piece of this one.
         behind: blocks, by number, that must have left completely before this one leaves.
     """
 
@@ -104,7 +102,6 @@ class CollectiveBlock(NamedTuple):
     num_bytes: int
     pieces: int = 1
     after: tuple[int, ...] = ()
-    room: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
 
 
@@ -120,7 +117,7 @@ class Collective:
         post_rank: [P] rank of the post.
         post_before: [P] the previous post of the same rank; -1 for a joining.
         ends: [P] blocks that must end for the post's rank before it happens.
-        after, room, behind: [B] as in ``CollectiveBlock``.
+        after, behind: [B] as in ``CollectiveBlock``.
         receives, sends: [P] blocks in the order in which they are posted and offered.
         rendezvous: the sender hears of each receive.
         tail: extra time of a library, in one-way latencies of the longest route.
@@ -137,7 +134,6 @@ class Collective:
     post_before: Integers
     ends: Lists
     after: Lists
-    room: Lists
     behind: Lists
     receives: Lists
     sends: Lists
@@ -158,7 +154,7 @@ class Collective:
     @cached_property
     def any_needs(self) -> bool:
         """Whether any block waits for another."""
-        lists = self.ends, self.after, self.room, self.behind
+        lists = self.ends, self.after, self.behind
         return any(len(each.flat) for each in lists)
 
     @cached_property
@@ -186,7 +182,6 @@ def of_blocks(ranks: int, blocks: Sequence[CollectiveBlock], tail: float = 0.0) 
         posted_ahead(ranks, source, destination, num_bytes),
         pieces=pieces.astype(np.float64),
         after=Lists.of_rows([block.after for block in blocks]),
-        room=Lists.of_rows([block.room for block in blocks]),
         behind=Lists.of_rows([block.behind for block in blocks]),
         tail=tail,
     )
@@ -209,7 +204,6 @@ def posted_ahead(
         post_before=np.full(ranks, -1),
         ends=Lists.empty(ranks),
         after=none,
-        room=none,
         behind=none,
         receives=Lists.grouped(destination, numbers, ranks),
         sends=Lists.grouped(source, numbers, ranks),
@@ -236,7 +230,6 @@ def side_by_side(collectives: Sequence[Collective]) -> Collective:
         posted_ahead(int(ranks[-1]), source, destination, num_bytes),
         pieces=np.concatenate([c.pieces for c in collectives]),
         after=lists([c.after for c in collectives]),
-        room=lists([c.room for c in collectives]),
         behind=lists([c.behind for c in collectives]),
     )
 
@@ -283,7 +276,6 @@ def of_rounds(schedule: Schedule) -> Collective:
         post_before=post_before,
         ends=Lists.grouped((at + window)[waits], np.concatenate((number, number))[waits], num_posts),
         after=none,
-        room=none,
         behind=none,
         receives=in_posts[1],
         sends=in_posts[0],

@@ -45,23 +45,24 @@ def ring(sites: Sites, num_bytes: int) -> Collective:
     latency L, m pieces per chunk, c = S / (n bandwidth): (2 n - 3) max(c, c/m + L) + c + L.
     """
     n = count_ranks(sites)
-    return _around(n, split_evenly(num_bytes, n), range(2 * (n - 1)), RING_PIECES)
+    return _around(n, [split_evenly(num_bytes, n)], range(2 * (n - 1)), RING_PIECES)
 
 
-def _around(n: int, chunks: list[int], steps: range, pieces: int) -> Collective:
-    """Ring steps: in step k rank r passes chunk r - k on to rank r + 1."""
-    refuse_many("a ring", n, n * len(steps))
-    numbers: dict[tuple[int, int], int] = {}
+def _around(n: int, loops: list[list[int]], steps: range, pieces: int, tail: float = 0.0) -> Collective:
+    """Ring steps, loop after loop: in step k rank r passes its loop's chunk r - k on to rank r + 1."""
+    refuse_many("a ring", n, n * len(steps) * len(loops))
     blocks: list[CollectiveBlock] = []
-    for step in steps:
-        for rank in range(n):
-            size = chunks[(rank - step) % n]
-            if size:
-                before = numbers.get((step - 1, (rank - 1) % n))
-                numbers[step, rank] = len(blocks)
-                after = () if before is None else (before,)
-                blocks.append(CollectiveBlock(rank, (rank + 1) % n, size, min(pieces, size), after))
-    return in_turn(of_blocks(n, blocks), (n,))
+    for chunks in loops:
+        numbers: dict[tuple[int, int], int] = {}
+        for step in steps:
+            for rank in range(n):
+                size = chunks[(rank - step) % n]
+                if size:
+                    before = numbers.get((step - 1, (rank - 1) % n))
+                    numbers[step, rank] = len(blocks)
+                    after = () if before is None else (before,)
+                    blocks.append(CollectiveBlock(rank, (rank + 1) % n, size, min(pieces, size), after))
+    return in_turn(of_blocks(n, blocks, tail), (n,))
 
 
 @lru_cache(maxsize=64)
@@ -190,7 +191,7 @@ def _even_hierarchy(sites: Sites) -> Collective:
 def ring_share(sites: Sites, num_bytes: int) -> Collective:
     """Half of the pipelined ring: a reduce-scatter, or an all-gather of ``num_bytes`` in all."""
     n = count_ranks(sites)
-    return _around(n, split_evenly(num_bytes, n), range(n - 1), RING_PIECES)
+    return _around(n, [split_evenly(num_bytes, n)], range(n - 1), RING_PIECES)
 
 
 @lru_cache(maxsize=64)
@@ -243,8 +244,6 @@ NCCL_CHUNK_BYTES: Final = 4 * 2**20
 """Bytes of one send: half a buffer of 4 MiB in each of two channels, which share links."""
 NCCL_SLICES: Final = 2
 """Slices of a chunk; a slice is passed on as soon as it arrives."""
-NCCL_WINDOW: Final = 2
-"""Chunks that fit into a receiver's buffer."""
 NCCL_MAX_LOOPS: Final = 8
 """Most loops; a longer payload merges several loops into one with as many more slices."""
 NCCL_TAIL: Final = 5.0
@@ -267,7 +266,14 @@ speed of an unknown card, a tree's share of it, and by how much more that is bet
 
 @lru_cache(maxsize=64)
 def nccl_ring(sites: Sites, num_bytes: int) -> Collective:
-    """NCCL's all-reduce around a ring: loops over chunks, in slices, with room for two chunks ahead."""
+    """NCCL's all-reduce around a ring: loops over chunks, in slices.
+
+    Over sockets a send is complete once the kernel has the bytes, so that no round trip limits what is in
+    flight but that of TCP itself (``tcp``). Over RDMA a receiver grants eight slots, two chunks, at a time,
+    which counts where a chunk takes less than a round trip; that is not modelled.
+
+    Source: NVIDIA/nccl at 5067397: src/transport/net.cc, ``sendProxyProgress``; src/transport/net_socket.cc.
+    """
     n = count_ranks(sites)
     return _nccl_loops(n, num_bytes, range(2 * (n - 1)))
 
@@ -282,32 +288,8 @@ def nccl_share(sites: Sites, num_bytes: int) -> Collective:
 def _nccl_loops(n: int, num_bytes: int, steps: range) -> Collective:
     loops = max(1, -(-num_bytes // (n * NCCL_CHUNK_BYTES)))
     together = -(-loops // NCCL_MAX_LOOPS)
-    refuse_many("a ring", n, n * len(steps) * -(-loops // together))
-    blocks: list[CollectiveBlock] = []
-    numbers: dict[tuple[int, int], int] = {}  # (position on the ring, rank) -> block
-    pieces = NCCL_SLICES * together
-    for loop, loop_bytes in enumerate(split_evenly(num_bytes, -(-loops // together))):
-        chunks = split_evenly(loop_bytes, n)
-        for step in steps:
-            for rank in range(n):
-                size = chunks[(rank - step) % n]
-                place = loop * len(steps) + step
-                after = numbers.get((place - 1, (rank - 1) % n)) if step else None
-                passed_on = (place - NCCL_WINDOW) % len(steps) != len(steps) - 1
-                room = numbers.get((place - NCCL_WINDOW + 1, (rank + 1) % n)) if passed_on else None
-                if size:
-                    numbers[place, rank] = len(blocks)
-                    blocks.append(
-                        CollectiveBlock(
-                            rank,
-                            (rank + 1) % n,
-                            size,
-                            pieces,
-                            () if after is None else (after,),
-                            () if room is None else (room,),
-                        )
-                    )
-    return in_turn(of_blocks(n, blocks, _nccl_tail(n, num_bytes)), (n,))
+    chunks = [split_evenly(each, n) for each in split_evenly(num_bytes, -(-loops // together))]
+    return _around(n, chunks, steps, NCCL_SLICES * together, _nccl_tail(n, num_bytes))
 
 
 def _nccl_tail(n: int, num_bytes: int) -> float:

@@ -34,13 +34,11 @@ class Needs:
         flat: what is needed, side by side.
         first: where in ``flat`` that of each begins; None: each needs one.
         rows: who of the step needs anything.
-        owner: for each of ``flat``, who of the step needs it.
     """
 
     flat: Integers
     first: Integers | None
     rows: Integers | slice
-    owner: Integers
 
     def raise_to(self, values: Floats, others: Floats) -> None:
         """Raise ``values`` of a step [its size, ...] to at least the ``others`` of what each needs."""
@@ -73,12 +71,11 @@ class BlockStep:
 
     Attributes:
         here: their positions.
-        after, room, behind: positions of blocks.
+        after, behind: positions of blocks.
     """
 
     here: slice
     after: Needs | None
-    room: Needs | None
     behind: Needs | None
 
 
@@ -118,9 +115,7 @@ class Layout:
     def plain(self) -> tuple[PlainPost | PlainBlock, ...]:
         """Posts and blocks one by one, in an order in which none needs a later one; without streams."""
         c, at = self.collective, np.argsort(self.numbers)
-        ends, *needs = (
-            Lists(each.start, at[each.flat]).tolist() for each in (c.ends, c.after, c.room, c.behind)
-        )
+        ends, *needs = (Lists(each.start, at[each.flat]).tolist() for each in (c.ends, c.after, c.behind))
         source, rank, before = c.source[self.numbers].tolist(), c.post_rank.tolist(), c.post_before.tolist()
         columns = [each.tolist() for each in (c.source, c.destination, c.offered, c.posted, c.pieces)] + needs
         nodes: list[PlainPost | PlainBlock] = []
@@ -154,7 +149,6 @@ class PlainBlock(NamedTuple):
     posted: int
     pieces: float
     after: list[int]
-    room: list[int]
     behind: list[int]
 
 
@@ -175,7 +169,7 @@ def lay_out(collective: Collective, streams: bool = False) -> Layout:
     blocks = num_posts + np.arange(num_blocks)
     needing = [later, c.ends.owner, blocks, blocks]
     needed = [c.post_before[later], num_posts + c.ends.flat, c.offered, c.posted]
-    for lists in (c.after, c.room, behind):
+    for lists in (c.after, behind):
         needing.append(num_posts + lists.owner)
         needed.append(num_posts + lists.flat)
     order, never = sort_in_steps(np.concatenate(needing), np.concatenate(needed), num_posts + num_blocks)
@@ -207,7 +201,7 @@ def _in_steps(c: Collective, order: list[Integers], behind: Lists) -> Layout:
     at_post[posts], at[numbers] = np.arange(num_posts), np.arange(num_blocks)
     receiver = c.source[c.ends.flat] != c.post_rank[c.ends.owner]
     ends = Lists(c.ends.start, at[c.ends.flat] + num_blocks * receiver)
-    after, room, behind = (Lists(each.start, at[each.flat]) for each in (c.after, c.room, behind))
+    after, behind = (Lists(each.start, at[each.flat]) for each in (c.after, behind))
     steps: list[PostStep | BlockStep] = []
     seen, passed = 0, 0
     for each in order:
@@ -217,7 +211,7 @@ def _in_steps(c: Collective, order: list[Integers], behind: Lists) -> Layout:
             steps.append(PostStep(here, at_post[c.post_before[some]], _needs(ends, some)))
         if len(others):
             here = slice(passed, passed + len(others))
-            steps.append(BlockStep(here, *(_needs(lists, others) for lists in (after, room, behind))))
+            steps.append(BlockStep(here, *(_needs(lists, others) for lists in (after, behind))))
         seen, passed = seen + len(some), passed + len(others)
     return Layout(c, numbers, posts, at_post[c.offered[numbers]], at_post[c.posted[numbers]], tuple(steps))
 
@@ -232,7 +226,6 @@ def _needs(lists: Lists, rows: Integers) -> Needs | None:
         flat,
         None if len(some) == len(flat) else (np.cumsum(lengths) - lengths)[some],
         slice(None) if len(some) == len(rows) else some,
-        np.repeat(np.arange(len(rows)), lengths),
     )
 
 
@@ -336,7 +329,7 @@ def _step_by_step(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Times:
         if costs.announcements:
             posted_s += costs.announcements * back_s[here]
         begin_s = np.maximum(at_s[layout.offered[here]], posted_s)
-        end_s = _wait_for_pieces(step, begin_s, first_s, last_s, latency_s, back_s)
+        end_s = _wait_for_pieces(step.after, begin_s, first_s, last_s, latency_s)
         begin_s += costs.overhead_s
         copied_s: Floats | float = 0.0
         if sockets is not None:
@@ -364,17 +357,14 @@ def _step_by_step(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Times:
 
 
 def _wait_for_pieces(
-    step: BlockStep, begin_s: Floats, first_s: Floats, last_s: Floats, latency_s: Floats, back_s: Floats
+    after: Needs | None, begin_s: Floats, first_s: Floats, last_s: Floats, latency_s: Floats
 ) -> Floats | None:
     """When the last pieces have what they need, if anything; raises ``begin_s`` to that of the first."""
-    if step.after is None and step.room is None:
+    if after is None:
         return None
     end_s = begin_s.copy()
-    for needs, way_s in ((step.after, latency_s), (step.room, None)):
-        if needs is not None:
-            added_s = back_s[step.here][needs.owner] if way_s is None else way_s[needs.flat]
-            needs.raise_to(begin_s, first_s[needs.flat] + added_s)
-            needs.raise_to(end_s, last_s[needs.flat] + added_s)
+    after.raise_to(begin_s, first_s[after.flat] + latency_s[after.flat])
+    after.raise_to(end_s, last_s[after.flat] + latency_s[after.flat])
     return end_s
 
 
@@ -397,18 +387,15 @@ def _one_by_one(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Times:
             at_s[post] = at
             done_s[rank] = max(done_s[rank], at)
             continue
-        place, source, destination, offered, posted, pieces, after, room, behind = node
+        place, source, destination, offered, posted, pieces, after, behind = node
         first_s = max(at_s[offered], at_s[posted] + announcements * back_s[place])
         last_s = first_s
         for each in after:
             first_s = max(first_s, first_left_s[each] + latency_s[each])
             last_s = max(last_s, last_left_s[each] + latency_s[each])
-        for each in room:
-            first_s = max(first_s, first_left_s[each] + back_s[place])
-            last_s = max(last_s, last_left_s[each] + back_s[place])
         begin_s = max([first_s + overhead_s, *(last_left_s[each] for each in behind)])
         left_s = begin_s + pieces * piece_s[place]
-        if after or room:
+        if after:
             left_s = max(left_s, last_s + overhead_s + piece_s[place])
         first_left_s[place], last_left_s[place] = begin_s + piece_s[place], left_s
         done_s[source] = max(done_s[source], left_s)

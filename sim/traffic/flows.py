@@ -28,9 +28,9 @@ class _Wiring:
         before: by post, see ``Collective``.
         num_ends: by post, the number of ends of blocks that it waits for.
         waited_for: by block, the post that its sender's end counts for, and its receiver's; -1: none.
-        needs: by block, the number of blocks that must have a piece there, or have made room.
+        needs: by block, the number of blocks that must have a piece there.
         in_front: by block, the number of blocks that must have left.
-        needed_by, room_for, then: by block, the blocks that wait for its data, for its room, and behind it.
+        needed_by, then: by block, the blocks that wait for its data, and behind it.
         num_open: by rank, the number of ends of its blocks.
     """
 
@@ -49,7 +49,6 @@ class _Wiring:
     needs: list[int]
     in_front: list[int]
     needed_by: list[list[int]]
-    room_for: list[list[int]]
     then: list[list[int]]
     num_open: list[int]
 
@@ -68,7 +67,7 @@ def _wire(c: Collective) -> _Wiring:
     for of in (*source, *destination):
         num_open[of] += 1
     receives, sends = c.receives.tolist(), c.sends.tolist()
-    after, room, behind = c.after.tolist(), c.room.tolist(), c.behind.tolist()
+    after, behind = c.after.tolist(), c.behind.tolist()
     then = c.behind.inverse(n).tolist()
     for block, waiting in enumerate(then):  # the same sender's first
         waiting.sort(key=lambda each: source[each] != source[block])
@@ -88,10 +87,9 @@ def _wire(c: Collective) -> _Wiring:
         before=before,
         num_ends=[len(each) for each in ends],
         waited_for=waited_for,
-        needs=[len(a) + len(b) for a, b in zip(after, room, strict=True)],
+        needs=[len(each) for each in after],
         in_front=[len(each) for each in behind],
         needed_by=c.after.inverse(n).tolist(),
-        room_for=c.room.inverse(n).tolist(),
         then=then,
         num_open=num_open,
     )
@@ -228,13 +226,8 @@ class Flows:
 
     def _rest(self, block: int) -> None:
         wiring = self._wiring
-        self._make_room(block, self._first_there)
         rest = wiring.num_bytes[block] * (wiring.pieces[block] - 1) / wiring.pieces[block]
         self._carry(block, rest, True, self._clock.now)
-
-    def _make_room(self, block: int, call: Callable[[int], None]) -> None:
-        for each in self._wiring.room_for[block]:
-            self._clock.at(self._clock.now + float(self._costs.back_s[each]), call, each)
 
     def first_arrived(self, block: int, time_s: float) -> None:
         """The first piece of a block arrives at ``time_s``."""
@@ -280,7 +273,6 @@ class Flows:
 
     def _through(self, left: tuple[int, float]) -> None:
         (block, latency_s), wiring, now_s = left, self._wiring, self._clock.now
-        self._make_room(block, self._both_there if wiring.pieces[block] == 1 else self._last_there)
         self._clock.at(now_s + latency_s, self._arrived, block)
         self.end(block, 0, wiring.source[block], now_s)
         for each in wiring.then[block]:

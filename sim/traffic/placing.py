@@ -257,7 +257,7 @@ def place(collective: Collective, members: tuple[int, ...], model: TransferModel
     sources, destinations = np.divmod(keys, c.ranks)
     routes = route_pairs(sources, destinations, members, model)
     back = routes
-    if c.rendezvous or len(c.room.flat):
+    if c.rendezvous:
         back = route_pairs(destinations, sources, members, model)
     costs = BlockCosts(
         piece_s=c.num_bytes / c.pieces / routes.bytes_per_s[pair],

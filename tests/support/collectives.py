@@ -14,7 +14,7 @@ def blocks_of(collective: Collective) -> list[CollectiveBlock]:
     """Its blocks, by number."""
     c = collective
     columns = (c.source, c.destination, c.num_bytes.astype(int), c.pieces.astype(int))
-    lists = (map(tuple, each.tolist()) for each in (c.after, c.room, c.behind))
+    lists = (map(tuple, each.tolist()) for each in (c.after, c.behind))
     rows = zip(*(column.tolist() for column in columns), *lists, strict=True)
     return [CollectiveBlock(*row) for row in rows]
 

@@ -24,7 +24,7 @@ _RING: Final = (127 / 128) / (15 / 16)
 """Bytes that a ring of 128 GPUs sends over a card, per byte of a ring of 16 hosts."""
 _HOST_BYTES_PER_S: Final = 25e9 / 8
 _BUFFER_BYTES: Final = 4 * 2**20
-"""What one connection of NCCL has in flight at most (NCCL_BUFFSIZE)."""
+"""What a pair of hosts is assumed to have in flight at most."""
 _HOST_LATENCY_S: Final = 50e-6
 _SCHEMES: Final = {
     "ddp": "all_reduce: {overlap: true, bucket: 25 MiB}",
@@ -38,7 +38,7 @@ def predict(row: Mapping[str, str]) -> float:
     scheme = chosen(_SCHEMES, row["system"])
     latency_s = _HOST_LATENCY_S + parse_duration(row["latency"])
     rate, payload = min(parse_bandwidth(row["bandwidth"]), _HOST_BYTES_PER_S), _PAYLOAD_BYTES * _RING
-    if row["system"] == "decentralised":  # the product has this window in rings only
+    if row["system"] == "decentralised":
         rate, payload = min(rate, _BUFFER_BYTES / (2 * latency_s)), _PAYLOAD_BYTES
     return (_STEPS / 2) * wall_clock_s(
         _SCENARIO,

@@ -38,7 +38,7 @@ def brute_force_s(
     """Every piece is a message of its own, moved by a queue of events.
 
     A host sends one message at a time and receives one at a time, in the order of the blocks, and a message
-    leaves when its sender has the piece that it is made of and its destination has room.
+    leaves when its sender has the piece that it is made of.
     """
     blocks = blocks_of(schedule)
     messages = [(number, k) for number, block in enumerate(blocks) for k in range(block.pieces)]
@@ -49,7 +49,6 @@ def brute_force_s(
         out[block.source].append(message)
         into[block.destination].append(message)
     there: dict[tuple[int, int], float] = {}
-    left: dict[tuple[int, int], float] = {}
     up_s: dict[int, float] = defaultdict(float)
     down_s: dict[int, float] = defaultdict(float)
     done_s = list(ready_s)
@@ -63,19 +62,17 @@ def brute_force_s(
         if into[block.destination][0] != (number, k):
             continue
         needs = [there.get((each, k)) for each in block.after]
-        rooms = [left.get((each, k)) for each in block.room]
-        if None in needs or None in rooms:
+        if None in needs:
             continue
         ready = max(
             ready_s[rank], ready_s[block.destination],
             *(each for each in needs if each is not None),
-            *(each + latency_s for each in rooms if each is not None),
-        ) if needs or rooms else max(ready_s[rank], ready_s[block.destination])  # fmt: skip
+        ) if needs else max(ready_s[rank], ready_s[block.destination])  # fmt: skip
         begin_s = max(ready + overhead_s, up_s[rank], down_s[block.destination])
         end_s = begin_s + block.num_bytes / block.pieces / rate
         out[rank].popleft()
         into[block.destination].popleft()
-        up_s[rank] = down_s[block.destination] = left[number, k] = end_s
+        up_s[rank] = down_s[block.destination] = end_s
         there[number, k] = end_s + latency_s
         done_s[rank] = max(done_s[rank], end_s)
         done_s[block.destination] = max(done_s[block.destination], end_s + latency_s)
@@ -118,7 +115,7 @@ def test_every_rank_gets_what_the_others_have(name: str, sites: tuple[int, ...],
     carried: list[set[int]] = []
     blocks = blocks_of(schedule)
     for block in blocks:
-        assert all(each < len(carried) for each in (*block.after, *block.room))
+        assert all(each < len(carried) for each in block.after)
         assert all(blocks[each].destination == block.source for each in block.after)
         own = {block.source}.union(*(carried[each] for each in block.after))
         own = own.union(*(carried[each] for each in block.behind if blocks[each].source == block.source))
