@@ -362,12 +362,12 @@ def _take(queue: deque[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]
 def efficiency(shaped: Shaped, sizes: Sequence[int], mtu_bytes_per_s: float, seeds: int = 3) -> float:
     """Time of a bandwidth-optimal ring over that of the model, the mean over some seeds."""
     needed = sum(needed_s(size, shaped.ranks, mtu_bytes_per_s) for size in sizes)
-    found = []
+    ratios = []
     for seed in range(seeds):
         ring = Ring(shaped, sizes, seed)
         ring.run()
-        found.append(ring.seconds / needed)
-    return 1 / statistics.mean(found)
+        ratios.append(ring.seconds / needed)
+    return 1 / statistics.mean(ratios)
 
 
 def main() -> None:

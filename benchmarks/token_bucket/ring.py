@@ -213,12 +213,12 @@ def connect(rank: int, ranks: int, channels: Sequence[Channel], sockets: int, ne
 
 def counters() -> dict[str, int]:
     """``COUNTERS`` of the kernel in this namespace."""
-    found: dict[str, int] = {}
+    values_of: dict[str, int] = {}
     for name in ("snmp", "netstat"):
         lines = Path("/proc/net", name).read_text().splitlines()
         for keys, values in zip(lines[::2], lines[1::2], strict=True):
-            found |= dict(zip(keys.split()[1:], map(int, values.split()[1:]), strict=True))
-    return {ours: found[theirs] for ours, theirs in COUNTERS.items()}
+            values_of |= dict(zip(keys.split()[1:], map(int, values.split()[1:]), strict=True))
+    return {ours: values_of[theirs] for ours, theirs in COUNTERS.items()}
 
 
 def be_rank(rank: int, given: argparse.Namespace) -> None:
