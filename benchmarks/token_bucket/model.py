@@ -14,9 +14,9 @@ The rows are those of ``benchmarks.token_bucket.ring`` with ``--place host`` and
 
 A slice waits for the slowest of its sockets, and the ring for the slice.
 
-References: Linux 6.18, ``net/ipv4/tcp_output.c``, ``tcp_input.c``, ``tcp_timer.c``, ``net/sched/sch_tbf.c``;
-RFC 9438 (cubic; its growth in the Reno-friendly region), RFC 6937 (proportional rate reduction), RFC 8985
-(loss probes).
+References: Linux 6.18, ``net/ipv4/tcp_output.c``, ``tcp_input.c``, ``tcp_timer.c``, ``net/sched/sch_tbf.c``,
+``kernel/time/timer.c``; RFC 9438 (cubic; its growth in the Reno-friendly region), RFC 6937 (proportional rate
+reduction), RFC 8985 (loss probes).
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ GROWTH: Final = 0.53
 BETA: Final = 0.7
 MIN_TIMEOUT_S: Final = 0.2
 REFUSED_PROBE_S: Final = 0.5
+TICK_S: Final = 1 / 250
+"""Of the kernel's timers (CONFIG_HZ); from 64 ticks on they go off at every eighth."""
 OFFLOAD_BYTES: Final = 65_160
 """Largest packet that is handed to the shaper whole."""
 ONE_WAY_S: Final = 5e-5
@@ -157,6 +159,10 @@ class Ring:
         self._count += 1
         heappush(self._events, (time_s, self._count, do, given))
 
+    def _set_timer(self, now_s: float, wait_s: float, do: Callable[..., None], socket: Socket) -> None:
+        tick_s = TICK_S if wait_s < 64 * TICK_S else 8 * TICK_S
+        self._at(math.ceil((now_s + wait_s) / tick_s) * tick_s, do, socket)
+
     def _enqueue(self, host: int, now_s: float, size: int) -> float:
         """When so many bytes, with headers, have left a host's shaper."""
         rate = self.shaped.bytes_per_s
@@ -222,7 +228,7 @@ class Ring:
                         REFUSED_PROBE_S if math.isfinite(window) else max(socket.timeout_s, MIN_TIMEOUT_S)
                     )
                     socket.waits = True
-                    self._at(now_s + wait_s, self._probe, socket)
+                    self._set_timer(now_s, wait_s, self._probe, socket)
                 return
             repeats = queue is socket.to_repeat
             socket.in_flight += segments
@@ -237,7 +243,7 @@ class Ring:
                 for first in range(fitting, segments):
                     pieces = list(_take(queue, min(segment, size - first * segment)))
                     socket.lost.append((socket.number, pieces))
-                self._at(now_s + socket.loss_probe_s, self._probe_for_loss, socket)
+                self._set_timer(now_s, socket.loss_probe_s, self._probe_for_loss, socket)
             elif once:
                 return
 
@@ -266,17 +272,17 @@ class Ring:
             return
         due_s = socket.last_s + socket.loss_probe_s
         if due_s > now_s + 1e-9:
-            self._at(due_s + 1e-6, self._probe_for_loss, socket)
+            self._set_timer(now_s, due_s - now_s, self._probe_for_loss, socket)
             return
         pieces = socket.lost[-1][1]
         if self._room(socket.host, now_s) < sum(each for _, each in pieces) + HEADER_BYTES:
-            self._at(now_s + socket.timeout_s, self._probe_for_loss, socket)
+            self._set_timer(now_s, socket.timeout_s, self._probe_for_loss, socket)
             return
         socket.lost.pop()
         socket.last_s = now_s
         self._leave(socket, pieces, 1, now_s, True)
         if socket.lost:
-            self._at(now_s + socket.loss_probe_s, self._probe_for_loss, socket)
+            self._set_timer(now_s, socket.loss_probe_s, self._probe_for_loss, socket)
         else:
             socket.reduce()
 
