@@ -136,6 +136,7 @@ def lay_out(ranks: int, rate: str, mtu: int) -> None:
             f"netns add rank{rank}", f"link add v{rank} mtu {mtu} type veth peer name e0 netns rank{rank}",
             f"link set v{rank} master br9 mtu {mtu} up", f"-n rank{rank} link set lo up",
             f"-n rank{rank} link set e0 mtu {mtu} up", f"-n rank{rank} addr add 10.9.0.{rank + 1}/24 dev e0",
+            f"-n rank{rank} route replace 10.9.0.0/24 dev e0 src 10.9.0.{rank + 1} congctl cubic",
         ]  # fmt: skip
     for command in commands:
         subprocess.run(["ip", *command.split()], check=True)

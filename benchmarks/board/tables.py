@@ -69,7 +69,8 @@ def mapping_of(table: str) -> ModuleType:
 
 
 def lines_of(table: str, rows: Path | None = None) -> list[Line]:
-    """Predict the rows of a table, or other rows with its columns; the measured column may be empty.
+    """Predict the rows of a table, or other rows with its columns; the measured column may be empty, and
+    ``fitted`` missing.
 
     Raises:
         InputError: no such table, or the file has other columns.
@@ -78,11 +79,11 @@ def lines_of(table: str, rows: Path | None = None) -> list[Line]:
     own = HERE / table / "measured.csv"
     path = rows or own
     columns, given = read_table(own).names, read_table(path)
-    if given.names != columns:
+    if given.names not in (columns, tuple(name for name in columns if name != "fitted")):
         raise InputError(f"{path}: has other columns than {table}: {', '.join(columns)}")
     lines = []
     for number, row in given.rows:
-        cells = dict(zip(columns, row, strict=True))
+        cells = dict(zip(given.names, row, strict=True))
         measured = cells.pop(columns[-1])
         counts = not cells.pop("fitted", "")
         try:

@@ -15,7 +15,7 @@ from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError, quote, shorten
 from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.parity import compare_iterates
-from paceline.sim.experiments.prepare import prepare, seeds_of, with_units
+from paceline.sim.experiments.prepare import check_queue, prepare, seeds_of, with_units
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
@@ -88,6 +88,7 @@ def successful_run(result: Result) -> Run:
 def check_options(scenario: Scenario, steps: int | None, tolerance_pct: float) -> None:
     """Raise ``InputError`` unless the scenario fixes all runs, and ``steps`` and tolerance are positive."""
     check_fixed(scenario)
+    check_queue(scenario.cluster.network.queue)
     if steps is not None and not 1 <= steps <= MAX_STEPS:
         raise InputError(f"--steps {shorten(steps)}: a run has from 1 to {MAX_STEPS:,} steps")
     if not 0 < tolerance_pct < math.inf:

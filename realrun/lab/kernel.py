@@ -1,6 +1,6 @@
 """Linux interfaces of the lab: namespaces, TUN devices, addresses, routes and settings, without any policy.
 
-It needs only the standard library: machines without ``ip`` and ``tc`` can run the lab.
+Token buckets need ``tc``; the rest needs only the standard library.
 
 References:
     ``man 7 network_namespaces``, ``man 7 netdevice``, ``man 7 rtnetlink``;
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import math
 import os
 import socket
 import struct
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -201,6 +203,14 @@ def dropped_packets(device: str) -> int:
             fields = counters.split()
             return int(fields[3]) + int(fields[11])
     return 0
+
+
+def shape(device: str, bytes_per_s: float) -> None:
+    """Put a token bucket on ``device`` of this network namespace in place of another; ``inf``: none."""
+    subprocess.run(["tc", "qdisc", "del", "dev", device, "root"], stderr=subprocess.DEVNULL, check=False)
+    if bytes_per_s < math.inf:
+        bucket = f"tbf rate {8 * bytes_per_s:.0f}bit burst 32768 latency 50ms"
+        subprocess.run(["tc", "qdisc", "add", "dev", device, "root", *bucket.split()], check=True)
 
 
 def keep_awake(device: Path = _AWAKE_DEVICE) -> int:

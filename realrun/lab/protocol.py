@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter
 
 from paceline.sim.errors import InputError
 from paceline.sim.jitter import Jitter
 from paceline.sim.network.network import Link, Network
+from paceline.sim.network.settings import QueueName
 from paceline.sim.network.variation import trace_of
 
 from .queues import Path
 
-Discipline = Literal["fair", "fifo"]
+Discipline = QueueName
 
 _Hosts = tuple[int, int]
 _Way = tuple[Path, float]
@@ -45,6 +48,12 @@ class Forwarding:
         """Nominal bandwidth of each link."""
         return tuple(link.bandwidth_bytes_per_s for link in self.links)
 
+    def shaped_bytes_per_s(self, host: int) -> float:
+        """Rate of the token bucket on ``host``'s interface, that of its first link; ``inf``: it has none."""
+        ways = (path.links for (source, _), (path, _) in self.routes.items() if source == host)
+        first = next(ways, ()) if self.queue == "token_bucket" else ()
+        return self.links[first[0]].bandwidth_bytes_per_s if first else math.inf
+
     @property
     def adds_latency(self) -> bool:
         """Whether links add to latencies over time."""
@@ -58,10 +67,12 @@ PLAN: Final = TypeAdapter(Forwarding)
 
 def plan_of(network: Network, queue: Discipline) -> Forwarding:
     """Spell out all routes of ``network``; raises ``InputError`` where the switch cannot emulate it."""
-    if queue == "fifo" and any(link.variation for link in network.links):
+    if queue == "token_bucket" and shutil.which("tc") is None:
+        raise InputError("cluster.network.queue: token_bucket needs tc, which comes with iproute2")
+    if queue != "fair" and any(link.variation for link in network.links):
         raise InputError(
-            "the lab's first-in-first-out links cannot change their bandwidth: they settle when a packet is "
-            "through as soon as it comes; use lab.queue: fair, or leave cluster.network.variation out"
+            f"the lab's links with queue: {queue} cannot change their bandwidth; use queue: fair, or leave "
+            "cluster.network.variation out"
         )
     routes = {}
     for hosts in permutations(range(network.num_hosts), 2):

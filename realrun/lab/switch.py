@@ -77,7 +77,8 @@ class Switch:
         self._poll.register(_COMMANDS, select.EPOLLIN)
         for host in hosts:
             self._poll.register(host.tun, select.EPOLLIN)
-        self._set_plan(Forwarding("fair", (), {}))
+        self._plan = Forwarding("fair", (), {})
+        self._set_plan(self._plan)
 
     def run(self) -> None:
         """Forward packets until standard input ends."""
@@ -108,8 +109,12 @@ class Switch:
 
     def _set_plan(self, plan: Forwarding) -> None:
         paths = [path for path, _ in plan.routes.values()]
-        discipline = Fair[Packet] if plan.queue == "fair" else Fifo[Packet]
+        discipline = Fifo[Packet] if plan.queue == "fifo" else Fair[Packet]
         self._queue: Queue[Packet] = discipline(plan.bandwidth_bytes_per_s, paths, self._leave)
+        if "token_bucket" in (plan.queue, self._plan.queue):
+            for number, host in enumerate(self._hosts):
+                kernel.setns(host.namespace, kernel.CLONE_NEWNET)
+                kernel.shape(INTERFACE, plan.shaped_bytes_per_s(number))
         self._plan = plan
         self._factors: Factors | None = None
         self._changes: LinkChanges | None = None

@@ -68,6 +68,7 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     asked.
     """
     check_memory(scenario)
+    check_queue(scenario.cluster.network.queue)
     _check_changes(scenario)
     scenario = _measured(scenario, device)
     scenario = with_chosen(scenario, scenario.schemes)
@@ -84,6 +85,15 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     if scenario.gradients == "batched" and (reason := cannot_batch(problem.workload, problem.batches)):
         raise InputError(f"gradients: {scenario.workload.task} cannot be batched, {reason}; use looped")
     return scenario
+
+
+def check_queue(queue: str) -> None:
+    """Refuse a queue that only the lab has: ``InputError``."""
+    if queue == "token_bucket":
+        raise InputError(
+            "cluster.network.queue: token_bucket drops packets, which no model here predicts; run it with "
+            "`paceline realrun --lab`, or write fair or fifo"
+        )
 
 
 def _check_changes(scenario: Scenario) -> None:

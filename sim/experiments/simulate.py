@@ -27,6 +27,7 @@ from ..scenario.tune import with_values
 from ..training.scoring import Scorer
 from .jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from .prepare import (
+    check_queue,
     clock_only,
     over_profile,
     prepare,
@@ -76,8 +77,9 @@ def simulate_job(
         engine: driver of the clock.
 
     Raises:
-        InputError: the lockstep driver is asked for where it is not exact.
+        InputError: the lockstep driver is asked for where it is not exact, or the links' queue is the lab's.
     """
+    check_queue(job.transfer.queue)
     job = over_profile(job, profile)
     reason = "the event driver is asked for"
     if engine != "event":

@@ -27,7 +27,7 @@ from .stock_tcp import HostTuning, TcpSettings
 
 Count = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 TransportName = Literal["ideal", "gloo", "nccl"]
-QueueName = Literal["fair", "fifo"]
+QueueName = Literal["fair", "fifo", "token_bucket"]
 
 WHOLE: Final = ("graph", "model")
 """Forms of a single key; whether they fit the workers shows when the network is built."""
@@ -113,7 +113,8 @@ class NetworkSettings(Settings):
     queue: QueueName = Field(
         default="fair",
         description="queue discipline of links, simulated and in the lab: fair (by `sharing`) or fifo "
-        "(first in, first out)",
+        "(first in, first out); token_bucket, in the lab alone: the kernel's tbf on each host's interface, "
+        "burst 32 KiB, latency 50 ms, which drops packets",
     )
     overhead: BoundedSeconds = Field(
         default=0.0, description="software overhead of one transfer, beside the transport's own"
@@ -170,15 +171,15 @@ class NetworkSettings(Settings):
     def _wrong_form(self) -> list[Mistake]:
         flat = [key for key in ("latency", "bandwidth", "upload") if getattr(self, key) is not None]
         parts = [key for key in ("sites", "within", "between", "uplink") if getattr(self, key)]
-        tcp, fifo, varies = self.tcp is not None, self.queue == "fifo", bool(self.variation)
+        tcp, line, varies = self.tcp is not None, self.queue != "fair", bool(self.variation)
         alone = self.sharing == "none"
         own_nodes = self.model is not None and self.gpus > 1
         for wrong, key, text in (
             (varies and alone, "variation", "needs sharing: max_min or rtt"),
             (tcp and self.hosts == "tuned", "tcp", "is of stock hosts; write hosts: stock, or leave it out"),
             (tcp and alone, "hosts", "'stock' needs sharing: max_min or rtt"),
-            (fifo and self.sharing != "max_min", "queue", "'fifo' needs sharing: max_min"),
-            (fifo and varies, "variation", "needs queue: fair; what waits in one line has its times already"),
+            (line and self.sharing != "max_min", "queue", f"'{self.queue}' needs sharing: max_min"),
+            (line and varies, "variation", "needs queue: fair; what waits in one line has its times already"),
             (own_nodes, "host", "is not of a network of your own, which names its nodes itself"),
         ):
             if wrong:

@@ -214,6 +214,12 @@ def transfer(lab: Lab, size_bytes: int) -> float:
     return end - start
 
 
+def queueing(lab: Lab) -> str:
+    """What host 0 has for its packets."""
+    shown = lab.popen(0, ["tc", "qdisc", "show", "dev", lab.interface], stdout=subprocess.PIPE)
+    return shown.communicate()[0].decode()
+
+
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     with Lab(star(2, 100 * MBIT, 0.02)) as lab:
@@ -234,6 +240,15 @@ class TestTime:
         assert nominal <= measured + 1e-4
         assert measured <= nominal * 1.03 + 0.004
         assert lab.statistics().drops == 0
+
+    def test_a_token_bucket_is_the_kernels_and_goes_again(self, lab: Lab) -> None:
+        lab.reconfigure(star(2, 20 * MBIT, 0.001), queue="token_bucket")
+        assert "tbf" in queueing(lab)
+        # Headers count: 1,448 of 1,500 bytes are payload; the first 32 KiB pass at once.
+        nominal = (2_500_000 * 1500 / 1448 - 32_768) / (20 * MBIT)
+        assert nominal <= transfer(lab, 2_500_000) <= nominal * 1.05 + 0.01
+        lab.reconfigure(star(2, 20 * MBIT, 0.001))
+        assert "tbf" not in queueing(lab)
 
     def test_reconfigure_to_fewer_hosts_cuts_the_others_off(self, lab: Lab) -> None:
         lab.reconfigure(star(1, 100 * MBIT, 0.0))

@@ -37,6 +37,18 @@ def test_a_plan_spells_out_every_route() -> None:
     assert plan.routes == {(0, 1): (Path((0, 2, 1), 4e5), 0.02), (1, 0): (Path((), math.inf), 0.03)}
 
 
+def test_a_token_bucket_has_the_rate_of_a_hosts_first_link() -> None:
+    plan = plan_of(NETWORK, "token_bucket")
+    assert [plan.shaped_bytes_per_s(host) for host in (0, 1)] == [1e6, math.inf]
+    assert plan_of(NETWORK, "fair").shaped_bytes_per_s(0) == math.inf
+
+
+def test_a_token_bucket_needs_tc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match="token_bucket needs tc"):
+        plan_of(NETWORK, "token_bucket")
+
+
 def test_a_plan_crosses_the_pipe_unchanged() -> None:
     plan = plan_of(NETWORK, "fair")
     line = PLAN.dump_json(plan)
@@ -70,7 +82,7 @@ def test_a_plan_says_what_varies() -> None:
 
 
 def test_only_fair_links_can_vary() -> None:
-    with pytest.raises(InputError, match=r"use lab\.queue: fair"):
+    with pytest.raises(InputError, match=r"use queue: fair"):
         plan_of(VARYING, "fifo")
     steady = replace(VARYING, links=NETWORK.links, up={}, down={})
     assert plan_of(steady, "fifo").jitter == VARYING.jitter

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.prepare import prepare, resolve
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.scenario.schema import Scenario, dump, parse
@@ -85,6 +86,14 @@ def test_a_resolved_scenario_of_before_is_that_of_tuned_hosts() -> None:
 def test_bad_values_are_named(network: str, more: str, message: str) -> None:
     with pytest.raises(InputError, match=message.replace(".", r"\.")):
         scenario(network, more)
+
+
+def test_a_token_bucket_is_the_labs_alone() -> None:
+    shaped = scenario("queue: token_bucket")
+    with pytest.raises(InputError, match="token_bucket drops packets"):
+        resolve(shaped, torch.device("cpu"))
+    with pytest.raises(InputError, match="token_bucket drops packets"):
+        simulate_job(prepare(shaped, shaped.schemes[0], 0))
 
 
 def test_stock_hosts_take_longer() -> None:

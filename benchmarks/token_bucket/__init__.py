@@ -1,0 +1,1 @@
+"""All-reduces behind token buckets: measured on one machine, and modelled packet by packet."""
