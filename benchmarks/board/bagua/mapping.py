@@ -27,8 +27,8 @@ _BUFFER_BYTES: Final = 4 * 2**20
 """What a pair of hosts is assumed to have in flight at most."""
 _HOST_LATENCY_S: Final = 50e-6
 _SCHEMES: Final = {
-    "ddp": "all_reduce: {overlap: true, bucket: 25 MiB}",
-    "horovod": "all_reduce: {overlap: true, bucket: 64 MiB}",
+    "ddp": f"all_reduce: {{overlap: true, bucket: {25 * 2**20 * _RING:.0f} B}}",
+    "horovod": f"all_reduce: {{overlap: true, bucket: {64 * 2**20 * _RING:.0f} B}}",
     "decentralised": "gossip: {topology: one_peer_hypercube, order: combine_while_adapting}",
 }
 
