@@ -36,15 +36,19 @@ _ALGORITHMS: Final = {"own": None, "ring": "nccl_ring", "tree": "nccl_tree"}
 def predict(row: Mapping[str, str]) -> float:
     """Milliseconds of a row."""
     hosts, gpus = int(row["hosts"]), int(row["gpus"])
-    share, latency = chosen(_TRANSPORTS, row["transport"])
-    rate = share * parse_bandwidth(row["card"])
     algorithm = chosen(_ALGORITHMS, row["algorithm"])
     return 1e3 * wall_clock_s(
         _SCENARIO,
         f"workload.payload={row['payload']}",
         f"cluster.workers={hosts * gpus}",
-        f"cluster.network.latency={latency}",
-        f"cluster.network.bandwidth={rate!r} B/s",
+        *link_of(row),
         f"cluster.network.host={{gpus: {gpus}, latency: 5 us, bandwidth: {chosen(_INSIDE, row['inside'])}}}",
         *([f"collectives={{all_reduce: {algorithm}}}"] if algorithm else []),
     )
+
+
+def link_of(row: Mapping[str, str]) -> tuple[str, str]:
+    """Changes that give hosts the link of a row's ``card`` and ``transport``."""
+    share, latency = chosen(_TRANSPORTS, row["transport"])
+    rate = share * parse_bandwidth(row["card"])
+    return f"cluster.network.latency={latency}", f"cluster.network.bandwidth={rate!r} B/s"
