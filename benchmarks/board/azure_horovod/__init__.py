@@ -1,0 +1,1 @@
+"""Horovod on Azure with four GPUs a host; see README.md."""

@@ -1,0 +1,1 @@
+"""Training and gloo by machines of public threads and benchmarks; see README.md."""
