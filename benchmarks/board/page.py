@@ -18,16 +18,26 @@ MARK: Final = "<!-- Below: python -m benchmarks.board -->\n"
 
 def body(tables: Mapping[str, Sequence[Line]]) -> str:
     """The generated part of the page: scores, the figure, and every row."""
+    scores = {name: score_of(lines) for name, lines in tables.items()}
     head = [
         "",
         "| table | rows | mean | worst | order right | predicted before opened | fitted |",
         "| --- | ---: | ---: | ---: | ---: | --- | --- |",
-        *(_summary(name, score_of(lines)) for name, lines in tables.items()),
+        *(_summary(name, score) for name, score in scores.items()),
+        _all([score for score in scores.values() if score is not None]),
         "",
         "![Predicted against measured seconds, one mark a table](images/board.svg)",
         "",
     ]
     return "\n".join([*head, *(rows_of(name, lines) for name, lines in tables.items())])
+
+
+def _all(scores: Sequence[Score]) -> str:
+    rows = sum(score.rows for score in scores)
+    mean_pct = sum(score.rows * score.mean_pct for score in scores) / rows
+    worst_pct = max((score.worst_pct for score in scores), key=abs)
+    order = f"{sum(score.ordered for score in scores)} of {sum(score.pairs for score in scores)}"
+    return f"| all | {rows} | {mean_pct:.1f} % | {worst_pct:+.1f} % | {order} | | |"
 
 
 def _summary(name: str, score: Score | None) -> str:
