@@ -156,6 +156,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "missing": study.missing,
         "verdict": words.verdict(summary, source),
         "remarks": [
+            break_even["text"] if (break_even := verdict_of(summary, source).get("break_even")) else "",
             words.medians(summary, source),
             words.paired(summary, source),
             " ".join(beside_steps(study.main.rows)) if is_by_step(summary) else "",

@@ -50,7 +50,7 @@ ROOMS = {
     "sim/experiments": 3_650,
     "sim/network": 1_950,
     "sim/program": 1_300,
-    "sim/records": 3_600,
+    "sim/records": 3_700,
     "sim/scenario": 1_500,
     "sim/schemes": 4_200,
     "sim/topology": 3_350,
