@@ -41,7 +41,7 @@ ROOMS = {
     "realrun/launch": 1_500,
     "realrun/transport": 1_100,
     "reports": 2_400,
-    "reports/figures": 950,
+    "reports/figures": 1_050,
     "sim": 400,
     "sim/collectives": 2_250,
     "sim/compute": 1_000,

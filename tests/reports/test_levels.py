@@ -1,0 +1,61 @@
+"""The race at other targets, from recorded scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paceline.reports.figures.levels import draw_levels, rank_levels, seconds_to_levels
+from paceline.reports.folders import read_sources
+from paceline.sim.records.folder import write_results
+from paceline.sim.records.run import Evaluation, Run
+from tests.support.made_runs import made_run, made_scenario
+
+LOSS = "stop: {target: {metric: train_loss, value: 0.5}}\n"
+
+
+def test_levels_between_scores_are_interpolated_and_a_dip_is_none() -> None:
+    times, scores = np.array([0.0, 1.0, 2.0, 4.0]), np.array([0.1, 0.5, 0.3, 0.9])
+    found = seconds_to_levels(times, scores, np.array([0.05, 0.3, 0.5, 0.7, 0.9, 0.91]))
+    assert found.tolist() == pytest.approx([0.0, 0.5, 1.0, 3.0, 4.0, np.inf])
+
+
+def falling(label: str, *scores: tuple[float, float]) -> Run:
+    """A run whose loss is known at these times, the last of which meets the target."""
+    steps = (Evaluation(i, time_s, 0, {"train_loss": loss}) for i, (time_s, loss) in enumerate(scores))
+    return replace(made_run(label, reached_s=scores[-1][0]), evaluations=tuple(steps))
+
+
+def test_the_first_depends_on_the_level(tmp_path: Path) -> None:
+    """a is fast at first: at a loss of 1.5 after 1 s, b after 1.5 s; at 0.5 after 9 s, b after 6 s."""
+    runs = [
+        falling("a", (0.0, 2.5), (0.5, 2.0), (1.0, 1.5), (9.0, 0.5)),
+        falling("b", (0.0, 2.5), (1.0, 2.0), (1.5, 1.5), (6.0, 0.5)),
+    ]
+    summary = write_results(tmp_path / "r", made_scenario("s", LOSS), "s", runs)
+    (study,) = read_sources([tmp_path / "r"])
+    assert summary["equal"] is not None
+    found = rank_levels(study.main, summary["equal"], 0.5)
+    first = found.drop_duplicates("level").set_index("level")["first"]
+    # a is at L after 1 + 8 (1.5 - L) s, b after 1.5 + 4.5 (1.5 - L) s: level at a loss of 1.5 - 1/7.
+    assert set(first[first.index > 1.5 - 1 / 7]) == {"a"}
+    assert set(first[first.index < 1.5 - 1 / 7]) == {"b"}
+    assert found["level"].max() <= 2.0
+    at_target = found[found["level"] == 0.5].set_index("label")["ratio"]
+    assert at_target.to_dict() == pytest.approx({"a": 1.5, "b": 1.0})
+    picture = draw_levels(study)
+    assert picture is not None
+    assert picture.data.equals(found)
+
+
+def test_there_is_no_figure_without_a_target_or_a_second(tmp_path: Path) -> None:
+    write_results(tmp_path / "one", made_scenario("s", LOSS), "s", [falling("a", (0.0, 2.0), (9.0, 0.5))])
+    timed = [made_run(label, reached_s=None) for label in "ab"]
+    write_results(tmp_path / "timed", made_scenario("t"), "t", timed)
+    assert [draw_levels(study) for study in read_sources([tmp_path / "one", tmp_path / "timed"])] == [
+        None,
+        None,
+    ]
