@@ -27,6 +27,7 @@ from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
 from .figures.bars import draw_cost
+from .figures.break_even import draw_break_even
 from .figures.cluster_map import draw_cluster_map
 from .figures.curves import By, draw_curves
 from .figures.drawing import Picture
@@ -217,10 +218,13 @@ def _figures(study: ReportSources, metric: str | None, between: Gap | None) -> d
     if any(row["iterations"] for row in study.main.rows):
         drawn["step_cost"] = draw_cost(study, per_step=True)
         drawn["run_cost"] = draw_cost(study, per_step=False)
-    if (levels := draw_levels(study)) is not None:
-        drawn["levels"] = levels
-    if (where := draw_cluster_map(study)) is not None:
-        drawn["map"] = where
+    for name, chart in (
+        ("levels", draw_levels(study)),
+        ("break_even", draw_break_even(study)),
+        ("map", draw_cluster_map(study)),
+    ):
+        if chart is not None:
+            drawn[name] = chart
     return drawn
 
 

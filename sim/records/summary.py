@@ -52,6 +52,8 @@ class Bounds(TypedDict):
         step_s: elapsed time over the workers' mean number of steps in it.
         steps: number of steps followed.
         random: whether the time of a step is random.
+        by_bandwidth: (factor, ``step_s`` with every bandwidth times it), ascending; empty without a
+            target, absent in older folders.
     """
 
     compute: float
@@ -64,6 +66,7 @@ class Bounds(TypedDict):
     step_s: float
     steps: int
     random: bool
+    by_bandwidth: NotRequired[list[list[float]]]
 
 
 class MemoryRecord(TypedDict):

@@ -41,7 +41,7 @@ ROOMS = {
     "realrun/launch": 1_500,
     "realrun/transport": 1_100,
     "reports": 2_400,
-    "reports/figures": 1_050,
+    "reports/figures": 1_100,
     "sim": 400,
     "sim/collectives": 2_250,
     "sim/compute": 1_000,

@@ -1,4 +1,4 @@
-"""The race at other targets, from recorded scores."""
+"""The race at other targets, and at other ratios of examples and bandwidths."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paceline.reports.figures.break_even import draw_break_even
 from paceline.reports.figures.levels import draw_levels, rank_levels, seconds_to_levels
 from paceline.reports.folders import read_sources
 from paceline.sim.records.folder import write_results
 from paceline.sim.records.run import Evaluation, Run
-from tests.support.made_runs import made_run, made_scenario
+from paceline.sim.records.summary import SchemeFacts
+from tests.support.made_runs import made_bounds, made_run, made_scenario
 
 LOSS = "stop: {target: {metric: train_loss, value: 0.5}}\n"
 
@@ -59,3 +61,23 @@ def test_there_is_no_figure_without_a_target_or_a_second(tmp_path: Path) -> None
         None,
         None,
     ]
+
+
+def test_the_map_is_the_verdicts_ratio_at_the_scenarios_bandwidth_and_follows_the_clock_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """a takes 0.1 s a step, b 0.4 s; at a tenth of the bandwidth a takes thrice as long, b 4.5 times."""
+    runs = [made_run("a", reached_s=15.0, steps=150), made_run("b", reached_s=40.0, steps=100)]
+    steps_s = {"a": [[0.1, 0.33], [1.0, 0.11]], "b": [[0.1, 1.89], [1.0, 0.42]]}
+    facts = {
+        label: SchemeFacts(does="Nothing.", bounds={**made_bounds(), "by_bandwidth": each})
+        for label, each in steps_s.items()
+    }
+    write_results(tmp_path / "r", made_scenario("s", LOSS), "s", runs, facts=facts)
+    write_results(tmp_path / "unknown", made_scenario("t", LOSS), "t", runs)
+    known, unknown = read_sources([tmp_path / "r", tmp_path / "unknown"])
+    picture = draw_break_even(known)
+    assert picture is not None
+    assert picture.data.to_dict("list") == {"bandwidth": [0.1, 1.0], "examples": pytest.approx([6.0, 4.0])}
+    assert "these runs" in picture.svg
+    assert draw_break_even(unknown) is None
