@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import jinja2
+import numpy as np
 from markupsafe import Markup, escape
 
 from paceline.sim.config.files import claim, save_atomically
@@ -19,8 +21,8 @@ from paceline.sim.config.user_code.call import format_error
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.folder import runs_of
-from paceline.sim.records.intervals import FEWEST, Interval
-from paceline.sim.records.scenario_facts import describe_proxy
+from paceline.sim.records.intervals import FEWEST, Interval, median_ratio
+from paceline.sim.records.scenario_facts import SCORED_MODELS, describe_proxy
 from paceline.sim.records.summarise import score_at
 from paceline.sim.records.summary import SchemeSummary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
@@ -31,7 +33,7 @@ from .figures.break_even import draw_break_even
 from .figures.cluster_map import draw_cluster_map
 from .figures.curves import By, draw_curves
 from .figures.drawing import Picture
-from .figures.levels import draw_levels
+from .figures.levels import draw_levels, runs_scored, seconds_to_levels
 from .figures.timeline import draw_timeline
 from .figures.waterfall import Gap, draw_waterfall, gap
 from .files import write_files
@@ -164,6 +166,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "verdict": words.verdict(summary, source),
         "remarks": [
             break_even["text"] if (break_even := verdict_of(summary, source).get("break_even")) else "",
+            *by_other_models(study),
             words.medians(summary, source),
             words.paired(summary, source),
             " ".join(beside_steps(study.main.rows)) if is_by_step(summary) else "",
@@ -295,6 +298,28 @@ def _score(interval: Interval | None) -> tuple[str, str]:
     low, high = interval["low"], interval["high"]
     between = f"{words.digits(low)} to {words.digits(high)}" if low is not None and high is not None else ""
     return words.digits(interval["median"]), between
+
+
+def by_other_models(study: ReportSources) -> list[str]:
+    """The ratio of examples by other scored models, where all runs of the first two met the target by it."""
+    summary, frame = study.main.results.summary, study.main.results.metrics
+    verdict, target, equal = verdict_of(summary, study.main.source), summary["target"], summary["equal"]
+    if target is None or equal is None or "break_even" not in verdict:
+        return []
+    sign, sentences = -1.0 if equal["falling"] else 1.0, []
+    level, base = np.array([sign * target["value"]]), target["metric"].partition("_on_")[0]
+    for name in {str(name) for name in frame} - {target["metric"]}:
+        metric, _, on = name.partition("_on_")
+        met = {
+            key: float(seconds_to_levels(run["step"].to_numpy(), sign * run[name].to_numpy(), level)[0])
+            for key, run in (runs_scored(frame, name) if metric == base else {}).items()
+        }
+        steps = [{seed: x for (of, seed), x in met.items() if of == verdict[w]} for w in ("first", "second")]
+        ratio = median_ratio(*steps)
+        if ratio and all(map(math.isfinite, (x for each in steps for x in each.values()))):
+            model = SCORED_MODELS[on or study.scenario["evaluate"]["on"]]
+            sentences.append(f"By the {model}, the ratio of examples is {words.digits(ratio)}.")
+    return sentences
 
 
 def second_metric(study: ReportSources) -> str | None:

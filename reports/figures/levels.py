@@ -37,6 +37,12 @@ def seconds_to_levels(times_s: Floats, scores: Floats, levels: Floats) -> Floats
     return seconds
 
 
+def runs_scored(frame: pd.DataFrame, metric: str) -> dict[tuple[str, int], pd.DataFrame]:
+    """The rows of each label and seed that have the metric."""
+    known = frame.dropna(subset=[metric]).groupby(["label", "seed"], observed=True)
+    return {(str(label), int(str(seed))): run for (label, seed), run in known}
+
+
 def rank_levels(part: SourceRuns, equal: Equal, target: float) -> pd.DataFrame:
     """Columns level, first, label and ratio: the median paired ratio of a scheme's time to the first's.
 
@@ -44,14 +50,12 @@ def rank_levels(part: SourceRuns, equal: Equal, target: float) -> pd.DataFrame:
     runs passed before their second scoring, or that no scheme reaches in most repeats, are left out.
     """
     sign = -1.0 if equal["falling"] else 1.0
-    scored = part.results.metrics.dropna(subset=[equal["metric"]])
-    runs = dict(list(scored.groupby(["label", "seed"], observed=True)))
+    runs = runs_scored(part.results.metrics, equal["metric"])
     start = min((sign * run[equal["metric"]].iloc[:2]).max() for run in runs.values())
     levels = np.linspace(start, sign * target, _LEVELS + 1)[1:]
     times: list[dict[str, dict[int, float]]] = [{} for _ in levels]
     for row in part.runs:
-        run = runs.get((row["label"], row["seed"]))
-        if run is None:
+        if (run := runs.get((row["label"], row["seed"]))) is None:
             continue
         seconds = seconds_to_levels(run["time_s"].to_numpy(), sign * run[equal["metric"]].to_numpy(), levels)
         seconds[-1] = race_s(row, by_step=False)
@@ -66,10 +70,7 @@ def rank_levels(part: SourceRuns, equal: Equal, target: float) -> pd.DataFrame:
 
 
 def draw_levels(study: ReportSources) -> Picture | None:
-    """Draw each scheme's time over that of the first against the level; below, a strip of the first.
-
-    None without a target, or without scores below it.
-    """
+    """Draw each scheme's time over the first's against the level; None without a target."""
     results = study.main.results
     target, equal = results.summary["target"], results.summary["equal"]
     if target is None or equal is None or equal["metric"] != target["metric"] or len(study.main.rows) < 2:

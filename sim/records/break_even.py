@@ -38,20 +38,16 @@ def find_break_even(
     behind = {x: median_ratio(step_s[x], step_s[equal]) or math.inf for x in step_s if x != equal}
     nearest = min(behind, key=behind.__getitem__)
     factor = behind[nearest]
-    order = f"{equal} and {nearest} tie"
-    if factor > 1 + TIED_WITHIN:
-        order = f"{equal} first, {format_factor(factor)} as fast as {nearest}"
+    ahead = f"{equal} first, {format_factor(factor)} as fast as {nearest}"
+    order = ahead if factor > 1 + TIED_WITHIN else f"{equal} and {nearest} tie"
     at = f"fewer than {_times(limit['median'])} times {second}'s examples"
     place = "first" if verdict["settled"] else "ahead"
     beside = _beside(second, limit["median"], here["median"], whose) + (under and f" ({under})")
+    text = f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}."
     return BreakEven(
-        text=f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}.",
-        examples=limit,
-        here=here,
-        equal_first=equal,
-        equal_second=nearest,
-        equal_factor=finite(factor),
-    )
+        text=text, examples=limit, here=here,
+        equal_first=equal, equal_second=nearest, equal_factor=finite(factor),
+    )  # fmt: skip
 
 
 def _beside(second: str, limit: float, here: float | None, whose: str) -> str:

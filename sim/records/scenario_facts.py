@@ -105,7 +105,7 @@ def _proxy(document: Any) -> str | None:
     )
 
 
-_MODELS: Final = {
+SCORED_MODELS: Final = {
     "mean": "averaged model",
     "workers": "workers' models",
     "worst": "worst worker's model",
@@ -121,8 +121,9 @@ def _choices(document: Any) -> str:
     on = document["stop"]["target"].get("on") or document.get("evaluate", {}).get("on", "mean")
     kind = partition.get("kind", "iid")
     shards = f"dirichlet {partition['alpha']:g}" if kind == "dirichlet" else kind.replace("_", " ")
-    score = document["stop"]["target"]["metric"].replace("_", " ")
-    return f"{score} {goal['value']:g} of the {_MODELS[on]}, {shards} shards"
+    score, task = document["stop"]["target"]["metric"].replace("_", " "), document["workload"].get("task")
+    easy = ", a task on which seldom averaging costs no steps" if task == "quadratic" else ""
+    return f"{score} {goal['value']:g} of the {SCORED_MODELS[on]}, {shards} shards{easy}"
 
 
 def _target(document: Any) -> Goal:

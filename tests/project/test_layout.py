@@ -40,7 +40,7 @@ ROOMS = {
     "realrun/lab": 1_850,
     "realrun/launch": 1_500,
     "realrun/transport": 1_100,
-    "reports": 2_400,
+    "reports": 2_450,
     "reports/figures": 1_100,
     "sim": 400,
     "sim/collectives": 2_250,

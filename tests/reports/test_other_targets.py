@@ -11,6 +11,7 @@ import pytest
 from paceline.reports.figures.break_even import draw_break_even
 from paceline.reports.figures.levels import draw_levels, rank_levels, seconds_to_levels
 from paceline.reports.folders import read_sources
+from paceline.reports.page import by_other_models
 from paceline.sim.records.folder import write_results
 from paceline.sim.records.run import Evaluation, Run
 from paceline.sim.records.summary import SchemeFacts
@@ -51,6 +52,26 @@ def test_the_first_depends_on_the_level(tmp_path: Path) -> None:
     picture = draw_levels(study)
     assert picture is not None
     assert picture.data.equals(found)
+
+
+def test_the_ratio_by_another_scored_model_stands_beside_the_verdicts(tmp_path: Path) -> None:
+    """The averaged model of a is at the target after 20 of 40 steps, that of b after 30 of 40."""
+
+    def scored(label: str, mean_at: int) -> Run:
+        losses = ((0, 2.0, 2.0), (mean_at, 1.0, 0.5), (40, 0.5, 0.4))
+        scores = [
+            Evaluation(n, n / 4, 0, {"train_loss_on_workers": w, "train_loss": m}) for n, w, m in losses
+        ]
+        return replace(made_run(label, reached_s=10.0), evaluations=tuple(scores))
+
+    text = made_scenario("s", "evaluate: {on: mean}\n" + LOSS.replace("0.5", "0.5, on: workers"))
+    runs = [scored("a", 20), scored("b", 30)]
+    write_results(tmp_path / "r", text, "s", runs)
+    (study,) = read_sources([tmp_path / "r"])
+    assert study.main.results.summary["verdict"]["break_even"]["here"]["median"] == 1.0
+    assert by_other_models(study) == ["By the averaged model, the ratio of examples is 0.667."]
+    write_results(tmp_path / "one", text, "s", [scored("a", 20), falling("b", (0.0, 2.0), (10.0, 0.6))])
+    assert by_other_models(read_sources([tmp_path / "one"])[0]) == []
 
 
 def test_there_is_no_figure_without_a_target_or_a_second(tmp_path: Path) -> None:
