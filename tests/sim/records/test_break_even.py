@@ -76,12 +76,11 @@ def test_repeats_are_paired_as_the_verdict_pairs_them() -> None:
 
 
 def test_medians_that_contradict_the_order_are_too_close_to_tell() -> None:
-    """Times, b over a: 1.1, 1.1, 0.8; seconds of a step: 1.1, 2, 0.5; steps, a over b: 1, 1.8, 0.6."""
-    verdict = summary_of(
-        {"a": [(10.0, 100), (10.0, 182), (10.0, 100)], "b": [(11.0, 100), (11.0, 100), (8.0, 160)]}
-    )
-    text = verdict["verdict"]["break_even"]["text"]
-    assert text.startswith("a is ahead as long as it needs fewer than 1.10 times b's examples; ")
+    """Times, b over a: 1.1, 1.1, 0.8; steps, a over b: 1/2, 3, 1; seconds of a step: 0.55, 3.3, 0.8."""
+    a, b = [(10.0, 50), (10.0, 300), (10.0, 100)], [(11.0, 100), (11.0, 100), (8.0, 100)]
+    text = break_even({"a": a, "b": b})["text"]
+    order = "a is ahead as long as it needs fewer than 0.80 times b's examples; these runs say 1"
+    assert text.startswith(f"{order}.00, too close to tell. If")
 
 
 def test_the_phrase_names_proxy_target_model_partition_and_tuning() -> None:
