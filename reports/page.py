@@ -5,28 +5,35 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import jinja2
+import numpy as np
 from markupsafe import Markup, escape
 
 from paceline.sim.config.files import claim, save_atomically
 from paceline.sim.config.user_code.call import format_error
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
-from paceline.sim.records.intervals import FEWEST, Interval
-from paceline.sim.records.scenario_facts import describe_proxy
-from paceline.sim.records.summary import is_by_step, verdict_of
+from paceline.sim.records.folder import runs_of
+from paceline.sim.records.intervals import FEWEST, Interval, median_ratio
+from paceline.sim.records.scenario_facts import SCORED_MODELS, describe_proxy
+from paceline.sim.records.summarise import score_at
+from paceline.sim.records.summary import SchemeSummary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
 from .figures.bars import draw_cost
+from .figures.break_even import draw_break_even
 from .figures.cluster_map import draw_cluster_map
 from .figures.curves import By, draw_curves
 from .figures.drawing import Picture
+from .figures.levels import draw_levels, runs_scored, seconds_to_levels
 from .figures.timeline import draw_timeline
 from .figures.waterfall import Gap, draw_waterfall, gap
 from .files import write_files
@@ -45,6 +52,8 @@ from .tables import (
 )
 
 _HERE: Final = Path(__file__).parent
+_DEADLINES: Final = (0.25, 0.5)
+"""Earlier deadlines, as shares of the equal time."""
 _WORKERS_SHOWN: Final = 16
 """Most rows of a timeline, one per worker."""
 _MARK: Final = b'<meta name="generator" content="Paceline">'
@@ -156,6 +165,8 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "missing": study.missing,
         "verdict": words.verdict(summary, source),
         "remarks": [
+            break_even["text"] if (break_even := verdict_of(summary, source).get("break_even")) else "",
+            *by_other_models(study),
             words.medians(summary, source),
             words.paired(summary, source),
             " ".join(beside_steps(study.main.rows)) if is_by_step(summary) else "",
@@ -210,8 +221,13 @@ def _figures(study: ReportSources, metric: str | None, between: Gap | None) -> d
     if any(row["iterations"] for row in study.main.rows):
         drawn["step_cost"] = draw_cost(study, per_step=True)
         drawn["run_cost"] = draw_cost(study, per_step=False)
-    if (where := draw_cluster_map(study)) is not None:
-        drawn["map"] = where
+    for name, chart in (
+        ("levels", draw_levels(study)),
+        ("break_even", draw_break_even(study)),
+        ("map", draw_cluster_map(study)),
+    ):
+        if chart is not None:
+            drawn[name] = chart
     return drawn
 
 
@@ -251,19 +267,28 @@ def about(study: ReportSources) -> list[dict[str, Any]]:
 
 
 def equal_scores(part: SourceRuns) -> dict[str, Any] | None:
-    """Scores at equal time and at equal bytes, in the order of the table; None where nothing was scored."""
+    """Scores at deadlines up to equal time and at equal bytes, by row; None where nothing was scored."""
     equal = part.results.summary.get("equal")
     if equal is None or not part.rows:
         return None
-    columns: list[tuple[str, Literal["score_at_equal_time", "score_at_equal_bytes"]]] = [
-        (f"after {words.duration(equal['time_s'])}", "score_at_equal_time")
-    ]
+    runs = runs_of(replace(part.results, events=part.results.events[:0]))
+    early = [equal["time_s"] * share for share in _DEADLINES]
+
+    def line(row: SchemeSummary) -> tuple[str, list[tuple[str, str]]]:
+        mine = [run for run in runs if (run.source, run.label) == (part.source, row["label"])]
+        scores = [score_at(mine, {**equal, "time_s": time_s}, "time_s") for time_s in early]
+        scores.append(row["score_at_equal_time"])
+        if equal["bytes"] is not None:
+            scores.append(row["score_at_equal_bytes"])
+        return row["label"], [_score(each) for each in scores]
+
+    columns = [f"after {words.duration(time_s)}" for time_s in (*early, equal["time_s"])]
     if equal["bytes"] is not None:
-        columns.append((f"after {words.size(equal['bytes'])} sent", "score_at_equal_bytes"))
+        columns.append(f"after {words.size(equal['bytes'])} sent")
     return {
         "metric": words.plain(equal["metric"]),
-        "columns": [name for name, _ in columns],
-        "lines": [(row["label"], [_score(row[key]) for _, key in columns]) for row in part.rows],
+        "columns": columns,
+        "lines": [line(row) for row in part.rows],
     }
 
 
@@ -273,6 +298,28 @@ def _score(interval: Interval | None) -> tuple[str, str]:
     low, high = interval["low"], interval["high"]
     between = f"{words.digits(low)} to {words.digits(high)}" if low is not None and high is not None else ""
     return words.digits(interval["median"]), between
+
+
+def by_other_models(study: ReportSources) -> list[str]:
+    """The ratio of examples by other scored models, where all runs of the first two met the target by it."""
+    summary, frame = study.main.results.summary, study.main.results.metrics
+    verdict, target, equal = verdict_of(summary, study.main.source), summary["target"], summary["equal"]
+    if target is None or equal is None or "break_even" not in verdict:
+        return []
+    sign, sentences = -1.0 if equal["falling"] else 1.0, []
+    level, base = np.array([sign * target["value"]]), target["metric"].partition("_on_")[0]
+    for name in {str(name) for name in frame} - {target["metric"]}:
+        metric, _, on = name.partition("_on_")
+        met = {
+            key: float(seconds_to_levels(run["step"].to_numpy(), sign * run[name].to_numpy(), level)[0])
+            for key, run in (runs_scored(frame, name) if metric == base else {}).items()
+        }
+        steps = [{seed: x for (of, seed), x in met.items() if of == verdict[w]} for w in ("first", "second")]
+        ratio = median_ratio(*steps)
+        if ratio and all(map(math.isfinite, (x for each in steps for x in each.values()))):
+            model = SCORED_MODELS[on or study.scenario["evaluate"]["on"]]
+            sentences.append(f"By the {model}, the ratio of examples is {words.digits(ratio)}.")
+    return sentences
 
 
 def second_metric(study: ReportSources) -> str | None:

@@ -84,6 +84,8 @@ def render_summary(summary: Summary) -> RenderableType:
     for source in sources:
         of_source = f"{source}: " if len(sources) > 1 else ""
         lines.append(Text(f"{of_source}{words.verdict(summary, source)}", style="bold"))
+        if known := verdict_of(summary, source).get("break_even"):
+            lines.append(Text(f"{of_source}{known['text']}"))
         if note := words.paired(summary, source):
             lines.append(Text(f"{of_source}{note}"))
     lines += [Text(sentence) for source in sources for sentence in warnings(summary, source)]

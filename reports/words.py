@@ -220,10 +220,13 @@ def tuning(summary: Summary) -> list[str]:
                 f"; {' and '.join(each['at_edge'])} at the edge of the grid: a better value may lie beyond"
             )
         labels.setdefault(choice, []).append(each["label"])
-    return [
+    sentences = [
         f"{listed(of_choice)} {'runs' if len(of_choice) == 1 else 'each run'} with {choice}."
         for choice, of_choice in labels.items()
     ]
+    if labels and "proxy" in summary:
+        sentences.append("Values tuned on the proxy are no advice for the real model.")
+    return sentences
 
 
 def listed(names: Sequence[str]) -> str:

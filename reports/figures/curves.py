@@ -110,7 +110,7 @@ def _unit(typical: float, by: By) -> tuple[str, float]:
 def _y_axis(ax: Axes, study: ReportSources, every: pd.DataFrame, metric: str, goal: float | None) -> None:
     """Scale and limits; a diverged run must not squeeze all the others."""
     if metric.startswith("train_loss") and every[metric].notna().any():
-        _make_log(ax, "y")
+        make_log(ax, "y")
     diverged = {
         (run["source"], run["label"], run["seed"])
         for part in study.parts
@@ -133,13 +133,14 @@ def _x_axis(ax: Axes, every: pd.DataFrame, unit: float, by: By) -> None:
     ends = every.groupby(["source", "label", "seed"])["x"].max() / unit
     scored = every.loc[every["x"] > 0, "x"] / unit
     if by != "step" and len(scored) and ends.max() > _FAR * ends[ends > 0].min():
-        _make_log(ax, "x")
+        make_log(ax, "x")
         ax.set_xlim(scored.min() / 1.15, ends.max() * 1.25)
     elif ends.max() > 0:
         ax.set_xlim(0, ends.max() * 1.05)
 
 
-def _make_log(ax: Axes, which: Literal["x", "y"]) -> None:
+def make_log(ax: Axes, which: Literal["x", "y"]) -> None:
+    """Make an axis logarithmic, with plain numbers at 1, 2 and 5."""
     ax.set(**{f"{which}scale": "log"})
     axis: Axis = ax.xaxis if which == "x" else ax.yaxis
 

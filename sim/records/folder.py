@@ -27,7 +27,7 @@ from .integrity.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_
 from .rows import RunRow, run_of
 from .run import Evaluation, Run
 from .scenario_facts import PlannedRuns, read_facts
-from .summarise import summarise, summarise_resolved
+from .summarise import summarise_resolved
 from .summary import SUMMARY_VERSION, SchemeFacts, Summary, Tuned
 
 if TYPE_CHECKING:
@@ -301,14 +301,11 @@ def describe_caveat(folder: Path) -> str:
 def _renewed(results: Results) -> Results:
     """Rebuild a summary of an older version that lacks today's columns."""
     summary = results.summary
-    if all("bytes_to_target" in row for row in summary["summary"]):
+    if all("steps_to_target" in run for run in summary["runs"]):
         return results
     runs = runs_of(replace(results, events=results.events[:0]))
-    facts = _facts_in(summary)
-    renewed = summarise(
-        summary["scenario"], runs, summary["target"], summary.get("tuning", ()), facts,
-        summary.get("transport"), summary.get("proxy"),
-    )  # fmt: skip
+    tuning, facts = summary.get("tuning", ()), _facts_in(summary)
+    renewed = summarise_resolved(results.scenario, summary["scenario"], runs, tuning, facts)
     return replace(results, summary=renewed)
 
 

@@ -45,8 +45,9 @@ class RunRow(TypedDict):
     """One run.
 
     ``final``: the last scores, None for a metric that the task lacks; ``leaves_out``: costs that ``step_s``
-    does not count, as phrases; others: see ``Run`` and ``Pace``. Keys that are not required are absent in
-    older folders, ``rows`` also in bundles.
+    does not count, as phrases; ``steps_to_target``: at the evaluation that met it, None where none did;
+    others: see ``Run`` and ``Pace``. Keys that are not required are absent in older folders, ``rows`` also in
+    bundles.
     """
 
     scheme: str
@@ -55,6 +56,7 @@ class RunRow(TypedDict):
     source: Source
     reached_target: bool
     time_to_target_s: float | None
+    steps_to_target: NotRequired[int | None]
     wall_clock_s: float
     iterations: float
     final: dict[str, float | None]
@@ -89,6 +91,7 @@ def row_of(run: Run) -> RunRow:
         source=run.source,
         reached_target=run.reached_target,
         time_to_target_s=run.time_to_target_s,
+        steps_to_target=None if run.met is None else run.met.step,
         wall_clock_s=run.wall_clock_s,
         iterations=run.iterations,
         final={name: finite(last.get(name)) for name in names},

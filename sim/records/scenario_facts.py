@@ -53,6 +53,7 @@ class ScenarioFacts(NamedTuple):
     target: Goal | None
     transport: TransportRecord | None
     proxy: str | None
+    choices: str | None
     planned: PlannedRuns | None
 
 
@@ -63,6 +64,7 @@ def read_facts(scenario_yaml: str) -> ScenarioFacts:
         _read(_target, document),
         _read(_transport, document),
         describe_proxy(document),
+        _read(_choices, document),
         _read(_planned, document),
     )
 
@@ -101,6 +103,27 @@ def _proxy(document: Any) -> str | None:
         f"A small proxy was trained in place of the real model: {exchanges}, while losses and steps are the "
         "proxy's."
     )
+
+
+SCORED_MODELS: Final = {
+    "mean": "averaged model",
+    "workers": "workers' models",
+    "worst": "worst worker's model",
+    "leader": "leader's model",
+    "averaged": "model that the scheme averages",
+}
+"""The scored models, by ``evaluate.on``."""
+
+
+def _choices(document: Any) -> str:
+    """Choices that decide how many examples a scheme needs: target, scored model, partition."""
+    goal, partition = _target(document), document["workload"].get("partition", {})
+    on = document["stop"]["target"].get("on") or document.get("evaluate", {}).get("on", "mean")
+    kind = partition.get("kind", "iid")
+    shards = f"dirichlet {partition['alpha']:g}" if kind == "dirichlet" else kind.replace("_", " ")
+    score, task = document["stop"]["target"]["metric"].replace("_", " "), document["workload"].get("task")
+    easy = ", a task on which seldom averaging costs no steps" if task == "quadratic" else ""
+    return f"{score} {goal['value']:g} of the {SCORED_MODELS[on]}, {shards} shards{easy}"
 
 
 def _target(document: Any) -> Goal:

@@ -37,6 +37,7 @@ def summarise(
     facts: Mapping[str, SchemeFacts] | None = None,
     transport: TransportRecord | None = None,
     proxy: str | None = None,
+    choices: str | None = None,
 ) -> Summary:
     """Summarise runs of one or both sources; rows come in the order in which their schemes first appear.
 
@@ -45,6 +46,7 @@ def summarise(
         facts: label -> facts about a scheme apart from its runs.
         transport: carrier of the bytes, if known.
         proxy: what the trained model stands for, if for another one.
+        choices: target, scored model and partition, as a phrase.
 
     Raises:
         InputError: two runs share source, label and seed.
@@ -83,11 +85,13 @@ def summarise(
     )
     if tuning:
         summary["tuning"] = list(tuning)
-    summary["verdict"] = verdict_of(summary, runs[0].source) if runs else find_verdict([], {})
     if transport is not None:
         summary["transport"] = transport
     if proxy is not None:
         summary["proxy"] = proxy
+    if choices is not None:
+        summary["choices"] = choices
+    summary["verdict"] = verdict_of(summary, runs[0].source) if runs else find_verdict([], {})
     return summary
 
 
@@ -103,7 +107,9 @@ def summarise_resolved(
     The other arguments and errors are those of ``summarise``.
     """
     known = read_facts(scenario_yaml)
-    return summarise(scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy)
+    return summarise(
+        scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy, known.choices
+    )
 
 
 def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:

@@ -18,11 +18,12 @@ from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from .break_even import find_break_even
 from .intervals import Interval
 from .rows import RunRow, Shares
 from .run import Source
 from .scenario_facts import Goal, TransportRecord
-from .verdict import Tried, Value, Verdict, find_verdict
+from .verdict import BreakEven, Tried, Value, Verdict, find_verdict
 
 SUMMARY_VERSION: Final = 3
 """Version of ``summary.json``; changes when an older reader would misunderstand it."""
@@ -51,6 +52,8 @@ class Bounds(TypedDict):
         step_s: elapsed time over the workers' mean number of steps in it.
         steps: number of steps followed.
         random: whether the time of a step is random.
+        by_bandwidth: (factor, ``step_s`` with every bandwidth times it), ascending; empty without a
+            target, absent in older folders.
     """
 
     compute: float
@@ -63,6 +66,7 @@ class Bounds(TypedDict):
     step_s: float
     steps: int
     random: bool
+    by_bandwidth: NotRequired[list[list[float]]]
 
 
 class MemoryRecord(TypedDict):
@@ -216,6 +220,7 @@ class Summary(TypedDict):
         tuning: the schemes' choices, where the scenario has ``tune``.
         transport: of the bytes.
         proxy: a sentence about the model that the trained one stood for; absent where it stood for itself.
+        choices: target, scored model and partition, as a phrase; absent without a target.
     """
 
     version: int
@@ -223,6 +228,7 @@ class Summary(TypedDict):
     target: Goal | None
     transport: NotRequired[TransportRecord]
     proxy: NotRequired[str]
+    choices: NotRequired[str]
     runs: list[RunRow]
     summary: list[SchemeSummary]
     winner: str | None
@@ -256,7 +262,27 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     # Trials were simulated, and are about times to the target.
     tuned = [] if by_step or source != "simulated" else summary.get("tuning", [])
     tried = {each["label"]: _tried(each) for each in tuned}
-    return find_verdict(ranked, times, by_step, exact, uneven, at_least, tried)
+    verdict = find_verdict(ranked, times, by_step, exact, uneven, at_least, tried)
+    if not by_step and (known := _break_even(summary, source, verdict)) is not None:
+        verdict["break_even"] = known
+    return verdict
+
+
+def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven | None:
+    steps: dict[str, dict[int, float]] = {}
+    step_s: dict[str, dict[int, float]] = {}
+    for run in summary["runs"]:
+        if run["source"] == source:
+            met, taken = run.get("steps_to_target"), _step_s(run)
+            if met and run["time_to_target_s"]:
+                taken = run["time_to_target_s"] / met
+            steps.setdefault(run["label"], {})[run["seed"]] = met or math.inf
+            if taken:
+                step_s.setdefault(run["label"], {})[run["seed"]] = taken
+    whose = "this proxy says" if "proxy" in summary else "these runs say"
+    rates = [key for each in summary.get("tuning", []) for key in each["chosen"] if key.endswith("lr")]
+    under = [*filter(None, [summary.get("choices")]), *(["rates tuned here"] if rates else [])]
+    return find_break_even(verdict, steps, step_s, whose, ", ".join(under))
 
 
 def _tried(tuned: Tuned) -> list[Tried]:
@@ -292,10 +318,14 @@ def is_by_step(summary: Summary) -> bool:
 def race_s(run: RunRow, by_step: bool) -> float:
     """The time that decides between schemes, infinite for a run that did not get there."""
     if by_step:
-        older_s = run["wall_clock_s"] / run["iterations"] if run["iterations"] else None
-        step_s = run.get("step_s", older_s)
+        step_s = _step_s(run)
         return math.inf if step_s is None or run["status"] != "completed" else step_s
     return math.inf if run["time_to_target_s"] is None else run["time_to_target_s"]
+
+
+def _step_s(run: RunRow) -> float | None:
+    older_s = run["wall_clock_s"] / run["iterations"] if run["iterations"] else None
+    return run.get("step_s", older_s)
 
 
 def num_paired(summary: Summary, source: Source) -> int:

@@ -119,6 +119,24 @@ class Tried:
     trials: int
 
 
+class BreakEven(TypedDict):
+    """What the seconds alone decide; see ``break_even``.
+
+    Attributes:
+        text: sentences, shown with the verdict.
+        examples: ratio of the first's examples to the second's, up to which the first stays ahead.
+        here: this ratio in these runs; median 0 or None where the second or both mostly missed the target.
+        equal_first, equal_second, equal_factor: the order if all schemes needed equally many examples.
+    """
+
+    text: str
+    examples: Interval
+    here: Interval
+    equal_first: str
+    equal_second: str
+    equal_factor: float | None
+
+
 class Verdict(TypedDict):
     """The first scheme, as far as it is known.
 
@@ -135,6 +153,7 @@ class Verdict(TypedDict):
             settled; None if more than ``MOST_REPEATS``, or if none would.
         may_be_faster: label -> values of ``tune`` with which it may be faster than the first, as far as its
             trials tell; absent where there are none.
+        break_even: absent without a target, and where fewer than two schemes took steps.
     """
 
     text: str
@@ -145,6 +164,7 @@ class Verdict(TypedDict):
     interval: list[float | None] | None
     repeats_needed: int | None
     may_be_faster: NotRequired[dict[str, list[dict[str, Value]]]]
+    break_even: NotRequired[BreakEven]
 
 
 def find_verdict(

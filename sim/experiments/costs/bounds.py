@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,6 +46,8 @@ PART_WORK: Final = 4
 """Messages that a part of a gradient, sent while the rest is computed, counts for at least."""
 MAX_CYCLE_STEPS: Final = 1000
 """Steps of a cycle beyond which nothing is followed."""
+BANDWIDTHS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Factors on all bandwidths for which a step is followed."""
 SMALLER: Final = 0.9
 """Factor on the cost in question."""
 ALWAYS_SLOW: Final = 1.1
@@ -86,12 +88,13 @@ def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
         if first.work > MAX_CYCLE_WORK:
             return None
         cycles = min(math.ceil(FOLLOWED_STEPS / cycle), BOUNDS_WORK // max(first.work, 1))
-        return _bounds(job, max(2, cycles))
+        # Only a race to a target has use for these, and its gradients take far longer.
+        return _bounds(job, max(2, cycles), BANDWIDTHS if scenario.stop.target else ())
     except RunError:
         return None
 
 
-def _bounds(job: Job, cycles: int) -> Bounds:
+def _bounds(job: Job, cycles: int, bandwidths: Sequence[float]) -> Bounds:
     """Shares of a step, the mean over ``cycles`` without those of the start."""
     whole = follow(job, lambda complete, _: complete >= cycles)
 
@@ -126,6 +129,7 @@ def _bounds(job: Job, cycles: int) -> Bounds:
         step_s=whole_s,
         steps=whole.steps,
         random=_is_random(job) or step_s(redrawn) != whole_s,
+        by_bandwidth=[[x, step_s(_with_transfer(job, seconds_per_byte=1 / x))] for x in bandwidths],
     )
 
 

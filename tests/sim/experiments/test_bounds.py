@@ -20,13 +20,16 @@ COSTS = ("compute", "waiting", "latency", "bandwidth", "software")
 
 
 def scenario(
-    scheme: Any, cluster: Mapping[str, Any] | None = None, stop: Mapping[str, Any] | None = None
+    scheme: Any,
+    cluster: Mapping[str, Any] | None = None,
+    stop: Mapping[str, Any] | None = None,
+    training: Mapping[str, Any] | None = None,
 ) -> Scenario:
     network = {"latency": "10 ms", "bandwidth": "1 Gbit/s"}
     return resolve_scenario(
         {
             "name": "s",
-            "workload": {"task": "quadratic", "timing_only": True, "payload": "10 MB"},
+            "workload": {"task": "quadratic", "payload": "10 MB", **(training or {"timing_only": True})},
             "cluster": {"workers": 4, "compute": {"time": "50 ms"}, "network": network, **(cluster or {})},
             "schemes": [scheme],
             "stop": dict(stop or {"max_iterations": 96}),
@@ -55,6 +58,17 @@ def test_a_ring_all_reduce_by_hand() -> None:
     assert bounds["bandwidth"] == pytest.approx(0.12 / step_s)
     assert (bounds["waiting"], bounds["software"], bounds["waits_for"]) == (0, 0, [])
     assert not bounds["random"]
+    assert bounds["by_bandwidth"] == []
+
+
+def test_other_bandwidths_are_followed_where_there_is_a_target() -> None:
+    stop = {"target": {"metric": "train_loss", "value": 0.1}, "max_iterations": 96}
+    training = {"batch_size": 4, "optimizer": {"lr": 0.1}}
+    wanted = scenario("all_reduce", stop=stop, training=training)
+    bounds = measure_bounds(wanted, wanted.schemes[0])
+    assert bounds is not None
+    by_hand = [[x, pytest.approx(0.05 + 6 * (0.01 + 0.02 / x))] for x in (0.1, 0.3, 1.0, 3.0, 10.0)]
+    assert bounds["by_bandwidth"] == by_hand
 
 
 def test_overheads_of_software_have_a_share_of_their_own() -> None:

@@ -44,6 +44,7 @@ def test_a_run_row_has_the_documented_fields() -> None:
         "source": "simulated",
         "reached_target": True,
         "time_to_target_s": 10.0,
+        "steps_to_target": 100,
         "wall_clock_s": 10.0,
         "iterations": 100.0,
         "final": {"train_loss": 0.5, "test_accuracy": 0.95, "consensus_distance": 0.1},

@@ -1,0 +1,61 @@
+"""Break-even in examples: how much of a verdict the seconds alone decide, without any theory of learning.
+
+Time to target is examples times seconds per example, run by run. So on a seed the first scheme W stays ahead
+of the second S exactly while its examples over those of S are fewer than S's seconds per example over W's.
+All workers' examples count; as every scheme has the same workers and batch, ratios of steps are theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from .intervals import finite, median_ratio, of_ratio
+from .verdict import TIED_WITHIN, BreakEven, Verdict, find_winner, format_factor
+
+Columns = Mapping[str, Mapping[int, float]]
+"""Label -> seed -> number."""
+
+
+def find_break_even(
+    verdict: Verdict, steps: Columns, step_s: Columns, whose: str = "these runs say", under: str = ""
+) -> BreakEven | None:
+    """The ratio of examples that turns a verdict round; None where it has no second, or no steps were taken.
+
+    Args:
+        steps: steps of a worker to the target, infinite where it was not met.
+        step_s: seconds per step up to there, or of the whole run where it was not met.
+        whose: beginning of the phrase about the ratio of these runs.
+        under: choices that this ratio depends on, as a phrase.
+    """
+    first, second = verdict["first"], verdict["second"]
+    if first is None or second is None or not {first, second} <= step_s.keys():
+        return None
+    limit, here = of_ratio(step_s[second], step_s[first]), of_ratio(steps[first], steps[second])
+    equal = find_winner(step_s)
+    if not limit["median"] or equal is None:
+        return None
+    behind = {x: median_ratio(step_s[x], step_s[equal]) or math.inf for x in step_s if x != equal}
+    nearest = min(behind, key=behind.__getitem__)
+    factor = behind[nearest]
+    ahead = f"{equal} first, {format_factor(factor)} as fast as {nearest}"
+    order = ahead if factor > 1 + TIED_WITHIN else f"{equal} and {nearest} tie"
+    at = f"fewer than {_times(limit['median'])} times {second}'s examples"
+    place = "first" if verdict["settled"] else "ahead"
+    beside = _beside(second, limit["median"], here["median"], whose) + (under and f" ({under})")
+    text = f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}."
+    return BreakEven(
+        text=text, examples=limit, here=here,
+        equal_first=equal, equal_second=nearest, equal_factor=finite(factor),
+    )  # fmt: skip
+
+
+def _beside(second: str, limit: float, here: float | None, whose: str) -> str:
+    if not here:  # infinite for the second, or for both
+        return f"{second} never met the target"
+    # Each median may be of another seed, so that the two may contradict the order.
+    return f"{whose} {_times(here)}" + (", too close to tell" if here >= limit else "")
+
+
+def _times(ratio: float) -> str:
+    return format_factor(ratio, True).removesuffix("x")
