@@ -178,6 +178,8 @@ def medians(summary: Summary, source: Source | None = None) -> str | None:
 def paired(summary: Summary, source: Source | None = None) -> str | None:
     """An explanation of factors that differ from the quotient of the medians beside them; else None."""
     rows, by_step = ranked(summary, source), is_by_step(summary)
+    examples = bool(rows) and "break_even" in verdict_of(summary, rows[0]["source"])
+    factors = "Factors, that of examples too," if examples else "Factors"
     for row in rows[1:]:
         mine, first = (deciding(each, by_step)["median"] for each in (row, rows[0]))
         ratio = row["ratio_to_best"]["median"]
@@ -185,7 +187,7 @@ def paired(summary: Summary, source: Source | None = None) -> str | None:
             quotient, factor = format_factor(mine / first), format_factor(ratio)
             if quotient != factor:
                 return (
-                    f"Factors are medians of the ratios of paired repeats: {factor} for {row['label']}, "
+                    f"{factors} are medians of the ratios of paired repeats: {factor} for {row['label']}, "
                     f"where the medians' quotient is {quotient}."
                 )
     return None
