@@ -10,7 +10,7 @@ The rows are those of ``benchmarks.token_bucket.ring`` with ``--place host`` and
 2. A packet of several segments that fits in part loses its end. A later acknowledgement shows the loss, or
    a probe after two round trips; the window recovers by proportional rate reduction.
 3. A send takes at most half the window at once, a socket keeps about two such packets in the shaper, and
-   what is left of a short task waits until the first of them leaves it.
+   the rest of a short task waits until the first of them leaves it.
 
 A slice waits for the slowest of its sockets, and the ring for the slice.
 
@@ -164,7 +164,7 @@ class Ring:
         self._at(math.ceil((now_s + wait_s) / tick_s) * tick_s, do, socket)
 
     def _enqueue(self, host: int, now_s: float, size: int) -> float:
-        """When so many bytes, with headers, have left a host's shaper."""
+        """When a number of bytes, with headers, have left a host's shaper."""
         rate = self.shaped.bytes_per_s
         free_s = max(self._free_s[host], now_s - self.shaped.burst_bytes / rate) + size / rate
         self._free_s[host] = free_s

@@ -40,5 +40,5 @@ def _about_plates(settings: NetworkSettings, network: Network) -> list[str]:
     shares = " or ".join(f"{100 * payload_share(mtu):.1f} % (MTU {mtu})" for mtu in sizes)
     return [
         f"Bandwidths are those of data, and {', '.join(map(format_rate, plates))} {looks}: TCP over Ethernet "
-        f"leaves {shares} of it; iperf3 measures what is left."
+        f"leaves {shares} of it; iperf3 measures the rest."
     ]

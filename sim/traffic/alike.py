@@ -75,7 +75,7 @@ def find_alike(
     classes = find_classes(
         c,
         np.array(ready),
-        np.stack([costs.latency_s, costs.back_s, routes.bytes_per_s]),
+        np.stack([costs.latency_s, routes.bytes_per_s]),
         routes.links,
         np.array(model.bandwidths_bytes_per_s),
     )

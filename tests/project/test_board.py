@@ -28,7 +28,12 @@ def published(table: str) -> list[float]:
     return [float(row[column].split()[0]) for row in rows]
 
 
-@pytest.mark.parametrize("table", names())
+SECONDS_A_ROW = ("decent_dp", "nccl_hosts")
+
+
+@pytest.mark.parametrize(
+    "table", [pytest.param(each, marks=[pytest.mark.slow] * (each in SECONDS_A_ROW)) for each in names()]
+)
 def test_rows_stay_where_the_page_says(table: str, tmp_path: Path) -> None:
     with (HERE / table / "measured.csv").open(encoding="utf-8", newline="") as stream:
         head, *rows = csv.reader(stream)
