@@ -23,6 +23,7 @@ from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes.scheme import Scheme
 from ..traffic.choice import Algorithms, Choice
+from ..training.curves.points import CurveScorer, Points
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
@@ -59,6 +60,7 @@ class Job:
         forward: fraction taken by the forward pass of each segment; empty: by its parameters.
         every, on: evaluation.
         keep, keep_share: models kept for it: ``apart`` and ``share`` of ``Keep``.
+        curve: measured scores, in place of the models'.
         target, max_iterations, max_time_s: ends of the run.
         record_events: keep one row per operation,
         max_events: but none if there would be more than this,
@@ -83,6 +85,7 @@ class Job:
     on: On
     keep: int = 1
     keep_share: float = 0.0
+    curve: Points | None = None
     target: Target | None = None
     max_iterations: int | None = None
     max_time_s: float = math.inf
@@ -148,14 +151,10 @@ class Job:
 
     def scorer_of(self, fetch: Fetch[V]) -> Scorer[V]:
         """A fresh scorer of this job, for models that ``fetch`` gets."""
-        return Scorer(
-            workload=self.problem.workload if self.problem else None,
-            task=self.task,
-            every=self.every,
-            on=self.on,
-            target=self.target,
-            fetch=fetch,
-        )
+        if self.curve is not None:
+            return CurveScorer(None, None, self.every, self.on, self.target, fetch, points=self.curve)
+        workload = self.problem.workload if self.problem else None
+        return Scorer(workload, self.task, self.every, self.on, self.target, fetch)
 
     def kept(self, operation: ops.Publish) -> tuple[torch.Tensor | None, ...]:
         """A published step's model, leader's model and average, each None where it is not kept for scoring.

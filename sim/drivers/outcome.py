@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from ..records.accounting import SMALL_WEIGHT_NOTE, TimeBreakdown, mean_share
-from ..records.run import Event, Pace, Run, Source, Status
+from ..records.run import OTHER_CLOCK, Event, Pace, Run, Source, Status
 from ..training.scoring import Scorer, digest
 from .job import Job
 
@@ -75,7 +75,8 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
     elif status == "completed" and (missing := scorer.without_average()):
         status, message = "partial", missing
     elif status == "completed":
-        message = "; ".join(filter(None, [message, *_warnings(scorer)]))
+        clock = [OTHER_CLOCK] if job.curve is not None and not job.synchronous else []
+        message = "; ".join(filter(None, [message, *clock, *_warnings(scorer)]))
     return Run(
         scheme=job.scheme.name,
         label=job.label,

@@ -261,8 +261,10 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     inside: str = names.get("inside", "workers") if wanted == "auto" else wanted
     transport = TRANSPORTS[cluster.network.transport]
     task = find_task(workload.task)
-    problem = None if workload.timing_only else _trained(scenario, seed, device)
-    buffers = problem.workload.num_buffers if problem else 0
+    built = None if workload.timing_only else _trained(scenario, seed, device)
+    priced = scenario.priced
+    problem = built if priced is None else None
+    buffers = built.workload.num_buffers if built else 0
     scheme = find_scheme(entry.name)
     profile = workload.layer_profile
     standing = workload.model_bytes  # for another model
@@ -271,7 +273,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     network = build_network(cluster.network, cluster.workers)
     members = cluster.workers // scheme.units(entry.options, network)
     length = max(1, buckets, parts) * members if profile is None else UNITS
-    start = problem.workload.start if problem else torch.zeros(length)
+    start = built.workload.start if built else torch.zeros(length)
     _check_pieces(scenario, entry, parts, buckets, start.numel())
     rule = make_optimizer(entry.optimizer or workload.optimizer, buffers)
     model_bytes = standing if standing is not None else start.numel() * start.element_size()
@@ -287,13 +289,13 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         problem=problem,
         task=task if problem else None,
         bytes_per_parameter=model_bytes / start.numel(),
-        compute=_compute_model(scenario, seed, problem.sampler if problem else None),
+        compute=_compute_model(scenario, seed, built.sampler if built else None),
         transfer=transport.transfer(_nominal(cluster.network, network, seed)),
         transport=transport,
         all_reduce=scenario.collectives.all_reduce,
         chosen=Algorithms(names),
         sums_inside=None if inside == "workers" else inside,
-        segments=_segments(workload, problem, start.numel(), buckets),
+        segments=_segments(workload, built, start.numel(), buckets),
         ready_at=ready_fractions(profile.layers) if profile else (),
         forward=forward_fractions(profile.layers) if profile else (),
         averaging_share=transport.averaging_share if scheme.averages_gradients(entry.options) else 0.0,
@@ -301,7 +303,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         on=scenario.evaluate.on,
         keep=kept.apart,
         keep_share=kept.share,
-        target=_target(stop, task),
+        curve=None if priced is None else priced.points(priced.of(entry.label)[seed]),
+        target=_target(stop, task) if priced is None else priced.target,
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,
         record_events=scenario.events != "none",
@@ -397,8 +400,8 @@ def over_profile(job: Job, profile: Profile | None) -> Job:
 def clock_only(job: Job) -> Job:
     """``job`` without training, target, limit of time and events: only its steps' costs are left."""
     return replace(
-        job, problem=None, task=None, target=None, optimizer=NullOptimizer(), record_events=False,
-        max_time_s=math.inf,
+        job, problem=None, task=None, curve=None, target=None, optimizer=NullOptimizer(),
+        record_events=False, max_time_s=math.inf,
     )  # fmt: skip
 
 
@@ -406,7 +409,8 @@ def _problem(
     workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
 ) -> TrainingProblem:
     """Workload of one seed, spread over its workers; all schemes share it."""
-    return _built(find_task(workload.task), workload, workers, seed, method, device)
+    plain = workload.model_copy(update={"curves": None})
+    return _built(find_task(workload.task), plain, workers, seed, method, device)
 
 
 def _with_sampler(problem: TrainingProblem, workload: WorkloadEntry) -> TrainingProblem:

@@ -25,6 +25,9 @@ that the scheme itself publishes.
 ANY_SOURCE: Final = "receive_any"
 """In ``Run.exchanges`` beside ``receive``: a worker received from the first sender to arrive."""
 
+OTHER_CLOCK: Final = "its curve was measured under another clock, on which an asynchronous scheme's depends"
+"""In ``Run.message``: what the models are depends on the clock, and these were measured."""
+
 HALF_SUM: Final = "sum_in_16_bits"
 """In ``Run.exchanges`` beside ``all_reduce``: values were added up in 16 bits."""
 

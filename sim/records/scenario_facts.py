@@ -87,9 +87,15 @@ def describe_proxy(document: Any) -> str | None:
     return _read(_proxy, document)
 
 
+CURVES: Final = "Nothing was trained: scores are those of measured curves, and only time was simulated."
+"""The sentence about runs that are scored by curves."""
+
+
 def _proxy(document: Any) -> str | None:
     workload = document["workload"]
     profile, payload = workload.get("layer_profile"), workload.get("payload")
+    if workload.get("curves"):
+        return CURVES
     if workload.get("timing_only"):
         return "Nothing was trained: only time was simulated. What a step teaches differs by scheme."
     if profile is None and payload is None:
@@ -119,11 +125,15 @@ def _choices(document: Any) -> str:
     """Choices that decide how many examples a scheme needs: target, scored model, partition."""
     goal, partition = _target(document), document["workload"].get("partition", {})
     on = document["stop"]["target"].get("on") or document.get("evaluate", {}).get("on", "mean")
+    score = f"{document['stop']['target']['metric'].replace('_', ' ')} {goal['value']:g}"
+    if curves := document["workload"].get("curves"):
+        single = ", one seed: no interval" if document.get("repeats") == 1 else ""
+        return f"{score} in {', '.join(each['file'] for each in curves['files'])}{single}"
     kind = partition.get("kind", "iid")
     shards = f"dirichlet {partition['alpha']:g}" if kind == "dirichlet" else kind.replace("_", " ")
-    score, task = document["stop"]["target"]["metric"].replace("_", " "), document["workload"].get("task")
+    task = document["workload"].get("task")
     easy = ", a task on which seldom averaging costs no steps" if task == "quadratic" else ""
-    return f"{score} {goal['value']:g} of the {SCORED_MODELS[on]}, {shards} shards{easy}"
+    return f"{score} of the {SCORED_MODELS[on]}, {shards} shards{easy}"
 
 
 def _target(document: Any) -> Goal:

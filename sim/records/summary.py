@@ -21,8 +21,8 @@ from typing_extensions import TypedDict
 from .break_even import find_break_even
 from .intervals import Interval
 from .rows import RunRow, Shares
-from .run import Source
-from .scenario_facts import Goal, TransportRecord
+from .run import OTHER_CLOCK, Source
+from .scenario_facts import CURVES, Goal, TransportRecord
 from .verdict import BreakEven, Tried, Value, Verdict, find_verdict
 
 SUMMARY_VERSION: Final = 3
@@ -279,9 +279,13 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
             steps.setdefault(run["label"], {})[run["seed"]] = met or math.inf
             if taken:
                 step_s.setdefault(run["label"], {})[run["seed"]] = taken
-    whose = "this proxy says" if "proxy" in summary else "these runs say"
+    proxy = summary.get("proxy")
+    whose = "these runs say" if proxy is None else "this proxy says"
+    whose = "these curves say" if proxy == CURVES else whose
     rates = [key for each in summary.get("tuning", []) for key in each["chosen"] if key.endswith("lr")]
     under = [*filter(None, [summary.get("choices")]), *(["rates tuned here"] if rates else [])]
+    doubtful = {run["label"]: None for run in summary["runs"] if OTHER_CLOCK in run.get("message", "")}
+    under += [f"{label}'s curve is of another clock" for label in doubtful]
     return find_break_even(verdict, steps, step_s, whose, ", ".join(under))
 
 

@@ -26,6 +26,7 @@ from ..errors import did_you_mean
 from ..schemes import SCHEMES, find_scheme
 from ..schemes.scheme import Scheme
 from ..topology.entry import BRIEF
+from ..training.curves.curves import Curves
 from ..training.optimizer import OptimizerSettings
 from ..workloads import TASKS, find_task
 from ..workloads.layers.settings import FLOAT_BYTES, LayerProfile
@@ -55,6 +56,11 @@ class WorkloadEntry(Settings):
         description="layers that the model stands for (a name, a transformer's shape or a CSV file): bytes, "
         "order in the backward pass and, with `compute.speed`, durations",
     )
+    curves: Curves | None = Field(
+        default=None,
+        description="measured scores by scheme and step: nothing is trained, the clock prices them; needs "
+        "payload, layer_profile or the task that was trained, for the size of the model",
+    )
     timing_only: bool = Field(
         default=False,
         description="follow the clock only, without training; needs only payload or layer_profile",
@@ -67,6 +73,8 @@ class WorkloadEntry(Settings):
             return read(data)
         if data.get("timing_only") is True:
             data = {"task": "quadratic", "batch_size": 1, "optimizer": {"lr": 1.0}, **data}
+        elif data.get("curves") is not None and "task" not in data:
+            data = {"task": "quadratic", "optimizer": {"lr": 1.0}, "timing_only": True, **data}
         if "task" not in data:
             raise mistake(f"is missing; {did_you_mean('', TASKS)}", "task")
         name = data["task"]
@@ -82,7 +90,7 @@ class WorkloadEntry(Settings):
             raise mistake(
                 "needs a payload or a layer_profile; add for example 'payload: 100 MB' or "
                 "'layer_profile: resnet-50'",
-                "timing_only",
+                "timing_only" if self.curves is None else "curves",
             )
         if self.timing_only and self.sampler is not None:
             raise mistake("nothing is trained (timing_only), so nothing is drawn; leave it out", "sampler")
@@ -109,11 +117,13 @@ class WorkloadEntry(Settings):
         out["properties"]["task"] |= {"anyOf": [{"enum": sorted(TASKS)}, IMPORT_PATH]}
         clock_only = {"properties": {"timing_only": {"const": True}}, "required": ["timing_only"]}
         required = [key for key in out.pop("required") if key != "options"]
+        sized = [{"required": ["payload"]}, {"required": ["layer_profile"]}]
+        curves = {"required": ["curves", "batch_size"], "anyOf": [*sized, {"required": required}]}
         out["allOf"] = [
             {
                 "if": clock_only,
-                "then": {"anyOf": [{"required": ["payload"]}, {"required": ["layer_profile"]}]},
-                "else": {"required": required},
+                "then": {"anyOf": sized},
+                "else": {"anyOf": [{"required": required}, curves]},
             }
         ]
         for name, task in TASKS.items():

@@ -39,16 +39,19 @@ from ..network.settings import QueueName, TransportName
 from ..network.stock_tcp import HostTuning
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
+from ..records.verdict import Value
 from ..schemes import find_scheme
 from ..schemes.common.inside import check_inside
+from ..training.curves.conditions import conditions_of
 from ..training.scoring import scored_on
 from ..workloads import find_task
 from . import overrides
 from .device_memory import check_device_memory
 from .entries import SchemeEntry, WorkloadEntry, labels_of
+from .measured import Priced, price, wrong_curves
 from .parts import Cluster, CollectiveSettings, Evaluate, LabSettings, Stop, TargetSettings, read_on
 from .ready import find_scenario
-from .repeats import AutoRepeats, Repeats, read_auto
+from .repeats import AutoRepeats, Repeats, max_repeats, read_auto
 from .tune import Tune, with_values
 
 MAX_MISTAKES: Final = 5
@@ -116,6 +119,20 @@ class Scenario(Settings):
         """N where ``events`` is ``first N steps``, else None."""
         match = _FIRST.fullmatch(self.events)
         return int(match[1]) if match else None
+
+    @property
+    def priced(self) -> Priced | None:
+        """The measured curves of its schemes, if it has any."""
+        curves, labels = self.workload.curves, [entry.label for entry in self.schemes]
+        if curves is None:
+            return None
+        return price(curves, labels, self.cluster.workers, self.evaluate.on, self.stop)
+
+    def _conditions(self) -> dict[str, dict[str, Value]]:
+        """Label -> conditions of each scheme here, as ``curves`` have those of their measurement."""
+        workload = self.workload.model_copy(update={"curves": None})
+        here = self.model_copy(update={"workload": workload}).model_dump(mode="json")
+        return conditions_of(here)
 
     @model_validator(mode="before")
     @classmethod
@@ -219,10 +236,14 @@ class Scenario(Settings):
 
     def _wrong_workload(self) -> Iterator[Mistake]:
         target, name = self.stop.target, self.workload.task
+        if self.priced is not None and self.workload.curves is not None:
+            seeds = range(self.seed, self.seed + max_repeats(self.repeats))
+            known = [run.scheme for run in self.workload.curves.runs]
+            yield from wrong_curves(self.priced, self._conditions(), seeds, known)
+        elif self.workload.timing_only and target is not None:
+            text = "nothing is trained (timing_only); use max_time or max_iterations"
+            yield Mistake(("stop", "target"), text)
         if self.workload.timing_only:
-            if target is not None:
-                text = "nothing is trained (timing_only); use max_time or max_iterations"
-                yield Mistake(("stop", "target"), text)
             return
         try:
             task = find_task(name)
@@ -241,12 +262,8 @@ class Scenario(Settings):
             has = f"{facts.sources} sources" if facts.sources else "examples of no known source"
             text = f"'{name}' has {has}; by_source needs one at least for each of {workers} workers; use iid"
             yield Mistake(("workload", "partition", "kind"), text)
-        if target is not None and target.metric not in facts.metrics:
-            hint = did_you_mean(target.metric, facts.metrics)
-            text = f"task '{name}' has no metric '{target.metric}'; {hint}"
-            yield Mistake(("stop", "target", "metric"), text)
-        elif target is not None and (text := _wrong_value(target, *task.range_of(target.metric))):
-            yield Mistake(("stop", "target", "value"), text)
+        if self.workload.curves is None and target is not None:
+            yield from _wrong_target(target, name, facts.metrics)
 
     def _wrong_collectives(self) -> Iterator[Mistake]:
         """Check the algorithms; a user's own is tried, for which any number of bytes will do."""
@@ -275,8 +292,8 @@ class Scenario(Settings):
         if isinstance(self.repeats, AutoRepeats) and self.stop.target is None:
             text = "auto narrows ratios of time to target; add stop.target, or give a number"
             yield Mistake(("repeats",), text)
-        if self.tune is not None and self.workload.timing_only:
-            yield Mistake(("tune",), "nothing is trained (timing_only), so nothing can be tuned")
+        if self.tune is not None and (self.workload.timing_only or self.workload.curves is not None):
+            yield Mistake(("tune",), "nothing is trained here, so nothing can be tuned")
         elif self.tune is not None:
             for key, values in self.tune.grid.items():
                 for (index, value), entry in itertools.product(enumerate(values), self.schemes):
@@ -305,6 +322,14 @@ class Scenario(Settings):
             if scheme.own_momentum and (entry.optimizer or self.workload.optimizer).momentum:
                 text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"
                 yield Mistake(("schemes", number, entry.name), text)
+
+
+def _wrong_target(target: TargetSettings, task: str, metrics: Sequence[str]) -> Iterator[Mistake]:
+    if target.metric not in metrics:
+        text = f"task '{task}' has no metric '{target.metric}'; {did_you_mean(target.metric, metrics)}"
+        yield Mistake(("stop", "target", "metric"), text)
+    elif text := _wrong_value(target, *find_task(task).range_of(target.metric)):
+        yield Mistake(("stop", "target", "value"), text)
 
 
 def _wrong_value(target: TargetSettings, lowest: float, highest: float) -> str:

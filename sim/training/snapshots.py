@@ -12,6 +12,7 @@ Models are of any kind V here: tensors where they are local, references where th
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -183,7 +184,7 @@ class Snapshot(Generic[V]):
     """The state of all workers at one moment.
 
     Attributes:
-        step: steps of the workers, rounded down to whole ones of each.
+        total: steps of all workers together.
         bytes_sent: by all workers, up to their publications.
         steps: the step vector: number of steps in each worker's model, ``LOST`` where it is gone.
         models: of the present workers, by rank.
@@ -191,13 +192,18 @@ class Snapshot(Generic[V]):
         averaged: the step of the latest averaging and its model; before the first, 0 and the initial model.
     """
 
-    step: int
+    total: int
     time_s: float
     bytes_sent: int
     steps: tuple[int, ...]
     models: Mapping[int, V]
     leader: V | None
     averaged: tuple[int, V]
+
+    @property
+    def step(self) -> int:
+        """Steps of the workers, rounded down to whole ones of each."""
+        return self.total // len(self.steps)
 
 
 def is_one_instant(earlier_s: float, later_s: float) -> bool:
@@ -275,7 +281,7 @@ class LatestModels(Generic[V]):
         """The current snapshot."""
         ranks = range(len(self._done))
         return Snapshot(
-            step=self.total // len(self._done),
+            total=self.total,
             time_s=time_s,
             bytes_sent=sum(self._bytes),
             steps=tuple(self._latest[rank][0] if rank in self._latest else LOST for rank in ranks),
@@ -323,18 +329,22 @@ class ScoringInterval(Generic[V]):
 class Snapshots(Generic[V]):
     """Cuts the publications of workers, fed in order of time, into the intervals between two scorings.
 
-    ``remember``: intervals get their ``changes``, which hold on to all models of an interval. ``due_s`` is
-    the instant to score as soon as it has passed; None: none yet.
+    ``remember``: intervals get their ``changes``, which hold on to all models of an interval. ``totals``: the
+    steps of all workers together at which to score, in place of every so many. ``due_s`` is the instant to
+    score as soon as it has passed; None: none yet.
     """
 
-    def __init__(self, start: Sequence[V], every: int, remember: bool) -> None:
+    def __init__(
+        self, start: Sequence[V], every: int, remember: bool, totals: Sequence[int] | None = None
+    ) -> None:
         self._latest_models = LatestModels(start)
         self._stride = every * len(start)
+        self._totals = totals
         self._remember = remember
         self._before = self._latest_models.copy()
         self._changes: list[Iterable[Published[V] | WorkerLost]] = []
         self._numbers: dict[str, list[float]] = {}
-        self._next = self._stride
+        self._next = self._after(0)
         self.due_s: float | None = None
 
     def take(self, change: Published[V] | WorkerLost) -> ScoringInterval[V] | None:
@@ -370,6 +380,12 @@ class Snapshots(Generic[V]):
         self._reach(taken.times_s[-1])
         return end
 
+    def _after(self, total: int) -> int:
+        if self._totals is None:
+            return (total // self._stride + 1) * self._stride
+        place = bisect_right(self._totals, total)
+        return self._totals[place] if place < len(self._totals) else sys.maxsize
+
     def _reach(self, time_s: float) -> None:
         if self.due_s is None and self._latest_models.total >= self._next:
             self.due_s = time_s
@@ -386,7 +402,7 @@ class Snapshots(Generic[V]):
             end = self._latest_models.snapshot(self.due_s)
         interval = ScoringInterval(self._before, self._changes, end, self._numbers)
         self._before, self._changes, self._numbers = self._latest_models.copy(), [], {}
-        self._next = (self._latest_models.total // self._stride + 1) * self._stride
+        self._next = self._after(self._latest_models.total)
         self.due_s = None
         return interval
 

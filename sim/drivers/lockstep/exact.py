@@ -60,7 +60,7 @@ def why_not(job: Job) -> str:
 def _trial(job: Job) -> str:
     """Difference of a job's first steps between the drivers; "" for none."""
     short = replace(
-        job, max_iterations=TRIED_STEPS, max_time_s=math.inf, target=None, every=1, keep=1,
+        job, max_iterations=TRIED_STEPS, max_time_s=math.inf, curve=None, target=None, every=1, keep=1,
         record_events=False,
     )  # fmt: skip
     expected, outcome = (_Tried.of(short, lockstep) for lockstep in (False, True))

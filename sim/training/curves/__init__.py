@@ -1,0 +1,1 @@
+"""Measured curves: scores against steps, examples or tokens, from users' files and result folders."""
