@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ from ..errors import did_you_mean, quote
 from ..records.run import On, metric_name
 from ..records.verdict import Value
 from ..training.curves.conditions import TRAINED
-from ..training.curves.curves import SCHEDULED, Curve, Curves
+from ..training.curves.curve import SCHEDULED, Curve
+from ..training.curves.curves import Curves
 from ..training.curves.points import Points, find_points, is_falling
 from ..training.scoring import Target
 from .parts import Stop
@@ -109,7 +111,7 @@ def _too_short(priced: Priced, curve: Curve) -> str:
         )
     last, score = max(known.items())
     met = target is not None and priced.points(curve).meeting(target, priced.metric)
-    if score != score or met or (most is not None and most <= last):
+    if not math.isfinite(score) or met or (most is not None and most <= last):
         return ""
     without = "" if target is None else f" without {priced.metric} {target.value:g}"
     return f"ends after {last:g} steps{without}; write 'max_iterations: {last:g}', or bring a longer one"

@@ -1,7 +1,8 @@
 """Scalars of TensorBoard event files, without TensorBoard.
 
-An event file is a TFRecord file: length (8 bytes), its checksum (4), data, its checksum (4). The data are
-protocol buffers of ``tensorflow/core/util/event.proto``; a scalar is a ``simple_value`` or a ``tensor``.
+An event file is a TFRecord file: length (8 bytes), checksum (4), data, checksum (4). The data are protocol
+buffers of ``tensorflow/core/util/event.proto``; a scalar is a ``simple_value`` or a ``tensor``. Checksums are
+not verified.
 """
 
 from __future__ import annotations
@@ -10,64 +11,37 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-_POLYNOMIAL: Final = 0x82F63B78
-"""CRC-32C (Castagnoli), bits reversed."""
-_FLOAT, _DOUBLE = 1, 2
-"""Values of ``tensorflow.DataType``."""
+_TENSORS: Final = ((1, 5, "<f"), (2, 6, "<d"))
+"""Data type of a tensor, field of its values, and their layout: float and double."""
 
 
 def read_scalars(content: bytes) -> Iterator[tuple[int, str, float]]:
     """Step, tag and value of each scalar in an event file; ``ValueError`` for a damaged one."""
-    for record in _records(content):
-        step, values = 0, []
-        for number, value in _fields(record):
-            if number == 2 and isinstance(value, int):
-                step = value
-            elif number == 5 and isinstance(value, bytes):
-                values += [each for key, each in _fields(value) if key == 1 and isinstance(each, bytes)]
-        for each in values:
-            tag, scalar = _scalar(dict(_fields(each)))
-            if scalar is not None:
-                yield step, tag, scalar
-
-
-def _records(content: bytes) -> Iterator[bytes]:
     at = 0
     while at < len(content):
-        head, tail = content[at : at + 8], at + 12
-        (size,) = struct.unpack("<Q", head) if len(head) == 8 else (0,)
-        end = tail + size
-        if len(content) < end + 4:
+        size = int.from_bytes(content[at : at + 8], "little")
+        if len(content) < at + size + 16:
             raise ValueError(f"it ends inside the record at byte {at}")
-        if not (_is_sum(head, content[at + 8 : tail]) and _is_sum(content[tail:end], content[end : end + 4])):
-            raise ValueError(f"the checksum of the record at byte {at} is wrong")
-        yield content[tail:end]
-        at = end + 4
+        fields = list(_fields(content[at + 12 : at + 12 + size]))
+        step = next((value for key, value in fields if key == 2 and isinstance(value, int)), 0)
+        summaries = (value for key, value in fields if key == 5 and isinstance(value, bytes))
+        for value in (value for summary in summaries for key, value in _fields(summary) if key == 1):
+            parts = dict(_fields(_bytes(value)))
+            if (scalar := _scalar(parts)) is not None:
+                yield step, _bytes(parts.get(1, b"")).decode(errors="replace"), scalar
+        at += size + 16
 
 
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-_TABLE: Final = _table()
-
-
-def masked_crc(data: bytes) -> int:
-    """The masked CRC-32C of TFRecord files."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _is_sum(data: bytes, written: bytes) -> bool:
-    return masked_crc(data) == int.from_bytes(written, "little")
+def _scalar(value: dict[int, int | bytes]) -> float | None:
+    """Number of a ``Summary.Value``; None where it holds something else."""
+    if 2 in value:
+        return float(struct.unpack("<f", _bytes(value[2]))[0])
+    tensor = dict(_fields(_bytes(value.get(8, b""))))
+    for kind, place, form in _TENSORS:
+        packed = _bytes(tensor.get(place, tensor.get(4, b"")))
+        if tensor.get(1) == kind and len(packed) == struct.calcsize(form):
+            return float(struct.unpack(form, packed)[0])
+    return None
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -75,17 +49,16 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
-        kind, size = key & 7, {1: 8, 5: 4}.get(key & 7)
-        if kind == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-            continue
-        if kind == 2:
+        size = {1: 8, 5: 4}.get(key & 7)
+        if key & 7 in (0, 2):
             size, at = _varint(data, at)
-        if size is None or at + size > len(data):
+        if key & 7 == 0 and size is not None:
+            yield key >> 3, size
+        elif size is None or at + size > len(data):
             raise ValueError("a record is no event")
-        yield key >> 3, data[at : at + size]
-        at += size
+        else:
+            yield key >> 3, data[at : at + size]
+            at += size
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -97,17 +70,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a record is no event")
 
 
-def _scalar(value: dict[int, int | bytes]) -> tuple[str, float | None]:
-    """Tag and number of a ``Summary.Value``; None where it holds something else."""
-    tag, simple, tensor = (value.get(number, b"") for number in (1, 2, 8))
-    if not isinstance(tag, bytes) or not isinstance(simple, bytes) or not isinstance(tensor, bytes):
+def _bytes(value: int | bytes) -> bytes:
+    if isinstance(value, int):
         raise ValueError("a record is no event")
-    name = tag.decode(errors="replace")
-    if len(simple) == 4:
-        return name, float(struct.unpack("<f", simple)[0])
-    parts = dict(_fields(tensor))
-    for kind, packed, form in ((_FLOAT, 5, "<f"), (_DOUBLE, 6, "<d")):
-        number = parts.get(packed) or parts.get(4)
-        if parts.get(1) == kind and isinstance(number, bytes) and len(number) == struct.calcsize(form):
-            return name, float(struct.unpack(form, number)[0])
-    return name, None
+    return value
