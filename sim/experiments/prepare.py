@@ -409,8 +409,7 @@ def _problem(
     workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
 ) -> TrainingProblem:
     """Workload of one seed, spread over its workers; all schemes share it."""
-    plain = workload.model_copy(update={"curves": None})
-    return _built(find_task(workload.task), plain, workers, seed, method, device)
+    return _built(find_task(workload.task), workload, workers, seed, method, device)
 
 
 def _with_sampler(problem: TrainingProblem, workload: WorkloadEntry) -> TrainingProblem:

@@ -117,13 +117,12 @@ class WorkloadEntry(Settings):
         out["properties"]["task"] |= {"anyOf": [{"enum": sorted(TASKS)}, IMPORT_PATH]}
         clock_only = {"properties": {"timing_only": {"const": True}}, "required": ["timing_only"]}
         required = [key for key in out.pop("required") if key != "options"]
-        sized = [{"required": ["payload"]}, {"required": ["layer_profile"]}]
-        curves = {"required": ["curves", "batch_size"], "anyOf": [*sized, {"required": required}]}
+        untrained = {"anyOf": [clock_only, {"required": ["curves"]}]}
         out["allOf"] = [
             {
-                "if": clock_only,
-                "then": {"anyOf": sized},
-                "else": {"anyOf": [{"required": required}, curves]},
+                "if": untrained,
+                "then": {"anyOf": [{"required": [key]} for key in ("payload", "layer_profile", "task")]},
+                "else": {"required": required},
             }
         ]
         for name, task in TASKS.items():

@@ -64,25 +64,25 @@ def price(curves: Curves, labels: Sequence[str], workers: int, on: On, stop: Sto
 def wrong_curves(
     priced: Priced, conditions: Mapping[str, Mapping[str, Value]], seeds: range, known: Sequence[str]
 ) -> Iterator[Mistake]:
-    """Mistakes of a scenario whose curves are missing, too short, or of other conditions.
+    """The first mistake of a scenario whose curves are missing, too short, or of other conditions.
 
     ``conditions``: label -> those of this scenario, in the order of its schemes; ``known``: labels of all
     measured schemes.
     """
     for number, (label, here) in enumerate(conditions.items()):
         own, at = priced.of(label), ("schemes", number)
-        missing = [seed for seed in seeds if seed not in own]
-        if not own:
-            text = f"{priced.source} has no curve of {quote(label)}; {did_you_mean(label, known)}"
-            yield Mistake(at, text)
-        elif missing:
-            there = ", ".join(map(str, sorted(own)))
-            text = f"the curves of {quote(label)} have seed {there}, and this needs {missing[0]}"
-            yield Mistake(("repeats",), f"{text}; write their first as 'seed', their number as 'repeats'")
-        else:
-            problems = (_unlike(own[seed], here) or _too_short(priced, own[seed]) for seed in seeds)
-            if problem := next(filter(None, problems), ""):
-                yield Mistake(at, f"the curve of {quote(label)} in {priced.source} {problem}")
+        there = ", ".join(map(str, sorted(own)))
+        for seed in seeds:
+            if not own:
+                problem = f"{priced.source} has no curve of {quote(label)}; {did_you_mean(label, known)}"
+            elif seed not in own:
+                problem = f"the curves of {quote(label)} have seed {there}, and this needs {seed}; "
+                problem += "write their first as 'seed', their number as 'repeats'"
+            elif problem := _unlike(own[seed], here) or _too_short(priced, own[seed]):
+                problem = f"the curve of {quote(label)} in {priced.source} {problem}"
+            if problem:
+                yield Mistake(at, problem)
+                return
 
 
 def _unlike(curve: Curve, here: Mapping[str, Value]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Self
 from pydantic import Field, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
-from ...config.problems import mistake, place_errors
+from ...config.problems import mistake, place_errors, unknown_key
 from ...config.settings import Settings, read_beside
 from ...errors import quote
 from .curve import Curve, CurveFile
@@ -32,9 +32,12 @@ class Curves(Settings):
     @classmethod
     def _list(cls, data: Any) -> Any:
         """Accept a file's name, one file, or a list of them."""
-        if isinstance(data, dict) and "file" not in data:
+        if isinstance(data, dict) and "files" in data:
             return data
         files = data if isinstance(data, tuple | list) else (data,)
+        for key in (key for file in files if isinstance(file, dict) for key in file):
+            if key not in CurveFile.model_fields:
+                raise mistake(unknown_key(key, CurveFile.model_fields), key)
         return {"files": tuple({"file": each} if isinstance(each, str) else each for each in files)}
 
     @model_validator(mode="after")
@@ -53,6 +56,9 @@ class Curves(Settings):
         if sum(len(run.steps) * (1 + len(run.scores)) for run in runs.values()) > MAX_NUMBERS:
             raise mistake(f"more than {MAX_NUMBERS:,} numbers; name 'scores', or keep fewer rows")
         return self.model_copy(update={"runs": tuple(runs.values())})
+
+    def __hash__(self) -> int:
+        return hash(tuple((run.scheme, run.seed, run.steps) for run in self.runs))
 
     @property
     def source(self) -> str:

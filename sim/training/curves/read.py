@@ -58,7 +58,9 @@ def read_curves(path: Path, file: CurveFile) -> list[Curve]:
     named = next((name for name in ("scheme", "run") if name in table), None)
     if file.scheme is None and (named is None or table[named].isna().any()):
         raise InputError(f"{path}: names no scheme; add a column 'scheme', or 'scheme' beside the file")
-    seeds = _numbers(path, table, "seed") if file.seed is None and "seed" in table else file.seed or 0
+    seeds = (
+        _numbers(path, table, "seed", whole=True) if file.seed is None and "seed" in table else file.seed or 0
+    )
     table = table.assign(scheme=file.scheme or table[named].astype(str), seed=seeds)
     curves = []
     for _, rows in table.groupby(["scheme", "seed"], sort=False):
@@ -89,9 +91,11 @@ def _score_names(path: Path, table: pd.DataFrame, file: CurveFile) -> list[str]:
     return names
 
 
-def _numbers(path: Path, table: pd.DataFrame, name: str, least: float = -math.inf) -> pd.Series[float]:
+def _numbers(
+    path: Path, table: pd.DataFrame, name: str, least: float = -math.inf, whole: bool = False
+) -> pd.Series[float]:
     numbers = pd.to_numeric(table[name], errors="coerce").astype(float)
-    wrong = (numbers.isna() & table[name].notna()) | (numbers < least)
+    wrong = (numbers.isna() & table[name].notna()) | (numbers < least) | (whole & (numbers % 1 != 0))
     if wrong.any():
         text = f"{name} cannot be {quote(table[name][wrong].iloc[0])}"
         raise InputError(f"{path}:{wrong.idxmax()}: {text}; write a number")
@@ -103,7 +107,7 @@ def _conditions(path: Path, rows: pd.DataFrame, known: Mapping[str, Value]) -> d
     for name in (name for name in _CONDITIONS if name in rows):
         for value in dict.fromkeys(rows[name].dropna()):
             number = pd.to_numeric(value, errors="coerce")
-            value = value if number != number else float(number)
+            value = value if number != number else int(number) if number % 1 == 0 else float(number)
             if under.setdefault(name, value) != value:
                 raise InputError(f"{path}: {name} is both {under[name]} and {value} in one curve; take one")
     for name in ("workers", "batch_size"):

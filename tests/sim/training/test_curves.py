@@ -1,0 +1,135 @@
+"""Curves from files of every format, and the points at which a run is scored by them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from paceline.sim.errors import InputError
+from paceline.sim.training.curves.curve import Curve, CurveFile
+from paceline.sim.training.curves.points import Points, find_points, is_falling
+from paceline.sim.training.curves.read import read_curves
+from tests.support.event_files import event, event_file, simple, tensor
+
+LOSSES = {0: 2.5, 100: 1.5, 200: 1.25}
+UNDER = {"workers": 4, "batch_size": 32}
+
+
+def read(path: Path, **given: object) -> list[Curve]:
+    conditions = given.pop("conditions", UNDER)
+    return read_curves(path, CurveFile.model_validate({"file": "f", "conditions": conditions, **given}))
+
+
+def rows() -> list[dict[str, object]]:
+    return [{"scheme": "ring", "seed": 7, "step": step, "eval_loss": loss} for step, loss in LOSSES.items()]
+
+
+def check(curve: Curve, scheme: str = "ring", seed: int = 7) -> None:
+    assert (curve.scheme, curve.seed) == (scheme, seed)
+    assert curve.known("eval_loss") == LOSSES
+    assert (curve.under["workers"], curve.under["batch_size"]) == (4, 32)
+
+
+def test_csv_with_conditions_as_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    pd.DataFrame(rows()).assign(workers=4, batch_size=32, period=16).to_csv(path, index=False)
+    (curve,) = read(path, conditions={})
+    check(curve)
+    assert curve.under["period"] == 16
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pd.DataFrame(rows()).to_parquet(tmp_path / "a.parquet")
+    check(*read(tmp_path / "a.parquet"))
+
+
+def test_json_lines_with_other_events_between(tmp_path: Path) -> None:
+    lines = [{"event": "start", "config": {"lr": 0.1}}, *rows(), {"event": "end"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    check(*read(tmp_path / "a.jsonl"))
+
+
+def test_two_scores_at_different_steps(tmp_path: Path) -> None:
+    lines = [*rows(), {"scheme": "ring", "seed": 7, "step": 50, "train_loss": math.nan}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (curve,) = read(tmp_path / "a.jsonl")
+    check(curve)
+    assert curve.known("train_loss") == {50: math.inf}
+    assert Curve.model_validate(curve.model_dump(mode="json")) == curve
+
+
+def test_wandb_export_of_two_runs(tmp_path: Path) -> None:
+    text = "Step,h25 - eval_loss,h25 - eval_loss__MIN,h25 - eval_loss__MAX,h500 - eval_loss\n"
+    text += "0,2.5,2.5,2.5,2.5\n50,,,,2.0\n100,1.5,1.5,1.5,\n200,1.25,1.25,1.25,1.75\n"
+    (tmp_path / "wandb.csv").write_text(text)
+    first, second = read(tmp_path / "wandb.csv")
+    check(first, "h25", 0)
+    assert (second.scheme, second.known("eval_loss")) == ("h500", {0: 2.5, 50: 2.0, 200: 1.75})
+    (chosen,) = read(tmp_path / "wandb.csv", run="h25", scheme="ring", seed=7)
+    check(chosen)
+
+
+def test_wandb_history(tmp_path: Path) -> None:
+    lines = [{"_step": s, "_runtime": 3.5 * s, "_timestamp": 1e9, "eval_loss": v} for s, v in LOSSES.items()]
+    (tmp_path / "h.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (curve,) = read(tmp_path / "h.jsonl", scheme="ring", seed=7)
+    check(curve)
+    assert list(curve.scores) == ["eval_loss"]
+
+
+@pytest.mark.parametrize("form", ["simple", "tensor", "double", "content"])
+def test_event_file(tmp_path: Path, form: str) -> None:
+    make = {
+        "simple": simple,
+        "tensor": tensor,
+        "double": lambda tag, value: tensor(tag, value, 2),
+        "content": lambda tag, value: tensor(tag, value, 1, True),
+    }[form]
+    events = [event(step, make("eval_loss", loss)) for step, loss in LOSSES.items()]
+    picture = event(100, b"\x0a\x03pic" + b"\x22\x02ab", make("lr", 0.5))
+    (tmp_path / "ring").mkdir()
+    (tmp_path / "ring" / "events.out.tfevents.1.host").write_bytes(event_file([*events, picture]))
+    (curve,) = read(tmp_path, seed=7)  # the folder of all runs
+    check(curve)
+    assert curve.known("lr") == {100: 0.5}
+
+
+@pytest.mark.parametrize("axis", ["examples", "tokens"])
+def test_examples_and_tokens_are_those_of_all_workers(tmp_path: Path, axis: str) -> None:
+    each = 4 * 32 * (1 if axis == "examples" else 512)
+    table = pd.DataFrame(rows())
+    table.assign(**{axis: table["step"] * each}).drop(columns="step").to_csv(tmp_path / "a.csv", index=False)
+    check(*read(tmp_path / "a.csv", tokens_per_example=512))
+
+
+def curve(label: str, points: dict[float, float]) -> Curve:
+    return Curve(
+        scheme=label, seed=0, under=UNDER, steps=tuple(points), scores={"loss": tuple(points.values())}
+    )
+
+
+def test_points_are_common_where_all_curves_that_go_so_far_have_them() -> None:
+    dense = curve("dense", {0: 3, 10: 2, 20: 1, 30: 0.5, 40: math.inf})
+    sparse = curve("sparse", {0: 3, 20: 2})
+    assert find_points(dense, [dense, sparse], "loss", 4) == Points(
+        (0, 40, 80, 120, 160),
+        ({"loss": 3}, {"loss": 2}, {"loss": 1}, {"loss": 0.5}, {"loss": None}),
+        (True, False, True, True, True),
+    )
+    assert find_points(sparse, [dense, sparse], "loss", 3).totals == (0, 60)
+
+
+def test_whether_a_score_falls_is_seen_from_the_curves() -> None:
+    falling, rising = curve("a", {0: 3, 1: 4, 2: 1}), curve("b", {0: 0.1, 1: 0.7, 2: math.inf})
+    assert is_falling([falling], "loss")
+    assert not is_falling([rising], "loss")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.xlsx").write_text("x")
+    with pytest.raises(InputError, match="no known format"):
+        read(tmp_path / "a.xlsx")
