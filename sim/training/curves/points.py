@@ -49,18 +49,24 @@ class Points:
 
 def find_points(curve: Curve, compared: Collection[Curve], metric: str, workers: int) -> Points:
     """The points of a curve at which ``metric`` is known, for a run of ``workers``."""
-    others = [each.known(metric) for each in compared]
-    ends = [max(known, default=-math.inf) for known in others]
+    others = [{_whole(step) for step in each.known(metric)} for each in compared]
+    ends = [max(steps, default=-1) for steps in others]
     rows: dict[int, tuple[Scores, bool]] = {}
     for number, step in enumerate(curve.steps):
         if step is None or curve.scores[metric][number] is None:
             continue
         pairs = ((name, values[number]) for name, values in curve.scores.items())
         known = {name: finite(score) for name, score in pairs if score is not None}
-        common = all(step in known_there or step > end for known_there, end in zip(others, ends, strict=True))
+        place = _whole(step)
+        common = all(place in there or place > end for there, end in zip(others, ends, strict=True))
         rows[math.ceil(step * workers - _ROUNDING)] = known, common
     columns = zip(*rows.values(), strict=True)
     return Points(tuple(rows), *(tuple(column) for column in columns))
+
+
+def _whole(step: float) -> int:
+    # Workers of a result folder may be apart by less than a step where their models are scored.
+    return math.floor(step + _ROUNDING)
 
 
 def is_falling(curves: Sequence[Curve], metric: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 import paceline
@@ -104,7 +104,7 @@ evaluate: {every: EVERY steps}
 schemes: SCHEMES
 repeats: 2
 seed: 5
-stop: {target: {metric: train_loss, value: 0.9}, max_iterations: MOST}
+stop: {target: {metric: train_loss, value: 1.2}, max_iterations: MOST}
 gradients: looped
 """
 SCHEMES = (
@@ -122,11 +122,16 @@ def trained(cv: float, every: int, most: int, schemes: Sequence[str]) -> str:
     return text
 
 
-def times(runs: Sequence[Run]) -> list[tuple[str, int, float | None]]:
-    return [(run.label, run.seed, run.time_to_target_s) for run in runs]
+def check_same_times(first: Sequence[Run], again: Sequence[Run]) -> None:
+    for a, b in zip(first, again, strict=True):
+        assert (a.label, a.seed) == (b.label, b.seed)
+        expected = None if a.time_to_target_s is None else pytest.approx(a.time_to_target_s, rel=1e-9)
+        assert b.time_to_target_s == expected
 
 
-@settings(max_examples=8, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None, phases=[Phase.explicit, Phase.generate])
+@example(cv=1.0, every=11, most=84, schemes=["{gossip: {topology: ring}}", "{local_sgd: {period: 7}}"])
 @given(
     cv=st.sampled_from([0.0, 0.3, 1.0]),
     every=st.integers(1, 30),
@@ -143,9 +148,17 @@ def test_a_folders_own_curves_priced_again_give_its_times(
         again = paceline.simulate(
             parse(trained(cv, every, most, schemes)), changes=changes, jobs=1, progress=False
         )
-        for a, b in zip(times(first.runs), times(again.runs), strict=True):
-            assert a[:2] == b[:2]
-            assert b[2] == (None if a[2] is None else pytest.approx(a[2], rel=1e-9))
+        check_same_times(first.runs, again.runs)
+
+
+def test_a_folders_own_curves_on_its_own_clock(tmp_path: Path) -> None:
+    text = trained(1.0, 9, 60, ["{gossip: {topology: ring}}", "{local_sgd: {period: 7}}"])
+    first = paceline.simulate(parse(text), jobs=1, progress=False)
+    first.save(tmp_path / "first")
+    own = f"workload.curves={tmp_path}/first"
+    again = paceline.simulate(parse(text), changes=[own], jobs=1, progress=False)
+    check_same_times(first.runs, again.runs)
+    assert all(run.reached_target for run in again.runs)
 
 
 def test_another_task_rate_or_scored_model_than_the_folders_is_refused(tmp_path: Path) -> None:
