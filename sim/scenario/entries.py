@@ -58,8 +58,8 @@ class WorkloadEntry(Settings):
     )
     curves: Curves | None = Field(
         default=None,
-        description="measured scores by scheme and step: nothing is trained, the clock prices them; needs "
-        "payload, layer_profile or the task that was trained, for the size of the model",
+        description="file of measured scores, or a list of them: nothing is trained, the clock prices them; "
+        "needs payload, layer_profile or the task that was trained, for the size of the model",
     )
     timing_only: bool = Field(
         default=False,

@@ -29,7 +29,7 @@ Numbers = Annotated[
     tuple[Annotated[float, Field(allow_inf_nan=True)] | None, ...],
     BeforeValidator(_unpack),
     PlainSerializer(_pack, return_type=str),
-    WithJsonSchema({"type": "string"}),
+    WithJsonSchema({"type": "string", "examples": ["0 100 200"]}),
 ]
 """Numbers, written as the words of one text; ``-`` where there is none."""
 
