@@ -48,7 +48,7 @@ from ..workloads import find_task
 from . import overrides
 from .device_memory import check_device_memory
 from .entries import SchemeEntry, WorkloadEntry, labels_of
-from .measured import Priced, price, wrong_curves
+from .measured import Priced, price
 from .parts import Cluster, CollectiveSettings, Evaluate, LabSettings, Stop, TargetSettings, read_on
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, max_repeats, read_auto
@@ -236,10 +236,15 @@ class Scenario(Settings):
 
     def _wrong_workload(self) -> Iterator[Mistake]:
         target, name = self.stop.target, self.workload.task
-        if self.priced is not None and self.workload.curves is not None:
-            seeds = range(self.seed, self.seed + max_repeats(self.repeats))
-            known = [run.scheme for run in self.workload.curves.runs]
-            yield from wrong_curves(self.priced, self._conditions(), seeds, known)
+        if (priced := self.priced) is not None:
+            here, seeds = self._conditions(), range(self.seed, self.seed + max_repeats(self.repeats))
+            runs = itertools.product(enumerate(here), seeds)
+            problems = (
+                Mistake(("schemes", number), text)
+                for (number, label), seed in runs
+                if (text := priced.problem(label, seed, here[label]))
+            )
+            yield from itertools.islice(problems, 1)
         elif self.workload.timing_only and target is not None:
             text = "nothing is trained (timing_only); use max_time or max_iterations"
             yield Mistake(("stop", "target"), text)

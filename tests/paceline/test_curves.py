@@ -84,7 +84,7 @@ BROKEN: dict[str, tuple[Files, str, str]] = {
         "a.csv", "has a cosine schedule over 3000 steps, which says nothing of a run of 300",
     ),
     "too short": ({"a.csv": GOOD[: GOOD.rindex("local")]}, "a.csv", "ends after 200 steps without loss 1"),
-    "no such scheme": ({"a.csv": GOOD.replace("local_", "lokal_")}, "a.csv", "did you mean 'lokal_sgd'"),
+    "no such scheme": ({"a.csv": GOOD.replace("local_", "lokal_")}, "a.csv", "no curve is of 'local_sgd'"),
     "other seeds": ({"a.csv": GOOD.replace(",0,", ",1337,")}, "a.csv", "have seed 1337, and this needs 0"),
     "no such score": ({"a.csv": GOOD.replace("loss", "los", 1)}, "a.csv", "has no score 'loss'"),
     "twice": ({"a.csv": GOOD}, "[a.csv, a.csv]", "two curves of 'all_reduce' have seed 0"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,68 +26,75 @@ from ...records.formats.parquet import metric_names
 from ...records.formats.tables import STEP_VECTOR
 from ...records.verdict import Value
 from .conditions import conditions_of
-from .curve import Curve, CurveFile
 from .tensorboard import read_scalars
 
 AXES: Final = ("step", "_step", "Step", "examples", "tokens")
-"""Columns of steps, examples of all workers, and tokens of all workers; the first that there is counts."""
+"""Columns of steps, or of all workers' examples or tokens; the first that there is counts."""
 _CONDITIONS: Final = ("workers", "batch_size", "period", "schedule", "horizon")
-_OTHERS: Final = frozenset({*AXES, *_CONDITIONS, "scheme", "run", "seed"})
-"""Columns that are no scores."""
+_NO_SCORES: Final = frozenset({*AXES, *_CONDITIONS, "scheme", "run", "seed"})
 EVENTS: Final = "tfevents"
 """Part of the name of every TensorBoard event file."""
 _SPREAD: Final = ("__MIN", "__MAX")
 """Ends of the columns that a W&B export adds to those of a metric."""
 
 
-def read_curves(path: Path, file: CurveFile) -> list[Curve]:
-    """Read a file or folder; ``InputError`` names the first row or column that does not fit."""
-    under: Mapping[str, Mapping[str, Value]] = {}
-    if (path / SUMMARY_FILE).exists() or is_unfinished(path):
-        table, under = _read_results(path)
-    else:
-        table = _read_table(path)
-    if file.run is not None:
+def read_curves(
+    path: Path,
+    scores: Sequence[str],
+    conditions: Mapping[str, Value],
+    run: str | None = None,
+    scheme: str | None = None,
+    seed: int | None = None,
+    tokens_per_example: int | None = None,
+) -> list[dict[str, Any]]:
+    """Fields of each ``Curve`` in a file or folder, given the other fields of its ``CurveFile``.
+
+    ``InputError`` names the first row or column that does not fit.
+    """
+    of_results = (path / SUMMARY_FILE).exists() or is_unfinished(path)
+    table, under = _read_results(path) if of_results else (_read_table(path), {})
+    if run is not None:
         runs = list(map(str, table.get("run", ())))
-        table = table[[run == file.run for run in runs]] if runs else table[:0]
+        table = table[[each == run for each in runs]] if runs else table[:0]
         if table.empty:
-            raise InputError(f"{path}: has no run {quote(file.run)}; {did_you_mean(file.run, runs)}")
-    names = _score_names(path, table, file)
-    numbers = {name: _numbers(path, table, name) for name in names}
-    table = table.assign(**numbers).dropna(how="all", subset=names)
-    named = next((name for name in ("scheme", "run") if name in table), None)
-    if file.scheme is None and (named is None or table[named].isna().any()):
+            raise InputError(f"{path}: has no run {quote(run)}; {did_you_mean(run, runs)}")
+    names = _score_names(path, table, scores)
+    table = table.assign(**{name: _numbers(path, table, name) for name in names})
+    table = table.dropna(how="all", subset=names)
+    given = {"scheme": scheme, "seed": 0 if seed is None and "seed" not in table else seed}
+    table = table.assign(**{name: value for name, value in given.items() if value is not None})
+    label = "scheme" if "scheme" in table else "run"
+    if label not in table or table[label].isna().any():
         raise InputError(f"{path}: names no scheme; add a column 'scheme', or 'scheme' beside the file")
-    seeds = (
-        _numbers(path, table, "seed", whole=True) if file.seed is None and "seed" in table else file.seed or 0
-    )
-    table = table.assign(scheme=file.scheme or table[named].astype(str), seed=seeds)
+    table["seed"] = _numbers(path, table, "seed", whole=True)
     curves = []
-    for _, rows in table.groupby(["scheme", "seed"], sort=False):
-        label, seed = str(rows["scheme"].iloc[0]), int(rows["seed"].iloc[0])
-        known = _conditions(path, rows, {**file.conditions, **under.get(label, {})})
-        steps = _steps(path, rows, known, file)
-        scores = rows[names].groupby(steps).agg(["first", "nunique"])
-        for name in names:
-            twice = scores[name]["nunique"].gt(1)
-            if twice.any() and not under:  # instants of one step may be apart in a result folder
-                text = f"{name} of {quote(label)} has two values at step {twice.idxmax():g}"
-                raise InputError(f"{path}: {text}; give each seed its own, or name other 'scores'")
-        columns = {name: [None if v != v else v for v in scores[name]["first"]] for name in names}
-        there = {name: tuple(values) for name, values in columns.items() if set(values) != {None}}
-        curves.append(Curve(scheme=label, seed=seed, under=known, steps=tuple(scores.index), scores=there))
+    for _, rows in table.groupby([label, "seed"], sort=False):
+        name, number = str(rows[label].iloc[0]), int(rows["seed"].iloc[0])
+        known = _conditions(path, rows, {**conditions, **under.get(name, {})})
+        points = rows[names].groupby(_steps(path, rows, known, tokens_per_example))
+        twice = points.nunique().gt(1).any(axis=1)
+        if twice.any() and not of_results:  # whose instants of one step may be apart
+            text = f"{path}: {quote(name)} has two values at step {twice.idxmax():g}"
+            raise InputError(f"{text}; give each seed its own, or name other 'scores'")
+        columns = {
+            score: [None if value != value else value for value in column]
+            for score, column in points.first().items()
+            if column.notna().any()
+        }
+        steps = points.first().index.tolist()
+        curves.append({"scheme": name, "seed": number, "under": known, "steps": steps, "scores": columns})
     return curves
 
 
-def _score_names(path: Path, table: pd.DataFrame, file: CurveFile) -> list[str]:
-    for name in file.scores:
-        if name not in table:
-            raise InputError(f"{path}: has no column {quote(name)}; {did_you_mean(name, table.columns)}")
-    columns = map(str, table.columns)
-    open_ = file.scores or [name for name in columns if name not in _OTHERS and not name.startswith("_")]
+def _score_names(path: Path, table: pd.DataFrame, scores: Sequence[str]) -> list[str]:
+    columns = list(map(str, table.columns))
+    for name in scores:
+        if name not in columns:
+            raise InputError(f"{path}: has no column {quote(name)}; {did_you_mean(name, columns)}")
+    open_ = scores or [name for name in columns if name not in _NO_SCORES and not name.startswith("_")]
     names = [name for name in open_ if pd.to_numeric(table[name], errors="coerce").notna().any()]
     if not names:
-        raise InputError(f"{path}: has no scores in its columns {', '.join(map(str, table.columns))}")
+        raise InputError(f"{path}: has no scores in its columns {', '.join(columns)}")
     return names
 
 
@@ -118,19 +125,21 @@ def _conditions(path: Path, rows: pd.DataFrame, known: Mapping[str, Value]) -> d
     return under
 
 
-def _steps(path: Path, rows: pd.DataFrame, under: Mapping[str, Value], file: CurveFile) -> pd.Series[float]:
+def _steps(
+    path: Path, rows: pd.DataFrame, under: Mapping[str, Value], tokens_per_example: int | None
+) -> pd.Series[float]:
     """Steps of a worker at each row, the mean over workers."""
     axis = next((name for name in AXES if name in rows and rows[name].notna().any()), None)
     if axis is None:
         raise InputError(f"{path}: has no axis; add a column step, examples or tokens")
-    if axis == "tokens" and file.tokens_per_example is None:
+    if axis == "tokens" and tokens_per_example is None:
         raise InputError(f"{path}: has tokens alone; add 'tokens_per_example' beside the file")
     steps = _numbers(path, rows, axis, 0.0)
     if not steps.map(math.isfinite).all():
         raise InputError(f"{path}:{steps.map(math.isfinite).idxmin()}: has no {axis}; write a number")
     if axis in ("examples", "tokens"):
         steps /= float(under["workers"]) * float(under["batch_size"])
-    return steps / (file.tokens_per_example or 1) if axis == "tokens" else steps
+    return steps / (tokens_per_example or 1) if axis == "tokens" else steps
 
 
 def _read_table(path: Path) -> pd.DataFrame:
