@@ -10,7 +10,8 @@ from ..errors import did_you_mean, quote
 from ..records.run import On, metric_name
 from ..records.verdict import Value
 from ..training.curves.conditions import TRAINED
-from ..training.curves.curves import Curve, Curves
+from ..training.curves.curve import Curve
+from ..training.curves.curves import Curves
 from ..training.curves.points import Points, find_points, is_falling
 from ..training.scoring import Target
 from .parts import Stop

@@ -17,7 +17,7 @@ from ...records.intervals import finite
 from ...records.run import Evaluation, On
 from ..scoring import Scorer, Scores, Target
 from ..snapshots import ScoringInterval, Snapshot, Snapshots, V
-from .curves import Curve
+from .curve import Curve
 
 _ROUNDING = 1e-6
 """Share of a step that a number of examples over a batch may be off."""

@@ -1,235 +1,209 @@
-"""Curves from users' files: a reader for each format makes a table, and one function makes curves of it.
+"""Curves from users' files: a reader for each format makes rows, and one function makes curves of them.
 
-A table has a row per point, numbered for messages, and columns ``scheme`` or ``run``, ``seed``, ``step``,
-``examples`` or ``tokens``, scores, and conditions. A score that is not finite is inf, a missing one is NaN.
+A row is a line of the file and its cells by column: ``scheme`` or ``run``, ``seed``, ``step``, ``examples``
+or ``tokens``, scores, and conditions. Numbers are floats, inf where not finite; other cells are text.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
-
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Final
 
 from ...config import yaml_file
 from ...config.problems import one_line
 from ...config.tables import MAX_TABLE_BYTES, read_table
 from ...config.yaml_file import read_bytes, read_text
 from ...errors import InputError, did_you_mean, quote
-from ...records.folder import SCENARIO_FILE, SUMMARY_FILE, is_unfinished, read_results
-from ...records.formats.parquet import metric_names
-from ...records.formats.tables import STEP_VECTOR
+from ...records.folder import SUMMARY_FILE, is_unfinished, read_results
+from ...records.run import NO_METRICS
 from ...records.verdict import Value
 from .conditions import conditions_of
+from .curve import Curve, CurveFile
 from .tensorboard import read_scalars
 
+Row = tuple[int, dict[str, float | str]]
+Raw = Iterable[tuple[int, Mapping[str, object]]]
+
 AXES: Final = ("step", "_step", "Step", "examples", "tokens")
-"""Columns of steps, or of all workers' examples or tokens; the first that there is counts."""
+"""Columns of steps, or of all workers' examples or tokens; the first that a row has counts."""
 _CONDITIONS: Final = ("workers", "batch_size", "period", "schedule", "horizon")
 _NO_SCORES: Final = frozenset({*AXES, *_CONDITIONS, "scheme", "run", "seed"})
 EVENTS: Final = "tfevents"
 """Part of the name of every TensorBoard event file."""
-_SPREAD: Final = ("__MIN", "__MAX")
-"""Ends of the columns that a W&B export adds to those of a metric."""
 
 
-def read_curves(
-    path: Path,
-    scores: Sequence[str],
-    conditions: Mapping[str, Value],
-    run: str | None = None,
-    scheme: str | None = None,
-    seed: int | None = None,
-    tokens_per_example: int | None = None,
-) -> list[dict[str, Any]]:
-    """Fields of each ``Curve`` in a file or folder, given the other fields of its ``CurveFile``.
-
-    ``InputError`` names the first row or column that does not fit.
-    """
+def read_curves(path: Path, file: CurveFile) -> list[Curve]:
+    """Read a file or folder; ``InputError`` names the first row or column that does not fit."""
     of_results = (path / SUMMARY_FILE).exists() or is_unfinished(path)
-    table, under = _read_results(path) if of_results else (_read_table(path), {})
-    if run is not None:
-        runs = list(map(str, table.get("run", ())))
-        table = table[[each == run for each in runs]] if runs else table[:0]
-        if table.empty:
-            raise InputError(f"{path}: has no run {quote(run)}; {did_you_mean(run, runs)}")
-    names = _score_names(path, table, scores)
-    table = table.assign(**{name: _numbers(path, table, name) for name in names})
-    table = table.dropna(how="all", subset=names)
-    given = {"scheme": scheme, "seed": 0 if seed is None and "seed" not in table else seed}
-    table = table.assign(**{name: value for name, value in given.items() if value is not None})
-    label = "scheme" if "scheme" in table else "run"
-    if label not in table or table[label].isna().any():
-        raise InputError(f"{path}: names no scheme; add a column 'scheme', or 'scheme' beside the file")
-    table["seed"] = _numbers(path, table, "seed", whole=True)
-    curves = []
-    for _, rows in table.groupby([label, "seed"], sort=False):
-        name, number = str(rows[label].iloc[0]), int(rows["seed"].iloc[0])
-        known = _conditions(path, rows, {**conditions, **under.get(name, {})})
-        points = rows[names].groupby(_steps(path, rows, known, tokens_per_example))
-        twice = points.nunique().gt(1).any(axis=1)
-        if twice.any() and not of_results:  # whose instants of one step may be apart
-            text = f"{path}: {quote(name)} has two values at step {twice.idxmax():g}"
-            raise InputError(f"{text}; give each seed its own, or name other 'scores'")
-        columns = {
-            score: [None if value != value else value for value in column]
-            for score, column in points.first().items()
-            if column.notna().any()
-        }
-        steps = points.first().index.tolist()
-        curves.append({"scheme": name, "seed": number, "under": known, "steps": steps, "scores": columns})
-    return curves
+    rows, known = _read_results(path) if of_results else (list(_read_rows(path)), {})
+    columns = {name for _, cells in rows for name in cells}
+    numbers = {name for _, cells in rows for name, value in cells.items() if isinstance(value, float)}
+    open_ = file.scores or (name for name in columns if name not in _NO_SCORES and not name.startswith("_"))
+    if not (names := numbers.intersection(open_)):
+        raise InputError(f"{path}: has no scores in its columns {', '.join(sorted(columns))}")
+    found: dict[tuple[str, float], tuple[dict[str, Value], dict[float, dict[str, float]]]] = {}
+    for line, cells in rows:
+        place = f"{path}:{line}"
+        label = file.scheme or str(cells.get("scheme", cells.get("run", "")))
+        if file.run not in (None, cells.get("run")) or not names & cells.keys():
+            continue
+        if not label:
+            raise InputError(f"{place}: names no scheme; add a column 'scheme', or 'scheme' beside the file")
+        seed = _number(place, {"seed": 0.0, **cells}, "seed", whole=True) if file.seed is None else file.seed
+        start = ({**file.conditions, **known.get(label, {})}, {})
+        under, points = found.setdefault((label, seed), start)
+        _take_conditions(place, cells, under)
+        point = points.setdefault(_step(place, cells, under, file.tokens_per_example), {})
+        for name in names & cells.keys():
+            # Instants of one step may be apart in a result folder.
+            if point.setdefault(name, _number(place, cells, name)) != cells[name] and not of_results:
+                text = f"{place}: {name} has another value at this step already"
+                raise InputError(f"{text}; give each seed its own, or name other 'scores'")
+    if not found:
+        runs = {str(cells.get("run")) for _, cells in rows}
+        raise InputError(f"{path}: has no run {quote(file.run)}; {did_you_mean(str(file.run), runs)}")
+    return [_curve(*key, *each) for key, each in found.items()]
 
 
-def _score_names(path: Path, table: pd.DataFrame, scores: Sequence[str]) -> list[str]:
-    columns = list(map(str, table.columns))
-    for name in scores:
-        if name not in columns:
-            raise InputError(f"{path}: has no column {quote(name)}; {did_you_mean(name, columns)}")
-    open_ = scores or [name for name in columns if name not in _NO_SCORES and not name.startswith("_")]
-    names = [name for name in open_ if pd.to_numeric(table[name], errors="coerce").notna().any()]
-    if not names:
-        raise InputError(f"{path}: has no scores in its columns {', '.join(columns)}")
-    return names
+def _curve(
+    label: str, seed: float, under: dict[str, Value], points: Mapping[float, Mapping[str, float]]
+) -> Curve:
+    steps = sorted(points)
+    names = sorted({name for point in points.values() for name in point})
+    scores = {name: tuple(points[step].get(name) for step in steps) for name in names}
+    return Curve(scheme=label, seed=int(seed), under=under, steps=tuple(steps), scores=scores)
 
 
-def _numbers(
-    path: Path, table: pd.DataFrame, name: str, least: float = -math.inf, whole: bool = False
-) -> pd.Series[float]:
-    numbers = pd.to_numeric(table[name], errors="coerce").astype(float)
-    wrong = (numbers.isna() & table[name].notna()) | (numbers < least) | (whole & (numbers % 1 != 0))
-    if wrong.any():
-        text = f"{name} cannot be {quote(table[name][wrong].iloc[0])}"
-        raise InputError(f"{path}:{wrong.idxmax()}: {text}; write a number")
-    return numbers
+def _number(place: str, cells: Mapping[str, float | str], name: str, whole: bool = False) -> float:
+    value = cells[name]
+    if isinstance(value, str) or (whole and not 0 <= value == value // 1):
+        raise InputError(f"{place}: {name} cannot be {quote(value)}; write a number")
+    return value
 
 
-def _conditions(path: Path, rows: pd.DataFrame, known: Mapping[str, Value]) -> dict[str, Value]:
-    under = dict(known)
-    for name in (name for name in _CONDITIONS if name in rows):
-        for value in dict.fromkeys(rows[name].dropna()):
-            number = pd.to_numeric(value, errors="coerce")
-            value = value if number != number else int(number) if number % 1 == 0 else float(number)
-            if under.setdefault(name, value) != value:
-                raise InputError(f"{path}: {name} is both {under[name]} and {value} in one curve; take one")
+def _take_conditions(place: str, cells: Mapping[str, float | str], under: dict[str, Value]) -> None:
+    for name in _CONDITIONS:
+        value = cells.get(name)
+        value = int(value) if isinstance(value, float) and value % 1 == 0 else value
+        if value is not None and under.setdefault(name, value) != value:
+            raise InputError(f"{place}: {name} is {value}, and {under[name]} elsewhere in this curve")
     for name in ("workers", "batch_size"):
-        number = under.get(name)
-        if not isinstance(number, int | float) or number < 1:
+        value = under.get(name)
+        if not isinstance(value, int | float) or not 1 <= value < math.inf:
             text = f"does not say its {name}; add a column, or 'conditions: {{{name}: ...}}' beside the file"
-            raise InputError(f"{path}: {text}")
-    return under
+            raise InputError(f"{place}: {text}")
 
 
-def _steps(
-    path: Path, rows: pd.DataFrame, under: Mapping[str, Value], tokens_per_example: int | None
-) -> pd.Series[float]:
-    """Steps of a worker at each row, the mean over workers."""
-    axis = next((name for name in AXES if name in rows and rows[name].notna().any()), None)
+def _step(
+    place: str, cells: Mapping[str, float | str], under: Mapping[str, Value], tokens_per_example: int | None
+) -> float:
+    """Steps of a worker at a row, the mean over workers."""
+    axis = next((name for name in AXES if name in cells), None)
     if axis is None:
-        raise InputError(f"{path}: has no axis; add a column step, examples or tokens")
+        raise InputError(f"{place}: has no step; a row needs step, examples or tokens")
     if axis == "tokens" and tokens_per_example is None:
-        raise InputError(f"{path}: has tokens alone; add 'tokens_per_example' beside the file")
-    steps = _numbers(path, rows, axis, 0.0)
-    if not steps.map(math.isfinite).all():
-        raise InputError(f"{path}:{steps.map(math.isfinite).idxmin()}: has no {axis}; write a number")
-    if axis in ("examples", "tokens"):
-        steps /= float(under["workers"]) * float(under["batch_size"])
-    return steps / (tokens_per_example or 1) if axis == "tokens" else steps
+        raise InputError(f"{place}: has tokens alone; add 'tokens_per_example' beside the file")
+    if not 0 <= (value := _number(place, cells, axis)) < math.inf:
+        raise InputError(f"{place}: {axis} cannot be {value:g}; write a number from 0")
+    if axis not in ("examples", "tokens"):
+        return value
+    examples = value / (tokens_per_example or 1) if axis == "tokens" else value
+    return examples / float(under["workers"]) / float(under["batch_size"])
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def _read_rows(path: Path) -> Iterator[Row]:
+    """Rows of a file, by the end of its name, or of all files below a folder."""
+    paths = [path]
     if path.is_dir():
-        files = sorted(each for each in path.rglob("*") if each.is_file() and _reader(each) is not None)
-        if not files:
-            raise InputError(f"{path}: is neither a result folder nor one with curves")
-        return pd.concat([_read_table(each) for each in files])
-    read = _reader(path)
-    if read is None:
-        raise InputError(f"{path}: is of no known format; {did_you_mean(path.suffix, _READERS)}")
-    table = read(path)
-    if table.empty:
-        raise InputError(f"{path}: holds no rows")
-    return table.assign(run=path.parent.name) if EVENTS in path.name else table
+        paths = sorted(each for each in path.rglob("*") if each.is_file() and _reader(each))
+    empty = True
+    for each in paths:
+        if (read := _reader(each)) is None:
+            raise InputError(f"{each}: is of no known format; {did_you_mean(each.suffix, _READERS)}")
+        for line, row in read(each):
+            empty = False
+            yield line, _cells(row)
+    if empty:
+        raise InputError(f"{path}: holds no curves; name a file of them, or a result folder")
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _cells(row: Mapping[str, object]) -> dict[str, float | str]:
+    cells: dict[str, float | str] = {}
+    for name, value in row.items():
+        if isinstance(value, int | float | str) and value != "" and not isinstance(value, bool):
+            try:
+                cells[name] = float(value) if math.isfinite(float(value)) else math.inf
+            except ValueError:
+                cells[name] = str(value)
+    return cells
+
+
+def _read_csv(path: Path) -> Raw:
+    """Lines of a CSV file; in a W&B export the runs stand beside each other, in columns ``RUN - METRIC``."""
     table = read_table(path)
-    names, lines = table.names, [line for line, _ in table.rows]
-    cells = [[_finite(cell) if cell else None for cell in cells] for _, cells in table.rows]
-    frame = pd.DataFrame(cells, columns=list(names), index=lines, dtype=object)
-    of_runs = [name.rpartition(" - ") for name in names if not name.endswith(_SPREAD)]
-    if not any(run for run, _, _ in of_runs):
-        return frame
-    axes = [name for name in names if " - " not in name]  # a W&B export: runs stand beside each other
-    runs: dict[str, dict[str, str]] = {}
-    for run, between, metric in of_runs:
-        if between:
-            runs.setdefault(run, {})[run + between + metric] = metric
-    parts = (frame[[*axes, *each]].rename(columns=each).assign(run=run) for run, each in runs.items())
-    return pd.concat(list(parts))
+    split = [name.rpartition(" - ") for name in table.names]
+    runs = list(dict.fromkeys(run for run, _, _ in split if run)) or [""]
+    for line, values in table.rows:
+        cells = [(run, name, value) for (run, _, name), value in zip(split, values, strict=True)]
+        for run in runs:
+            if any(value for own, _, value in cells if own == run):
+                yield line, {**{name: value for own, name, value in cells if own in ("", run)}, "run": run}
 
 
-def _finite(cell: str) -> str | float:
-    return math.inf if cell.lower() in ("nan", "inf", "-inf", "infinity") else cell
-
-
-def _read_json_lines(path: Path) -> pd.DataFrame:
-    rows: dict[int, Any] = {}
-    for number, line in enumerate(read_text(path, MAX_TABLE_BYTES).splitlines(), 1):
+def _read_json_lines(path: Path) -> Raw:
+    for line, text in enumerate(read_text(path, MAX_TABLE_BYTES).splitlines(), 1):
         try:
-            rows[number] = json.loads(line, parse_constant=lambda _: math.inf) if line.strip() else {}
+            row = json.loads(text) if text.strip() else {}
         except (ValueError, RecursionError):
-            rows[number] = None
-        if not isinstance(rows[number], dict):
-            raise InputError(f"{path}:{number}: is no JSON object")
-    return _as_table(rows.values(), rows)
+            row = None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}:{line}: is no JSON object")
+        yield line, row
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def _read_parquet(path: Path) -> Raw:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
-        rows = pq.read_table(pa.BufferReader(read_bytes(path, MAX_TABLE_BYTES))).to_pylist()
+        return enumerate(pq.read_table(pa.BufferReader(read_bytes(path, MAX_TABLE_BYTES))).to_pylist(), 1)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise InputError(f"{path}: is damaged: {one_line(str(error), 200)}") from None
-    return _as_table(
-        ({key: math.inf if v != v else v for key, v in row.items()} for row in rows), range(1, len(rows) + 1)
-    )
 
 
-def _read_events(path: Path) -> pd.DataFrame:
+def _read_events(path: Path) -> Raw:
     try:
-        scalars = list(read_scalars(read_bytes(path, MAX_TABLE_BYTES)))
+        for step, tag, value in read_scalars(read_bytes(path, MAX_TABLE_BYTES)):
+            yield step, {"step": step, tag: value, "run": path.parent.name}
     except ValueError as error:
         raise InputError(f"{path}: is damaged: {error}") from None
-    rows = ({"step": step, tag: value if value == value else math.inf} for step, tag, value in scalars)
-    return _as_table(rows, range(1, len(scalars) + 1))
 
 
-def _as_table(rows: Iterable[Mapping[str, Any]], numbers: Iterable[int]) -> pd.DataFrame:
-    return pd.DataFrame(list(rows), index=list(numbers), dtype=object)
-
-
-_READERS: Final[Mapping[str, Callable[[Path], pd.DataFrame]]] = {
+_READERS: Final[Mapping[str, Callable[[Path], Raw]]] = {
     ".csv": _read_csv, ".parquet": _read_parquet, ".jsonl": _read_json_lines, EVENTS: _read_events,
 }  # fmt: skip
 
 
-def _reader(path: Path) -> Callable[[Path], pd.DataFrame] | None:
+def _reader(path: Path) -> Callable[[Path], Raw] | None:
     return _READERS.get(EVENTS if EVENTS in path.name else path.suffix)
 
 
-def _read_results(folder: Path) -> tuple[pd.DataFrame, dict[str, dict[str, Value]]]:
+def _read_results(folder: Path) -> tuple[list[Row], dict[str, dict[str, Value]]]:
     results = read_results(folder)
-    under = conditions_of(yaml_file.parse(results.scenario, str(folder / SCENARIO_FILE)).value)
-    table = results.metrics
-    if "measured" in set(table["source"]):  # a validation has both
-        table = table[table["source"] == "measured"]
-    # Workers may be apart when they are scored; models that are kept for it may be older than that.
-    means = [sum(steps) / len(steps) if len(steps) else -1.0 for steps in table.get(STEP_VECTOR, ())]
-    own = [m if math.floor(m) == step else step for m, step in zip(means, table["step"], strict=False)]
-    scores = table[metric_names(table)].assign(train_loss=lambda known: known["train_loss"].fillna(math.inf))
-    return scores.assign(scheme=table["label"].astype(str), seed=table["seed"], step=own), under
+    rows: list[Row] = []
+    measured = "measured" in set(results.metrics["source"])  # a validation has both
+    for line, row in enumerate(results.metrics.to_dict("records"), 1):
+        if row["source"] == "measured" or not measured:
+            # Workers may be apart when they are scored; models that are kept for it may be older than that.
+            steps = [int(step) for step in row.get("steps", ())]
+            mean = sum(steps) / max(len(steps), 1)
+            step = mean if math.floor(mean) == row["step"] else row["step"]
+            names = (str(name) for name in row if name not in NO_METRICS)
+            metrics = {name: row[name] for name in names if row[name] == row[name] or name == "train_loss"}
+            rows.append(
+                (line, _cells({"scheme": row["label"], "seed": row["seed"], "step": step, **metrics}))
+            )
+    return rows, conditions_of(yaml_file.parse(results.scenario, str(folder)).value)

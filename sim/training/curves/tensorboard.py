@@ -9,56 +9,45 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final
 
-_TENSORS: Final = ((1, 5, "<f"), (2, 6, "<d"))
-"""Data type of a tensor, field of its values, and their layout: float and double."""
+Fields = list[tuple[int, int | bytes]]
 
 
 def read_scalars(content: bytes) -> Iterator[tuple[int, str, float]]:
     """Step, tag and value of each scalar in an event file; ``ValueError`` for a damaged one."""
     at = 0
     while at < len(content):
-        size = int.from_bytes(content[at : at + 8], "little")
-        if len(content) < at + size + 16:
+        end = at + 12 + int.from_bytes(content[at : at + 8], "little")
+        if len(content) < end + 4:
             raise ValueError(f"it ends inside the record at byte {at}")
-        fields = list(_fields(content[at + 12 : at + 12 + size]))
-        step = next((value for key, value in fields if key == 2 and isinstance(value, int)), 0)
-        summaries = (value for key, value in fields if key == 5 and isinstance(value, bytes))
-        for value in (value for summary in summaries for key, value in _fields(summary) if key == 1):
-            parts = dict(_fields(_bytes(value)))
-            if (scalar := _scalar(parts)) is not None:
-                yield step, _bytes(parts.get(1, b"")).decode(errors="replace"), scalar
-        at += size + 16
+        event = _fields(content[at + 12 : end])
+        step = next((value for key, value in event if key == 2 and isinstance(value, int)), 0)
+        for value in (value for key, summary in event if key == 5 for _, value in _fields(summary)):
+            parts = dict(_fields(value))
+            tag, tensor = parts.get(1, b""), dict(_fields(parts.get(8, b"")))
+            # Field 4 of a tensor are the bytes of its values, 5 its floats, 6 its doubles; 1 is their type.
+            doubles = tensor.get(1) == 2
+            packed = parts.get(2, tensor.get(6 if doubles else 5, tensor.get(4)))
+            form = "<d" if doubles else "<f"
+            if isinstance(tag, bytes) and isinstance(packed, bytes) and len(packed) == struct.calcsize(form):
+                yield step, tag.decode(errors="replace"), float(struct.unpack(form, packed)[0])
+        at = end + 4
 
 
-def _scalar(value: dict[int, int | bytes]) -> float | None:
-    """Number of a ``Summary.Value``; None where it holds something else."""
-    if 2 in value:
-        return float(struct.unpack("<f", _bytes(value[2]))[0])
-    tensor = dict(_fields(_bytes(value.get(8, b""))))
-    for kind, place, form in _TENSORS:
-        packed = _bytes(tensor.get(place, tensor.get(4, b"")))
-        if tensor.get(1) == kind and len(packed) == struct.calcsize(form):
-            return float(struct.unpack(form, packed)[0])
-    return None
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _fields(data: int | bytes) -> Fields:
     """Number and raw value of each field of a message."""
+    fields: Fields = []
     at = 0
-    while at < len(data):
+    while isinstance(data, bytes) and at < len(data):
         key, at = _varint(data, at)
         size = {1: 8, 5: 4}.get(key & 7)
         if key & 7 in (0, 2):
             size, at = _varint(data, at)
-        if key & 7 == 0 and size is not None:
-            yield key >> 3, size
-        elif size is None or at + size > len(data):
+        if size is None or (key & 7 and at + size > len(data)):
             raise ValueError("a record is no event")
-        else:
-            yield key >> 3, data[at : at + size]
-            at += size
+        fields.append((key >> 3, data[at : at + size] if key & 7 else size))
+        at += size if key & 7 else 0
+    return fields
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -68,9 +57,3 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at + place + 1
     raise ValueError("a record is no event")
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise ValueError("a record is no event")
-    return value

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from paceline.sim.errors import InputError
-from paceline.sim.training.curves.curves import Curve, CurveFile
+from paceline.sim.training.curves.curve import Curve, CurveFile
 from paceline.sim.training.curves.points import Points, find_points, is_falling
 from paceline.sim.training.curves.read import read_curves
 from tests.support.event_files import event, event_file, simple, tensor
@@ -21,8 +21,7 @@ UNDER = {"workers": 4, "batch_size": 32}
 
 def read(path: Path, **given: object) -> list[Curve]:
     conditions = given.pop("conditions", UNDER)
-    file = CurveFile.model_validate({"file": "f", "conditions": conditions, **given})
-    return [Curve.model_validate(each) for each in read_curves(path, **file.model_dump(exclude={"file"}))]
+    return read_curves(path, CurveFile.model_validate({"file": "f", "conditions": conditions, **given}))
 
 
 def rows() -> list[dict[str, object]]:
