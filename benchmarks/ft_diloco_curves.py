@@ -3,8 +3,8 @@
     python -m benchmarks.ft_diloco_curves
 
 ``ft_diloco_curves.csv`` has the evaluations of three runs of nicholicaron/ft-diloco (63dfa11), replica 0 of
-``experiments/m1-h{25,100,500}-s1337``: losses, and seconds since the evaluation before the first step. Seconds a
-step are those of the board; the clock of the source has two costs more, which no network explains.
+``experiments/m1-h{25,100,500}-s1337``: losses, and seconds since the evaluation before the first step. A
+step takes what it takes on the board; the source has two costs more, which no network explains.
 """
 
 from __future__ import annotations
@@ -69,22 +69,26 @@ def crossings(level: float) -> list[Crossing]:
         jobs=1,
         progress=False,
     )
-    found = []
+    all_crossings = []
     for run, period in zip(study.runs, PERIODS, strict=True):
         assert run.met is not None
         assert run.time_to_target_s is not None
         step = run.met.step
         beside_s = DIGESTS_S * (step // period) + EVALUATION_S * (step // EVERY[period])
-        found.append(Crossing(level, period, step, run.time_to_target_s + beside_s, logged[run.label, step]))
-    return found
+        all_crossings.append(
+            Crossing(level, period, step, run.time_to_target_s + beside_s, logged[run.label, step])
+        )
+    return all_crossings
 
 
-def in_order(found: list[Crossing]) -> int:
+def in_order(all_crossings: list[Crossing]) -> int:
     """Number of pairs of runs whose order is that of the logs."""
-    return sum((a.priced_s < b.priced_s) == (a.logged_s < b.logged_s) for a, b in combinations(found, 2))
+    return sum(
+        (a.priced_s < b.priced_s) == (a.logged_s < b.logged_s) for a, b in combinations(all_crossings, 2)
+    )
 
 
-def page(found: list[list[Crossing]]) -> str:
+def page(all_crossings: list[list[Crossing]]) -> str:
     """The table, and what it comes to."""
     lines = [
         "",
@@ -94,12 +98,12 @@ def page(found: list[list[Crossing]]) -> str:
     lines += [
         f"| {c.level:g} | {c.period} | {c.step:,} | {c.priced_s:,.0f} s | {c.logged_s:,.0f} s "
         f"| {c.error:+.1%} |"
-        for level in found
+        for level in all_crossings
         for c in level
     ]
-    worst = max(abs(c.error) for level in found for c in level)
-    pairs = sum(len(list(combinations(level, 2))) for level in found)
-    right = sum(map(in_order, found))
+    worst = max(abs(c.error) for level in all_crossings for c in level)
+    pairs = sum(len(list(combinations(level, 2))) for level in all_crossings)
+    right = sum(map(in_order, all_crossings))
     verdict = "within" if worst <= BAR else "beyond"
     lines += [
         "",

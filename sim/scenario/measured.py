@@ -60,7 +60,7 @@ class Priced:
         if not math.isfinite(score) or (most is not None and most <= last):
             return ""
         points = self.points(curve.scheme, curve.seed)
-        if self.target is not None and points is not None and points.meeting(self.target, self.metric):
+        if self.target is not None and points is not None and points.meet(self.target, self.metric):
             return ""
         without = "" if self.target is None else f" without {self.metric} {self.target.value:g}"
         return f"ends after {last:g} steps{without}; write 'max_iterations: {last:g}', or bring a longer one"

@@ -25,6 +25,7 @@ from .curve import Curve, CurveFile
 from .tensorboard import read_scalars
 
 Row = tuple[int, dict[str, float | str]]
+Scored = dict[float, dict[str, float]]
 Raw = Iterable[tuple[int, Mapping[str, object]]]
 
 AXES: Final = ("step", "_step", "Step", "examples", "tokens")
@@ -44,7 +45,9 @@ def read_curves(path: Path, file: CurveFile) -> list[Curve]:
     open_ = file.scores or (name for name in columns if name not in _NO_SCORES and not name.startswith("_"))
     if not (names := numbers.intersection(open_)):
         raise InputError(f"{path}: has no scores in its columns {', '.join(sorted(columns))}")
-    found: dict[tuple[str, float], tuple[dict[str, Value], dict[float, dict[str, float]]]] = {}
+    if unknown := sorted({*file.scores} - columns):
+        raise InputError(f"{path}: has no column {quote(unknown[0])}; {did_you_mean(unknown[0], columns)}")
+    measured_runs: dict[tuple[str, float], tuple[dict[str, Value], Scored]] = {}
     for line, cells in rows:
         place = f"{path}:{line}"
         label = file.scheme or str(cells.get("scheme", cells.get("run", "")))
@@ -53,8 +56,9 @@ def read_curves(path: Path, file: CurveFile) -> list[Curve]:
         if not label:
             raise InputError(f"{place}: names no scheme; add a column 'scheme', or 'scheme' beside the file")
         seed = _number(place, {"seed": 0.0, **cells}, "seed", whole=True) if file.seed is None else file.seed
-        start = ({**file.conditions, **known.get(label, {})}, {})
-        under, points = found.setdefault((label, seed), start)
+        start: Scored = {}
+        given = {**file.conditions, **known.get(label, {})}
+        under, points = measured_runs.setdefault((label, seed), (given, start))
         _take_conditions(place, cells, under)
         point = points.setdefault(_step(place, cells, under, file.tokens_per_example), {})
         for name in names & cells.keys():
@@ -62,15 +66,13 @@ def read_curves(path: Path, file: CurveFile) -> list[Curve]:
             if point.setdefault(name, _number(place, cells, name)) != cells[name] and not of_results:
                 text = f"{place}: {name} has another value at this step already"
                 raise InputError(f"{text}; give each seed its own, or name other 'scores'")
-    if not found:
+    if not measured_runs:
         runs = {str(cells.get("run")) for _, cells in rows}
         raise InputError(f"{path}: has no run {quote(file.run)}; {did_you_mean(str(file.run), runs)}")
-    return [_curve(*key, *each) for key, each in found.items()]
+    return [_curve(*key, *each) for key, each in measured_runs.items()]
 
 
-def _curve(
-    label: str, seed: float, under: dict[str, Value], points: Mapping[float, Mapping[str, float]]
-) -> Curve:
+def _curve(label: str, seed: float, under: dict[str, Value], points: Scored) -> Curve:
     steps = sorted(points)
     names = sorted({name for point in points.values() for name in point})
     scores = {name: tuple(points[step].get(name) for step in steps) for name in names}

@@ -110,7 +110,8 @@ gradients: looped
 SCHEMES = (
     "all_reduce", "{all_reduce: {overlap: true, bucket: 1 MB, label: overlap}}", "{local_sgd: {period: 4}}",
     "{gossip: {topology: ring}}", "{gossip: {topology: complete, label: complete}}", "{diloco: {period: 6}}",
-    "{slowmo: {period: 5}}", "{gradient_tracking: {topology: ring}}", "{local_sgd: {period: 7, label: seven}}",
+    "{slowmo: {period: 5}}", "{gradient_tracking: {topology: ring}}",
+    "{local_sgd: {period: 7, label: seven}}",
 )  # fmt: skip
 
 
