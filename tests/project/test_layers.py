@@ -33,8 +33,8 @@ def _importers(module: str) -> set[str]:
 
 
 SLOW = {
-    "cvxpy", "joblib", "matplotlib", "networkx", "pandas", "pydoc_data", "rich", "scipy", "seaborn",
-    "sklearn",
+    "cvxpy", "joblib", "matplotlib", "networkx", "pandas", "pyarrow", "pydoc_data", "rich", "scipy",
+    "seaborn", "sklearn",
 }  # fmt: skip
 """What may be imported when it is needed: loading it takes long, and most commands do without."""
 

@@ -96,8 +96,8 @@ class CurveScorer(Scorer[V]):
     @override
     def _judge(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
-        self.diverged = None in evaluation.metrics.values()
-        if not self.diverged and self._common[-1] and self._meets(evaluation):
+        self.diverged |= None in evaluation.metrics.values()
+        if self.reached_s is None and not self.diverged and self._common[-1] and self._meets(evaluation):
             self.reached_s = evaluation.time_s
             self.bracket_s = (evaluation.time_s, evaluation.time_s)
 

@@ -10,13 +10,16 @@ import pandas as pd
 import pytest
 
 from paceline.sim.errors import InputError
+from paceline.sim.records.verdict import Value
 from paceline.sim.training.curves.curve import Curve, CurveFile
-from paceline.sim.training.curves.points import Points, find_points, is_falling
+from paceline.sim.training.curves.points import CurveScorer, Points, find_points, is_falling
 from paceline.sim.training.curves.read import read_curves
+from paceline.sim.training.scoring import Target
+from paceline.sim.training.snapshots import Published
 from tests.support.event_files import event, event_file, simple, tensor
 
 LOSSES = {0: 2.5, 100: 1.5, 200: 1.25}
-UNDER = {"workers": 4, "batch_size": 32}
+UNDER: dict[str, Value] = {"workers": 4, "batch_size": 32}
 
 
 def read(path: Path, **given: object) -> list[Curve]:
@@ -44,13 +47,13 @@ def test_csv_with_conditions_as_columns(tmp_path: Path) -> None:
 
 def test_parquet(tmp_path: Path) -> None:
     pd.DataFrame(rows()).to_parquet(tmp_path / "a.parquet")
-    check(*read(tmp_path / "a.parquet"))
+    check(read(tmp_path / "a.parquet")[0])
 
 
 def test_json_lines_with_other_events_between(tmp_path: Path) -> None:
     lines = [{"event": "start", "config": {"lr": 0.1}}, *rows(), {"event": "end"}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    check(*read(tmp_path / "a.jsonl"))
+    check(read(tmp_path / "a.jsonl")[0])
 
 
 def test_two_scores_at_different_steps(tmp_path: Path) -> None:
@@ -83,12 +86,11 @@ def test_wandb_history(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["simple", "tensor", "double", "content"])
 def test_event_file(tmp_path: Path, form: str) -> None:
-    make = {
-        "simple": simple,
-        "tensor": tensor,
-        "double": lambda tag, value: tensor(tag, value, 2),
-        "content": lambda tag, value: tensor(tag, value, 1, True),
-    }[form]
+    def make(tag: str, value: float) -> bytes:
+        if form == "simple":
+            return simple(tag, value)
+        return tensor(tag, value, 2 if form == "double" else 1, content=form == "content")
+
     events = [event(step, make("eval_loss", loss)) for step, loss in LOSSES.items()]
     picture = event(100, b"\x0a\x03pic" + b"\x22\x02ab", make("lr", 0.5))
     (tmp_path / "ring").mkdir()
@@ -103,7 +105,7 @@ def test_examples_and_tokens_are_those_of_all_workers(tmp_path: Path, axis: str)
     each = 4 * 32 * (1 if axis == "examples" else 512)
     table = pd.DataFrame(rows())
     table.assign(**{axis: table["step"] * each}).drop(columns="step").to_csv(tmp_path / "a.csv", index=False)
-    check(*read(tmp_path / "a.csv", tokens_per_example=512))
+    check(read(tmp_path / "a.csv", tokens_per_example=512)[0])
 
 
 def curve(label: str, points: dict[float, float]) -> Curve:
@@ -127,6 +129,20 @@ def test_whether_a_score_falls_is_seen_from_the_curves() -> None:
     falling, rising = curve("a", {0: 3, 1: 4, 2: 1}), curve("b", {0: 0.1, 1: 0.7, 2: math.inf})
     assert is_falling([falling], "loss")
     assert not is_falling([rising], "loss")
+
+
+def test_a_crossing_stays_where_it_was_first() -> None:
+    points = Points((0, 2, 4, 6), ({"loss": 3}, {"loss": 2}, {"loss": 1}, {"loss": 0.5}), (True,) * 4)
+    target = Target("loss", 1.0, True)
+    scorer = CurveScorer[int](None, None, 1, "mean", target, lambda _: [], points=points)
+    scorer.begin([0, 0])
+    over = [
+        scorer.publish(Published(rank, step, float(step + 1), 0)) for step in range(4) for rank in range(2)
+    ]
+    scorer.finish(4.0, {0: 0, 1: 0}, None)
+    assert over == [False] * 4 + [True] * 4  # the instant is over with the next one
+    assert (scorer.reached_s, scorer.bracket_s) == (2.0, (1.0, 2.0))
+    assert [evaluation.time_s for evaluation in scorer.evaluations] == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
