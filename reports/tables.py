@@ -287,15 +287,17 @@ def verdict(comparison: Comparison) -> str:
 
 
 def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
-    """A line for each setting of a sweep: its values, and its verdict."""
+    """A line for each setting of a sweep: its values, its verdict, and what equal steps would decide."""
     settings = answer["settings"]
     table = _plain_table()
     for key in short_keys(list(settings[0]["set"])):
         table.add_column(key, overflow="fold")
     table.add_column("verdict", overflow="fold")
     for row in settings:
-        bold = "bold" if row["verdict"]["settled"] else ""
-        add_text_row(table, *map(str, row["set"].values()), row["verdict"]["text"], style=bold)
+        verdict, bold = row["verdict"], "bold" if row["verdict"]["settled"] else ""
+        known = verdict.get("break_even")
+        text = f"{verdict['text']}\n{known['text']}" if known else verdict["text"]
+        add_text_row(table, *map(str, row["set"].values()), text, style=bold)
     return table
 
 

@@ -299,6 +299,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         averaging_share=transport.averaging_share if scheme.averages_gradients(entry.options) else 0.0,
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
+        evaluation_s=scenario.evaluate.time or 0.0,
         keep=kept.apart,
         keep_share=kept.share,
         target=_target(stop, task),

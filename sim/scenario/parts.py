@@ -239,9 +239,14 @@ class Cluster(Settings):
 
 
 class Evaluate(Settings):
-    """Scoring; it costs no time on the clock."""
+    """Scoring; without ``time`` it costs none on the clock."""
 
     every: Annotated[Steps, Field(ge=1)] = Field(default=10, description="steps between two scores")
+    time: BoundedSeconds | None = Field(
+        default=None,
+        description="time for which every worker stops before it publishes the model of each such step; real "
+        "runs wait as long (default: none)",
+    )
     on: ScoredModel = Field(
         default="mean",
         description="scored models: mean (the mean model), workers (mean score of all), worst, leader (the "
