@@ -408,8 +408,14 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
     needs.caption = f"bandwidth {answer['knob']} with which every worker computes so much of its time"
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
     lines: list[RenderableType] = [Text(head), "", times, "", *beside, "", needs]
-    known = [(row["label"], text) for row in answer["schemes"] for text in row.get("published_text", ())]
-    lines += ["", *(Text(f"{label}: {text}") for label, text in known)] if known else []
+    losses: dict[str, list[str]] = {}
+    for label, text in (
+        (row["label"], each) for row in answer["schemes"] for each in row.get("published_text", ())
+    ):
+        losses.setdefault(text, []).append(label)
+    lines += (
+        ["", *(Text(f"{', '.join(labels)}: {text}") for text, labels in losses.items())] if losses else []
+    )
     if answer["tokens"] is not None:
         origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"
         lines += ["", Text(

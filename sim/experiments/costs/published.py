@@ -82,26 +82,26 @@ def published_losses(job: Job, parameters: int) -> tuple[list[dict[str, Any]], l
     runs = [run for run in published_runs() if run.method == method]
     if not runs:
         return [], [f"no published loss: the table has DiLoCo, and none of {method}"]
-    found = []
+    found, others = [], []
     for study in dict.fromkeys(run.study for run in runs):
         mine = [run for run in runs if run.study == study]
         mine = _nearest(_nearest(mine, "parameters", parameters, SIZE_FACTOR), "workers", job.units, 1.0)
         if known := ratio_at(mine, options.period):
             found.append(_finding(mine[0], *known, options.period, parameters))
+        elif mine:
+            others.append(f"; {study} has H = {', '.join(f'{run.period:g}' for run in mine)}")
     found.sort(key=lambda each: abs(math.log(each["parameters"] / parameters)))
-    wanted = f"H = {options.period}, {job.units} workers and {_short(parameters)} parameters"
-    refusal = f"no published loss: no study of {method} reaches {wanted} together"
-    return found, [each["text"] for each in found] or [refusal]
+    wanted = f"H = {options.period} for {job.units} workers and {_short(parameters)} parameters"
+    return found, [each["text"] for each in found] or [f"no published loss at {wanted}{''.join(others)}"]
 
 
 def _nearest(runs: list[PublishedRun], name: str, wanted: float, slack: float) -> list[PublishedRun]:
     """Runs of the nearest value of ``name``; none where ``wanted`` is beyond their range and ``slack``."""
-    values: dict[float, list[PublishedRun]] = {}
-    for run in runs:
-        values.setdefault(getattr(run, name), []).append(run)
+    values = [getattr(run, name) for run in runs]
     if not runs or not min(values) / slack <= wanted <= max(values) * slack:
         return []
-    return values[min(values, key=lambda value: abs(math.log(value / wanted)))]
+    nearest = min(values, key=lambda value: abs(math.log(value / wanted)))
+    return [run for run, value in zip(runs, values, strict=True) if value == nearest]
 
 
 def _finding(
@@ -115,14 +115,11 @@ def _finding(
         f"{_short(run.parameters)} parameters{yours}, {run.workers:g} workers, {_short(run.tokens)} tokens, "
         f"outer rate {run.outer_rate}; {run.study} [{run.mark}]"
     )
-    return {
-        "loss_ratio": ratio, "periods": periods, "text": text, "study": run.study, "mark": run.mark,
-        "parameters": run.parameters, "workers": run.workers, "tokens": run.tokens,
-        "outer_rate": run.outer_rate,
-    }  # fmt: skip
+    facts = ("study", "mark", "parameters", "workers", "tokens", "outer_rate")
+    own = {name: getattr(run, name) for name in facts}
+    return {"text": text, "loss_ratio": ratio, "periods": periods, **own}
 
 
 def _short(number: float) -> str:
     """A number with three digits: 51.2 M."""
-    size, unit = (1e9, "G") if number >= 1e9 else (1e6, "M")
-    return f"{number / size:.3g} {unit}"
+    return f"{number / 1e9:.3g} G" if number >= 1e9 else f"{number / 1e6:.3g} M"
