@@ -295,8 +295,7 @@ def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
     table.add_column("verdict", overflow="fold")
     for row in settings:
         verdict, bold = row["verdict"], "bold" if row["verdict"]["settled"] else ""
-        known = verdict.get("break_even")
-        text = f"{verdict['text']}\n{known['text']}" if known else verdict["text"]
+        text = "\n".join(each["text"] for each in (verdict, verdict.get("break_even")) if each)
         add_text_row(table, *map(str, row["set"].values()), text, style=bold)
     return table
 
@@ -409,13 +408,10 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
     lines: list[RenderableType] = [Text(head), "", times, "", *beside, "", needs]
     losses: dict[str, list[str]] = {}
-    for label, text in (
-        (row["label"], each) for row in answer["schemes"] for each in row.get("published_text", ())
-    ):
-        losses.setdefault(text, []).append(label)
-    lines += (
-        ["", *(Text(f"{', '.join(labels)}: {text}") for text, labels in losses.items())] if losses else []
-    )
+    for row in answer["schemes"]:
+        for text in row.get("published_text", ()):
+            losses.setdefault(text, []).append(row["label"])
+    lines += [Text(f"\n{', '.join(labels)}: {text}") for text, labels in losses.items()]
     if answer["tokens"] is not None:
         origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"
         lines += ["", Text(

@@ -57,7 +57,7 @@ class Job:
         ready_at: when each segment is ready, as a fraction of a gradient's duration; empty: by its
             parameters.
         forward: fraction taken by the forward pass of each segment; empty: by its parameters.
-        every, on, evaluation_s: evaluation; ``evaluation_s`` seconds of each worker.
+        every, on, evaluation_s: evaluation, and each worker's seconds for one.
         keep, keep_share: models kept for it: ``apart`` and ``share`` of ``Keep``.
         target, max_iterations, max_time_s: ends of the run.
         record_events: keep one row per operation,

@@ -238,14 +238,12 @@ class Cluster(Settings):
         return out
 
 
-class Evaluate(Settings):
+class EvaluateSettings(Settings):
     """Scoring; without ``time`` it costs none on the clock."""
 
     every: Annotated[Steps, Field(ge=1)] = Field(default=10, description="steps between two scores")
     time: BoundedSeconds | None = Field(
-        default=None,
-        description="time for which every worker stops before it publishes the model of each such step; real "
-        "runs wait as long (default: none)",
+        default=None, description="time for which each evaluation stops every worker (default: none)"
     )
     on: ScoredModel = Field(
         default="mean",

@@ -82,17 +82,17 @@ def published_losses(job: Job, parameters: int) -> tuple[list[dict[str, Any]], l
     runs = [run for run in published_runs() if run.method == method]
     if not runs:
         return [], [f"no published loss: the table has DiLoCo, and none of {method}"]
-    found, others = [], []
+    losses, others = [], []
     for study in dict.fromkeys(run.study for run in runs):
         mine = [run for run in runs if run.study == study]
         mine = _nearest(_nearest(mine, "parameters", parameters, SIZE_FACTOR), "workers", job.units, 1.0)
         if known := ratio_at(mine, options.period):
-            found.append(_finding(mine[0], *known, options.period, parameters))
+            losses.append(_finding(mine[0], *known, options.period, parameters))
         elif mine:
             others.append(f"; {study} has H = {', '.join(f'{run.period:g}' for run in mine)}")
-    found.sort(key=lambda each: abs(math.log(each["parameters"] / parameters)))
+    losses.sort(key=lambda each: abs(math.log(each["parameters"] / parameters)))
     wanted = f"H = {options.period} for {job.units} workers and {_short(parameters)} parameters"
-    return found, [each["text"] for each in found] or [f"no published loss at {wanted}{''.join(others)}"]
+    return losses, [each["text"] for each in losses] or [f"no published loss at {wanted}{''.join(others)}"]
 
 
 def _nearest(runs: list[PublishedRun], name: str, wanted: float, slack: float) -> list[PublishedRun]:
@@ -116,10 +116,8 @@ def _finding(
         f"outer rate {run.outer_rate}; {run.study} [{run.mark}]"
     )
     facts = ("study", "mark", "parameters", "workers", "tokens", "outer_rate")
-    own = {name: getattr(run, name) for name in facts}
-    return {"text": text, "loss_ratio": ratio, "periods": periods, **own}
+    return {"text": text, "loss_ratio": ratio, "periods": periods} | {key: getattr(run, key) for key in facts}
 
 
 def _short(number: float) -> str:
-    """A number with three digits: 51.2 M."""
     return f"{number / 1e9:.3g} G" if number >= 1e9 else f"{number / 1e6:.3g} M"

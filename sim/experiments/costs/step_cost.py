@@ -72,8 +72,7 @@ class StepCost:
         steps: mean steps per worker behind the numbers.
         shares, average_s: of each worker, as in ``Pace``.
         leaves_out: what does not count, as phrases.
-        compute_s, latency_s, bandwidth_s: they add up to a step without anything random; evaluation is
-            computing.
+        compute_s, latency_s, bandwidth_s: add up to a step without chance; evaluation is computing.
         random_s: added by all that is random in the scenario, and by the factors of its profile;
             None where it has neither.
         bytes_per_worker: sent in a step, mean over the workers.

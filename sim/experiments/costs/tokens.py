@@ -103,8 +103,7 @@ def _row(
         needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}
-    job = prepare(scenario, entry, scenario.seed)
-    published, sentences = published_losses(job, profile.num_parameters)
+    published, texts = published_losses(prepare(scenario, entry, scenario.seed), profile.num_parameters)
     return {
         "label": entry.label,
         "problem": None,
@@ -118,7 +117,7 @@ def _row(
         "needed_bytes_per_s": needed,
         "hours": None if steps is None else steps * step.step_s / _HOUR_S,
         "published": published,
-        "published_text": sentences,
+        "published_text": texts,
         "bytes_per_step": step.bytes_per_worker,
         "bytes_sent": None if steps is None else steps * step.bytes_per_worker * scenario.cluster.workers,
     }
