@@ -77,7 +77,9 @@ counts by its logarithm. `paceline throughput` shows for a `diloco` the studies 
 model's parameters, at the nearest of their sizes and numbers of workers; between two periods of a study it is
 linear in log H, and outside a study's periods or workers there is nothing. *Streaming*: fragments, overlapped
 by a step, in 4 bits. No other scheme has rows. Not in the table: DiLoCo's own H of 50 to 2,000, published as
-curves alone (2.9 % more perplexity at 1,000 than at 50).
+curves alone (2.9 % more perplexity at 1,000 than at 50); OpenDiLoCo (arXiv 2407.07852) and Photon
+(2411.02908, which averages plainly, as `local_sgd` does), whose H and workers of each loss were not read in
+the source. The tokens of the scaling laws' smallest model are its 20 a parameter [C].
 
 {table}
 
