@@ -287,15 +287,16 @@ def verdict(comparison: Comparison) -> str:
 
 
 def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
-    """A line for each setting of a sweep: its values, and its verdict."""
+    """A line for each setting of a sweep: its values, its verdict, and what equal steps would decide."""
     settings = answer["settings"]
     table = _plain_table()
     for key in short_keys(list(settings[0]["set"])):
         table.add_column(key, overflow="fold")
     table.add_column("verdict", overflow="fold")
     for row in settings:
-        bold = "bold" if row["verdict"]["settled"] else ""
-        add_text_row(table, *map(str, row["set"].values()), row["verdict"]["text"], style=bold)
+        verdict, bold = row["verdict"], "bold" if row["verdict"]["settled"] else ""
+        text = "\n".join(each["text"] for each in (verdict, verdict.get("break_even")) if each)
+        add_text_row(table, *map(str, row["set"].values()), text, style=bold)
     return table
 
 
@@ -406,6 +407,11 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
     needs.caption = f"bandwidth {answer['knob']} with which every worker computes so much of its time"
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
     lines: list[RenderableType] = [Text(head), "", times, "", *beside, "", needs]
+    losses: dict[str, list[str]] = {}
+    for row in answer["schemes"]:
+        for text in row.get("published_text", ()):
+            losses.setdefault(text, []).append(row["label"])
+    lines += [Text(f"\n{', '.join(labels)}: {text}") for text, labels in losses.items()]
     if answer["tokens"] is not None:
         origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"
         lines += ["", Text(

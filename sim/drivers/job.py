@@ -58,7 +58,7 @@ class Job:
         ready_at: when each segment is ready, as a fraction of a gradient's duration; empty: by its
             parameters.
         forward: fraction taken by the forward pass of each segment; empty: by its parameters.
-        every, on: evaluation.
+        every, on, evaluation_s: evaluation, and each worker's seconds for one.
         keep, keep_share: models kept for it: ``apart`` and ``share`` of ``Keep``.
         curve: measured scores, in place of the models'.
         target, max_iterations, max_time_s: ends of the run.
@@ -99,6 +99,7 @@ class Job:
     ready_at: tuple[float, ...] = ()
     forward: tuple[float, ...] = ()
     averaging_share: float = 0.0
+    evaluation_s: float = 0.0
 
     @cached_property
     def computing(self) -> ComputeModel:
@@ -114,6 +115,12 @@ class Job:
     def units(self) -> int:
         """Number of independent units: workers, or groups that the scheme takes as one (``inside``)."""
         return self.scheme.units(self.options, self.transfer.network)
+
+    @property
+    def cycle(self) -> int:
+        """Number of steps after which the scheme's messages, and evaluations that take time, repeat."""
+        cycle = self.scheme.cycle(self.options, self.units)
+        return math.lcm(cycle, self.every) if self.evaluation_s else cycle
 
     def worker(self, rank: int) -> Worker:
         """The worker that a scheme sees."""
@@ -139,6 +146,8 @@ class Job:
             hosts=self.transfer.network.nodes,
             element_bytes=self.bytes_per_parameter,
             sums_inside=self.sums_inside,
+            evaluation_s=self.evaluation_s,
+            every=self.every,
         )
 
     def pace_marks(self) -> PaceMarks:

@@ -48,6 +48,8 @@ Status = Literal["completed", "diverged", "partial"]
 
 RESUMPTIONS: Final = frozenset({"wait", "wait_any"})
 """Events of a coroutine that was blocked on a started operation; they carry its handle."""
+COMPUTING: Final = frozenset({"gradient", "forward", "encode", "evaluate"})
+"""Events of a worker that computes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,10 +238,13 @@ class Cluster(Settings):
         return out
 
 
-class Evaluate(Settings):
-    """Scoring; it costs no time on the clock."""
+class EvaluateSettings(Settings):
+    """Scoring; without ``time`` it costs none on the clock."""
 
     every: Annotated[Steps, Field(ge=1)] = Field(default=10, description="steps between two scores")
+    time: BoundedSeconds | None = Field(
+        default=None, description="time for which each evaluation stops every worker (default: none)"
+    )
     on: ScoredModel = Field(
         default="mean",
         description="scored models: mean (the mean model), workers (mean score of all), worst, leader (the "

@@ -49,7 +49,7 @@ from . import overrides
 from .device_memory import check_device_memory
 from .entries import SchemeEntry, WorkloadEntry, labels_of
 from .measured import Priced, price
-from .parts import Cluster, CollectiveSettings, Evaluate, LabSettings, Stop, TargetSettings, read_on
+from .parts import Cluster, CollectiveSettings, EvaluateSettings, LabSettings, Stop, TargetSettings, read_on
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, max_repeats, read_auto
 from .tune import Tune, with_values
@@ -89,7 +89,7 @@ class Scenario(Settings):
     )
     workload: WorkloadEntry = Field(description="training task")
     cluster: Cluster = Field(description="machines and network")
-    evaluate: Evaluate = Field(default=Evaluate(), description="scoring of models")
+    evaluate: EvaluateSettings = Field(default=EvaluateSettings(), description="scoring of models")
     schemes: tuple[SchemeEntry, ...] = Field(
         min_length=1, max_length=MAX_SCHEMES, description="averaging schemes to compare"
     )

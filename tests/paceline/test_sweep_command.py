@@ -70,6 +70,16 @@ def test_the_table_has_a_line_for_each_setting(
     assert [line[:16].split("  ")[0].strip() for line in lines] == ["1 ms", "1 ms", "2 s", "2 s"]
 
 
+def test_a_race_shows_what_equal_steps_would_decide(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = "stop={max_iterations: 60, target: {metric: suboptimality, value: 0.5}}"
+    monkeypatch.setenv("COLUMNS", "900")
+    code, text, _ = run(monkeypatch, capsys, "sweep", tiny, *GRID, "--set", stop)
+    assert code == 0
+    assert text.count("If all needed equally many: ") == 4
+
+
 def test_progress_shows_what_is_prepared_and_summarised(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
