@@ -60,6 +60,11 @@ BROKEN: dict[str, tuple[Files, str, str]] = {
     "step in words": ({"a.csv": GOOD.replace(",100,1.5", ",many,1.5")}, "a.csv", "a.csv:3: step cannot be"),
     "negative step": ({"a.csv": GOOD.replace(",100,1.5", ",-1,1.5")}, "a.csv", "a.csv:3: step cannot be -1"),
     "infinite step": ({"a.csv": GOOD.replace(",100,1.5", ",inf,1.5")}, "a.csv", "step cannot be inf"),
+    "a step beyond all": ({"a.csv": GOOD.replace(",100,1.5", ",1e300,1.5")}, "a.csv", "be 1e+300"),
+    "a number of 400 digits": (
+        {"a.jsonl": f'{{"step": {10**400}, "loss": 1}}'}, "{file: a.jsonl, scheme: x, " + UNDER + "}",
+        "step cannot be",
+    ),
     "no scores": ({"a.csv": "scheme,step\nall_reduce,3\n"}, "a.csv", "has no scores"),
     "score in words": ({"a.csv": GOOD.replace("1.5", "low")}, "a.csv", "a.csv:3: loss cannot be 'low'"),
     "seed in words": ({"a.csv": GOOD.replace(",0,100", ",x,100")}, "a.csv", "a.csv:3: seed cannot be 'x'"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ...config import yaml_file
+from ...config.limits import MAX_STEPS
 from ...config.problems import one_line
 from ...config.tables import MAX_TABLE_BYTES, read_table
 from ...config.yaml_file import read_bytes, read_text
@@ -108,12 +109,13 @@ def _step(
         raise InputError(f"{place}: has no step; a row needs step, examples or tokens")
     if axis == "tokens" and tokens_per_example is None:
         raise InputError(f"{place}: has tokens alone; add 'tokens_per_example' beside the file")
-    if not 0 <= (value := _number(place, cells, axis)) < math.inf:
-        raise InputError(f"{place}: {axis} cannot be {value:g}; write a number from 0")
-    if axis not in ("examples", "tokens"):
-        return value
-    examples = value / (tokens_per_example or 1) if axis == "tokens" else value
-    return examples / float(under["workers"]) / float(under["batch_size"])
+    value = steps = _number(place, cells, axis)
+    if axis in ("examples", "tokens"):
+        steps /= float(under["workers"]) * float(under["batch_size"])
+        steps /= (tokens_per_example or 1) if axis == "tokens" else 1
+    if not 0 <= steps <= MAX_STEPS:
+        raise InputError(f"{place}: {axis} cannot be {value:g}; write a number from 0 to {MAX_STEPS:g} steps")
+    return steps
 
 
 def _read_rows(path: Path) -> Iterator[Row]:
@@ -138,7 +140,7 @@ def _cells(row: Mapping[str, object]) -> dict[str, float | str]:
         if isinstance(value, int | float | str) and value != "" and not isinstance(value, bool):
             try:
                 cells[name] = float(value) if math.isfinite(float(value)) else math.inf
-            except ValueError:
+            except (ValueError, OverflowError):
                 cells[name] = str(value)
     return cells
 
@@ -208,4 +210,7 @@ def _read_results(folder: Path) -> tuple[list[Row], dict[str, dict[str, Value]]]
             rows.append(
                 (line, _cells({"scheme": row["label"], "seed": row["seed"], "step": step, **metrics}))
             )
-    return rows, conditions_of(yaml_file.parse(results.scenario, str(folder)).value)
+    try:
+        return rows, conditions_of(yaml_file.parse(results.scenario, str(folder)).value)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InputError(f"{folder}: its scenario is of an older version; make these results again") from None
