@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.sim.records.gradient_noise import (
-    NOT_RESOLVED,
-    GradientMoments,
-    half_batch,
-    moments,
-    ratio_of_means,
-)
-from paceline.sim.training.gradient_noise import moments_of_halves
+from paceline.sim.records.gradients.noise import NOT_RESOLVED, ratio_of_means
+from paceline.sim.training.gradient_noise import GradientMoments, half_batch, moments, moments_of_halves
 
 
 def test_two_workers_by_hand() -> None:
