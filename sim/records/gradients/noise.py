@@ -11,6 +11,26 @@ from typing_extensions import TypedDict
 from ..intervals import LEVEL
 
 
+class NoisePoint(TypedDict):
+    """Moments of the gradients at one point of a run.
+
+    Attributes:
+        step, time_s: steps that the point's model has seen, and when it was measured on the run's clock.
+        loss: training loss scored then.
+        lr: learning rate of the step.
+        noise, heterogeneity, norm2: S2, H2 and G2; the last two are None where workers had no common point,
+            H2 also for a single worker.
+    """
+
+    step: int
+    time_s: float
+    loss: float | None
+    lr: float
+    noise: float
+    heterogeneity: float | None
+    norm2: float | None
+
+
 class MeanRatio(TypedDict):
     """A ratio of means with its 95 % interval; all None: not resolved."""
 
