@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from paceline.sim.records.gradients.noise import NOT_RESOLVED, ratio_of_means
-from paceline.sim.training.gradient_noise import GradientMoments, half_batch, moments, moments_of_halves
+from paceline.sim.training.gradient_noise import Moments, half_batch, moments_of_halves
 
 
 def test_two_workers_by_hand() -> None:
@@ -15,17 +15,18 @@ def test_two_workers_by_hand() -> None:
     # g_1 = (2, 0), g_2 = (0, 1), g = (1, 1/2); all gaps are 2.
     # S2_i = 4 * 4 / 4 = 4; e_i = 4 / 4 * (1 - 4 / 8) = 1/2.
     # H2 = (|(1, -1/2)|^2 + |(-1, 1/2)|^2) / 1 - 1/2 = 2; G2 = 5/4 - 2 * 1/2 / 4 = 1.
-    assert moments_of_halves(halves, [4, 4], [8, 8]) == GradientMoments(4.0, 2.0, 1.0)
+    assert moments_of_halves(halves, [4, 4], [8, 8]) == Moments(4.0, 2.0, 1.0)
 
 
 def test_a_batch_of_more_than_the_shard_is_the_whole_shard() -> None:
-    gaps2, norms2 = np.array([4.0, 4.0]), np.array([4.0, 1.0])
-    assert moments(gaps2, norms2, 1.25, [64, 64], [8, 8]) == moments(gaps2, norms2, 1.25, [8, 8], [8, 8])
-    assert moments(gaps2, norms2, 1.25, [8, 8], [8, 8]) == GradientMoments(8.0, 2.5, 1.25)
+    halves = torch.tensor([[[3.0, 0.0], [1.0, 0.0]], [[0.0, 2.0], [0.0, 0.0]]])
+    assert moments_of_halves(halves, [64, 64], [8, 8]) == moments_of_halves(halves, [8, 8], [8, 8])
+    assert moments_of_halves(halves, [8, 8], [8, 8]) == Moments(8.0, 2.5, 1.25)
 
 
 def test_one_worker_has_no_heterogeneity() -> None:
-    assert moments(np.array([4.0]), np.array([4.0]), 4.0, [4], [8]) == GradientMoments(4.0, None, 3.5)
+    halves = torch.tensor([[[3.0, 0.0], [1.0, 0.0]]])
+    assert moments_of_halves(halves, [4], [8]) == Moments(4.0, None, 3.5)
 
 
 @pytest.mark.parametrize(("batch", "shard", "half"), [(32, 100, 16), (7, 100, 3), (32, 7, 3), (1, 9, 1)])
