@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import Engine, simulate_job
@@ -39,7 +40,8 @@ def scenario(scheme: Any, noise: int | None = 10, **changes: Any) -> Scenario:
 
 
 def run(wanted: Scenario, engine: Engine = "auto") -> Run:
-    return simulate_job(prepare(wanted, wanted.schemes[0], wanted.seed), engine=engine)
+    with one_thread():
+        return simulate_job(prepare(wanted, wanted.schemes[0], wanted.seed), engine=engine)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +79,13 @@ def test_clocks_that_share_a_training_measure_alike() -> None:
     wanted = scenario({"local_sgd": {"period": 8}})
     slower = resolve_scenario(wanted.model_dump(mode="json"), None, ["cluster.compute.time=20 ms"])
     jobs = [prepare(each, each.schemes[0], each.seed) for each in (wanted, slower)]
-    runs = share_training([(job, None) for job in jobs])
+    with one_thread():
+        runs = share_training([(job, None) for job in jobs])
     assert runs[0].wall_clock_s < runs[1].wall_clock_s
     assert runs[0].gradients == runs[1].gradients == run(wanted).gradients
 
 
+@one_thread()
 def test_a_mean_of_draws_is_the_exact_moments() -> None:
     """At the initial model, against all examples' gradients; shards of uneven size, batch 16."""
     wanted = scenario("all_reduce")
