@@ -20,8 +20,9 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, cast
@@ -56,6 +57,7 @@ from ..group.group import SWITCH_S, Group, leave, meet
 from ..group.job_store import JobStore, open_job_store
 from ..group.store import Control, check_timeout, torchrun_store
 from ..transport.device import settle, use
+from .loop_noise import LoopNoise, join_points
 from .model_vector import ModelVector, check_wrappers
 from .replica_group import ENDED, FAILED, WANTED, ReplicaGroup, find_replica_group
 from .torch_rule import TorchRule
@@ -68,7 +70,14 @@ class Attached:
     """
 
     def __init__(
-        self, vector: ModelVector, x: Tensor, replicas: ReplicaGroup, control: Control, loop: _Loop
+        self,
+        vector: ModelVector,
+        x: Tensor,
+        replicas: ReplicaGroup,
+        control: Control,
+        loop: _Loop,
+        rule: TorchRule,
+        noise: LoopNoise | None,
     ) -> None:
         self.rank = replicas.worker
         self.size = replicas.workers
@@ -78,8 +87,18 @@ class Attached:
         self._replicas = replicas
         self._control = control
         self._loop = loop
+        self._rule = rule
+        self._noise = noise
         self._wanted = False
         self._error: PacelineError | None = None
+
+    def half(self) -> None:
+        """Between the two halves of a batch, each with half of the loss: note the first half's gradient.
+
+        Needed for ``gradient_noise`` where a worker is no ranks joined by DDP; counts where it is measured.
+        """
+        if self._noise is not None and self._noise.due:
+            self._noise.half = self._vector.gradient(self._x)[: self._vector.num_parameters]
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """Submit the gradient left by ``backward``; return when the next one is wanted.
@@ -95,6 +114,8 @@ class Attached:
         mean_loss: Any = None
         if loss is not None:
             mean_loss = self._replicas.mean(torch.as_tensor(loss).detach().reshape(1).to(gradient))
+        if self._noise is not None:
+            self._noise.note(gradient[: self._vector.num_parameters], mean_loss, self._rule.lr_at(0))
         settle(gradient.device)
         if self._replicas.leads:
             self._loop.gradients.put(Evaluated(gradient, mean_loss))
@@ -185,6 +206,7 @@ def attach(
     backend: str = "gloo",
     timeout_s: float = 60.0,
     records: Path | str | None = None,
+    gradient_noise: tuple[int, int] | None = None,
 ) -> Iterator[Attached]:
     """Attach a scheme to a training loop: see ``paceline.attach`` for arguments and errors."""
     _check_arguments(steps, seed, timeout_s, "gloo" if inside is None else backend)
@@ -220,7 +242,11 @@ def attach(
             on="mean",
             max_iterations=steps,
         )
-        worker = Attached(vector, x, replicas, control, loop)
+        noise = None if gradient_noise is None else LoopNoise(model, replicas, *gradient_noise)
+        averages = spec.averages_gradients(entry.options) and not spec.encodes(entry.options)
+        if gradient_noise is not None and averages:
+            rule.watched = gradient_noise[0], vector.num_parameters
+        worker = Attached(vector, x, replicas, control, loop, rule, noise)
         try:
             with _run_driver(loop, replicas, store, job, backend, timeout_s):
                 worker._next()
@@ -229,11 +255,26 @@ def attach(
                     loop.gradients.put(None)  # the loop computes no more of them
                     while worker._wanted:
                         worker._next()
+                if noise is not None and gradient_noise is not None and worker._error is None:
+                    measured = noise.points if replicas.leads else None
+                    points = [each for each in control.meet("noise", measured, timeout_s) if each is not None]
+                    if worker.run is not None:
+                        joined = join_points(points, rule.norms2, gradient_noise[1] * replicas.workers)
+                        worker.run = replace(worker.run, gradients=joined)
         finally:
             if records is not None and worker.run is not None:
                 _write_record(record_of(worker.run, job, entry), Path(records))
         if worker._error is not None:
             raise worker._error
+
+
+def check_noise(numbers: Sequence[int]) -> tuple[int, int]:
+    """(every, batch_size) of ``gradient_noise``; ``InputError`` for anything else."""
+    if len(numbers) != 2 or min(numbers) < 1:
+        raise InputError(
+            f"attach: gradient_noise is {tuple(numbers)}; write (every, batch_size), both from 1 on"
+        )
+    return numbers[0], numbers[1]
 
 
 def _write_record(record: AttachedRun | None, folder: Path) -> None:

@@ -30,6 +30,7 @@ from typing_extensions import override
 
 from .. import seeds
 from ..records.gradients.noise import NoisePoint
+from ..seeds import Floats
 from ..workloads.partition import Batches, Indices
 from .gradients import TrainingProblem
 from .snapshots import Snapshot, V
@@ -43,20 +44,29 @@ class Moments(NamedTuple):
     norm2: float
 
 
+def moments(noise: Floats, norms2: Floats, mean_norm2: float, batches: Floats, shards: ArrayLike) -> Moments:
+    """Moments from each worker's S2_i, |g_i|^2, b_i and N_i, [n], and |g|^2."""
+    n, error = len(noise), noise / batches * (1 - batches / np.asarray(shards))
+    between = float((norms2.sum() - n * mean_norm2) / (n - 1) - error.mean()) if n > 1 else None
+    return Moments(float(noise.mean()), between, float(mean_norm2 - error.sum() / n**2))
+
+
 def moments_of_halves(halves: Iterable[Tensor], batches: ArrayLike, shards: ArrayLike) -> Moments:
     """Moments from each worker's half-batch gradients [2, d], b_i [n] (at most N_i counts) and N_i [n]."""
     gaps2, norms2, total = [], [], torch.zeros(())
     for first, second in (each.double() for each in halves):
         own = (first + second) / 2
-        gaps2.append((first - second).square().sum().item())
-        norms2.append(own.square().sum().item())
+        gaps2.append(float(norm2(first - second)))
+        norms2.append(float(norm2(own)))
         total = own + total.to(own.device)
-    n, sizes = len(gaps2), np.minimum(batches, shards)
-    mean_norm2 = (total / n).square().sum().item()
-    noise = sizes * gaps2 / 4
-    error = noise / sizes * (1 - sizes / np.asarray(shards))
-    between = (sum(norms2) - n * mean_norm2) / (n - 1) - float(error.mean()) if n > 1 else None
-    return Moments(float(noise.mean()), between, mean_norm2 - float(error.sum()) / n**2)
+    sizes = np.minimum(batches, shards).astype(float)
+    return moments(sizes * gaps2 / 4, np.array(norms2), float(norm2(total / len(gaps2))), sizes, shards)
+
+
+def norm2(value: Tensor) -> Tensor:
+    """Squared norm, added up in double precision."""
+    square: Tensor = torch.linalg.vector_norm(value, dtype=torch.float64).square()
+    return square
 
 
 def half_batch(batch_size: int, shard: int) -> int:
