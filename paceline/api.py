@@ -108,7 +108,7 @@ def attach(
     if gradient_noise is not None:
         arguments.check_is("attach: gradient_noise", gradient_noise, tuple, "(every, batch_size)")
         numbers = [arguments.read_whole("attach: gradient_noise", each) for each in gradient_noise]
-        gradient_noise = attaching.check_noise(numbers)
+        gradient_noise = attaching.check_noise(*numbers)
     return attaching.attach(
         model, optimizer, scheme, steps=steps, seed=seed, inside=inside, backend=backend,
         timeout_s=timeout_s, records=folder, gradient_noise=gradient_noise,

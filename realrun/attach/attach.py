@@ -20,9 +20,8 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, cast
@@ -57,7 +56,7 @@ from ..group.group import SWITCH_S, Group, leave, meet
 from ..group.job_store import JobStore, open_job_store
 from ..group.store import Control, check_timeout, torchrun_store
 from ..transport.device import settle, use
-from .loop_noise import LoopNoise, join_points
+from .loop_noise import LoopNoise
 from .model_vector import ModelVector, check_wrappers
 from .replica_group import ENDED, FAILED, WANTED, ReplicaGroup, find_replica_group
 from .torch_rule import TorchRule
@@ -70,14 +69,7 @@ class Attached:
     """
 
     def __init__(
-        self,
-        vector: ModelVector,
-        x: Tensor,
-        replicas: ReplicaGroup,
-        control: Control,
-        loop: _Loop,
-        rule: TorchRule,
-        noise: LoopNoise | None,
+        self, vector: ModelVector, x: Tensor, replicas: ReplicaGroup, control: Control, loop: _Loop
     ) -> None:
         self.rank = replicas.worker
         self.size = replicas.workers
@@ -87,18 +79,14 @@ class Attached:
         self._replicas = replicas
         self._control = control
         self._loop = loop
-        self._rule = rule
-        self._noise = noise
+        self._noise: LoopNoise | None = None
         self._wanted = False
         self._error: PacelineError | None = None
 
     def half(self) -> None:
-        """Between the two halves of a batch, each with half of the loss: note the first half's gradient.
-
-        Needed for ``gradient_noise`` where a worker is no ranks joined by DDP; counts where it is measured.
-        """
+        """For ``gradient_noise``: call this after ``backward`` on the first half of a batch."""
         if self._noise is not None and self._noise.due:
-            self._noise.half = self._vector.gradient(self._x)[: self._vector.num_parameters]
+            self._noise.half = self._vector.without_buffers(self._vector.gradient(self._x))
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """Submit the gradient left by ``backward``; return when the next one is wanted.
@@ -115,7 +103,7 @@ class Attached:
         if loss is not None:
             mean_loss = self._replicas.mean(torch.as_tensor(loss).detach().reshape(1).to(gradient))
         if self._noise is not None:
-            self._noise.note(gradient[: self._vector.num_parameters], mean_loss, self._rule.lr_at(0))
+            self._noise.note(self._vector.without_buffers(gradient), mean_loss)
         settle(gradient.device)
         if self._replicas.leads:
             self._loop.gradients.put(Evaluated(gradient, mean_loss))
@@ -242,11 +230,11 @@ def attach(
             on="mean",
             max_iterations=steps,
         )
-        noise = None if gradient_noise is None else LoopNoise(model, replicas, *gradient_noise)
-        averages = spec.averages_gradients(entry.options) and not spec.encodes(entry.options)
-        if gradient_noise is not None and averages:
-            rule.watched = gradient_noise[0], vector.num_parameters
-        worker = Attached(vector, x, replicas, control, loop, rule, noise)
+        worker = Attached(vector, x, replicas, control, loop)
+        if gradient_noise is not None:
+            worker._noise = LoopNoise(model, replicas, rule, *gradient_noise)
+            if spec.averages_gradients(entry.options) and not spec.encodes(entry.options):
+                rule.watched = gradient_noise[0], vector.without_buffers(x).numel()
         try:
             with _run_driver(loop, replicas, store, job, backend, timeout_s):
                 worker._next()
@@ -255,12 +243,8 @@ def attach(
                     loop.gradients.put(None)  # the loop computes no more of them
                     while worker._wanted:
                         worker._next()
-                if noise is not None and gradient_noise is not None and worker._error is None:
-                    measured = noise.points if replicas.leads else None
-                    points = [each for each in control.meet("noise", measured, timeout_s) if each is not None]
-                    if worker.run is not None:
-                        joined = join_points(points, rule.norms2, gradient_noise[1] * replicas.workers)
-                        worker.run = replace(worker.run, gradients=joined)
+                if worker._noise is not None and worker._error is None:
+                    worker.run = worker._noise.finish(control, timeout_s, worker.run)
         finally:
             if records is not None and worker.run is not None:
                 _write_record(record_of(worker.run, job, entry), Path(records))
@@ -268,12 +252,10 @@ def attach(
             raise worker._error
 
 
-def check_noise(numbers: Sequence[int]) -> tuple[int, int]:
-    """(every, batch_size) of ``gradient_noise``; ``InputError`` for anything else."""
+def check_noise(*numbers: int) -> tuple[int, int]:
+    """The two positive numbers of ``gradient_noise``; ``InputError`` for anything else."""
     if len(numbers) != 2 or min(numbers) < 1:
-        raise InputError(
-            f"attach: gradient_noise is {tuple(numbers)}; write (every, batch_size), both from 1 on"
-        )
+        raise InputError(f"attach: gradient_noise is {numbers}; write (every, batch_size), both positive")
     return numbers[0], numbers[1]
 
 

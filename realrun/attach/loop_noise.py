@@ -1,10 +1,8 @@
-"""Gradient noise in a user's own loop: of DDP's ranks before their average, or of a step's half batches."""
+"""Gradient noise in a user's own loop: of DDP's ranks before their average, or of a batch's two halves."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,35 +14,29 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.records.gradients.noise import NoisePoint
+from paceline.sim.records.run import Run
 from paceline.sim.training.gradient_noise import moments, norm2
 
+from ..group.store import Control
 from .replica_group import ReplicaGroup
-
-
-class LoopPoint(NamedTuple):
-    """A worker's S2_i and |g_i|^2 on its batch in one step, with the loss and the learning rate."""
-
-    step: int
-    noise: float
-    norm2: float
-    loss: float | None
-    lr: float
+from .torch_rule import TorchRule
 
 
 class LoopNoise:
-    """Measures a worker's noise in every step that ``every`` divides, but for the first.
+    """A worker's S2_i and |g_i|^2 at every multiple of ``every`` steps, for ``batch_size`` examples.
 
-    ``batch_size``: examples of the worker's batch, of equal shares where it has several ranks joined by DDP.
+    Nothing is known of shards: they count as infinite, so H2 is that of their sources.
     """
 
-    def __init__(self, model: nn.Module, replicas: ReplicaGroup, every: int, batch_size: int) -> None:
-        self._replicas, self._every, self._batch_size = replicas, every, batch_size
+    def __init__(
+        self, model: nn.Module, replicas: ReplicaGroup, rule: TorchRule, every: int, batch_size: int
+    ) -> None:
+        self._replicas, self._rule, self._every, self._batch_size = replicas, rule, every, batch_size
         joined = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
         self._shares = len(replicas.members) if joined else 1
-        self._done = 0
-        self._local2 = torch.zeros(())
+        self._done, self._local2 = 0, torch.zeros(())
+        self._points: list[tuple[float, ...]] = []
         self.half: Tensor | None = None
-        self.points: list[LoopPoint] = []
         for each in joined if self._shares > 1 else ():
             try:  # torch refuses annotations that are text
                 each.register_comm_hook(
@@ -65,7 +57,7 @@ class LoopNoise:
             self._local2 = self._local2.to(bucket.buffer().device) + norm2(bucket.buffer())
         return allreduce_hook(group, bucket)
 
-    def note(self, gradient: Tensor, loss: Tensor | None, lr: float) -> None:
+    def note(self, gradient: Tensor, loss: Tensor | None) -> None:
         """Note a step's gradient [d], without buffers; ``RunError`` where its half is missing."""
         if self.due:
             shares, own = self._shares, float(norm2(gradient))
@@ -76,31 +68,25 @@ class LoopNoise:
                 raise RunError("attach: gradient_noise: call worker.half() between a batch's two halves")
             else:
                 noise = self._batch_size * float(norm2(2 * self.half - gradient))
-            known = None if loss is None else float(loss)
-            self.points.append(LoopPoint(self._done, noise, own, known, lr))
+            known = np.nan if loss is None else float(loss)
+            self._points.append((self._done, self._rule.lr_at(0), known, noise, own))
             self._local2, self.half = torch.zeros(()), None
         self._done += 1
 
-
-def join_points(
-    of_workers: Sequence[Sequence[Any]], means2: Mapping[int, float], examples: int
-) -> tuple[NoisePoint, ...]:
-    """Points of all workers' ``LoopPoint``s; ``means2``: |g|^2 by step, where all gradients are averaged.
-
-    Nothing is known of shards: they count as infinite, so H2 is that of their sources.
-    """
-    joined = []
-    for each in zip(*(map(LoopPoint._make, points) for points in of_workers), strict=False):
-        losses = [point.loss for point in each if point.loss is not None]
-        own = np.array([(point.noise, point.norm2) for point in each])
-        mean2 = means2.get(each[0].step)
-        found = moments(own[:, 0], own[:, 1], mean2 or 0.0, np.full(len(each), examples / len(each)), np.inf)
-        joined.append(
-            NoisePoint(
-                step=each[0].step, examples=examples, lr=each[0].lr,
-                loss=math.fsum(losses) / len(losses) if losses else None,
-                noise=found.noise, heterogeneity=mean2 and found.heterogeneity,
-                norm2=mean2 and found.norm2,
-            )
-        )  # fmt: skip
-    return tuple(joined)
+    def finish(self, control: Control, timeout_s: float, run: Run | None) -> Run | None:
+        """Give the joined points of all workers to ``run``; all ranks call this after the last step."""
+        lists = control.meet("noise", self._points if self._replicas.leads else None, timeout_s)
+        joined: list[NoisePoint] = []
+        for each in zip(*(points for points in lists if points is not None), strict=False):
+            (step, *_), lr, losses, noise, norms2 = np.array(each).T
+            mean2 = self._rule.norms2.get(int(step))
+            batches = np.full(len(each), float(self._batch_size))
+            joint = moments(noise, norms2, mean2 or 0.0, batches, np.inf)
+            joined.append(
+                NoisePoint(
+                    step=int(step), examples=len(each) * self._batch_size, lr=float(lr[0]),
+                    loss=float(losses.mean()) if np.isfinite(losses).all() else None, noise=joint.noise,
+                    heterogeneity=mean2 and joint.heterogeneity, norm2=mean2 and joint.norm2,
+                )
+            )  # fmt: skip
+        return run and replace(run, gradients=tuple(joined))

@@ -36,7 +36,10 @@ class ModelVector:
         if self._parameters[0].dtype not in (torch.float32, torch.float64):
             raise InputError(f"attach: schemes average float32 or float64, not {sorted(kinds)}")
         self.num_buffers = sum(b.numel() for b in self._buffers)
-        self.num_parameters = sum(p.numel() for p in self._parameters)
+
+    def without_buffers(self, value: Tensor) -> Tensor:
+        """The parameters' part of a vector [d]."""
+        return value[: len(value) - self.num_buffers]
 
     def value(self) -> Tensor:
         """Parameters and buffers as one vector [d]."""

@@ -1,17 +1,14 @@
 """Noise, heterogeneity and size of the workers' gradients at one point.
 
-Worker i draws b_i of its N_i examples without replacement, and takes the gradients g_i1 and g_i2 of the two
-halves of this batch. With g_i their mean, and g the mean of the g_i over the n workers:
+Worker i draws b_i of its N_i examples without replacement; g_i1 and g_i2 are the gradients of the halves of
+this batch, g_i is their mean, and g the mean of the g_i over the n workers. These are unbiased, also where a
+batch is a large part of its shard; e_i = S2_i / b_i (1 - b_i / N_i) is the variance of g_i:
 
-- ``S2``, the mean of ``S2_i = b_i |g_i1 - g_i2|^2 / 4``: trace of the covariance of one example's gradient
-  within a worker (divisor N_i - 1; tr(Sigma) in McCandlish et al., arXiv 1812.06162). The difference of the
-  halves cancels the finite shard.
-- ``H2 = sum_i |g_i - g|^2 / (n - 1) - mean_i e_i``: variance between the gradients of whole shards.
-- ``G2 = |g|^2 - sum_i e_i / n^2``: squared norm of the *workers'* mean gradient. Workers count equally, as in
+- S2, the mean of S2_i = b_i |g_i1 - g_i2|^2 / 4: trace of the covariance of one example's gradient within a
+  worker (divisor N_i - 1; tr(Sigma) in McCandlish et al., arXiv 1812.06162).
+- H2 = sum_i |g_i - g|^2 / (n - 1) - mean_i e_i: variance between the gradients of whole shards.
+- G2 = |g|^2 - sum_i e_i / n^2: squared norm of the *workers'* mean gradient. Workers count equally, as in
   every average; where shards differ in size this is not the gradient of the whole data set.
-
-``e_i = S2_i / b_i (1 - b_i / N_i)`` is the variance of g_i. All three are unbiased, also where a batch is a
-large part of its shard; so single values of H2 and G2 may be negative.
 """
 
 from __future__ import annotations
@@ -99,8 +96,7 @@ class NoiseMeter:
     """
 
     def __init__(self, problem: TrainingProblem, every: int, lr_at: Callable[[int], float]) -> None:
-        own = problem.batches
-        self._batches = HalfBatches(own.shards, own.batch_size, own.seed)
+        self._batches = HalfBatches(problem.batches.shards, problem.batches.batch_size, problem.batches.seed)
         self._problem = replace(problem, batches=self._batches, sampler=None)
         self._every, self._next, self._averaged, self._lr_at = every, every, 0, lr_at
         self.points: list[NoisePoint] = []
@@ -113,37 +109,32 @@ class NoiseMeter:
         if snapshot.step < self._next:
             return
         self._next = (snapshot.step // self._every + 1) * self._every
-        step, average = snapshot.averaged
-        workers = list(snapshot.models)
+        (step, average), workers = snapshot.averaged, list(snapshot.models)
         common = step > self._averaged
-        if common:
-            self._averaged = step
-        else:
-            step = snapshot.step
+        models = [average] * len(workers) if common else list(snapshot.models.values())
+        self._averaged, step = max(step, self._averaged), step if common else snapshot.step
         key = step if common else snapshot.steps
         if key not in self.known:
-            models = fetch([average] * len(workers) if common else list(snapshot.models.values()))
             shards = [len(self._batches.shards[worker]) for worker in workers]
             sizes = [2 * half_batch(self._batches.batch_size, each) for each in shards]
-            self.known[key] = moments_of_halves(self._halves(workers, sizes, models, step), sizes, shards)
-        noise, between, norm2 = self.known[key]
+            halves = self._halves(workers, sizes, fetch(models), step)
+            self.known[key] = moments_of_halves(halves, sizes, shards)
+        noise, between, mean_norm2 = self.known[key]
         if math.isfinite(noise):
-            lr, h2, g2 = self._lr_at(step), between if common else None, norm2 if common else None
-            examples = len(self._batches.shards) * self._batches.batch_size
-            self.points.append(
-                NoisePoint(
-                    step=step, examples=examples, loss=loss, lr=lr, noise=noise, heterogeneity=h2, norm2=g2
-                )
-            )
+            point = NoisePoint(
+                step=step, examples=len(self._batches.shards) * self._batches.batch_size, loss=loss,
+                lr=self._lr_at(step), noise=noise, heterogeneity=between if common else None,
+                norm2=mean_norm2 if common else None,
+            )  # fmt: skip
+            self.points.append(point)
 
     def _halves(
         self, workers: Sequence[int], sizes: Sequence[int], models: Sequence[Tensor], step: int
     ) -> Iterator[Tensor]:
-        workload = self._problem.workload
-        kept = workload.start.numel() - workload.num_buffers  # running buffers have no gradients
+        kept = self._problem.workload.start.numel() - self._problem.workload.num_buffers
         for _, group in groupby(range(len(workers)), sizes.__getitem__):
             twice = [place for place in group for _ in range(2)]
             ranks, points = [workers[place] for place in twice], [models[place] for place in twice]
-            numbers = [2 * step + half for half in (0, 1)] * (len(twice) // 2)
-            found = [each.value[:kept] for each in self._problem.gradients(ranks, numbers, points)]
-            yield from map(torch.stack, zip(found[::2], found[1::2], strict=True))
+            numbers = [2 * step, 2 * step + 1] * (len(twice) // 2)
+            values = [each.value[:kept] for each in self._problem.gradients(ranks, numbers, points)]
+            yield from map(torch.stack, zip(values[::2], values[1::2], strict=True))
