@@ -14,7 +14,7 @@ batch is a large part of its shard; e_i = S2_i / b_i (1 - b_i / N_i) is the vari
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
@@ -48,21 +48,17 @@ def moments(noise: Floats, norms2: Floats, mean_norm2: float, batches: Floats, s
     return Moments(float(noise.mean()), between, float(mean_norm2 - error.sum() / n**2))
 
 
-def moments_of_halves(halves: Iterable[Tensor], batches: ArrayLike, shards: ArrayLike) -> Moments:
-    """Moments from each worker's half-batch gradients [2, d], b_i [n] (at most N_i counts) and N_i [n]."""
-    gaps2, norms2, total = [], [], torch.zeros(())
-    for first, second in (each.double() for each in halves):
-        own = (first + second) / 2
-        gaps2.append(float(norm2(first - second)))
-        norms2.append(float(norm2(own)))
-        total = own + total.to(own.device)
-    sizes = np.minimum(batches, shards).astype(float)
-    return moments(sizes * gaps2 / 4, np.array(norms2), float(norm2(total / len(gaps2))), sizes, shards)
+def moments_of_halves(halves: Tensor, batches: ArrayLike, shards: ArrayLike) -> Moments:
+    """Moments from the half batches' gradients [n, 2, d], b_i [n] (at most N_i counts) and N_i [n]."""
+    own, sizes = halves.mean(dim=1), np.minimum(batches, shards).astype(float)
+    gaps2, norms2 = (norm2(each, dim=1).cpu().numpy() for each in (halves[:, 0] - halves[:, 1], own))
+    mean_norm2 = float(norm2(own.mean(dim=0, dtype=torch.float64)))
+    return moments(sizes * gaps2 / 4, norms2, mean_norm2, sizes, shards)
 
 
-def norm2(value: Tensor) -> Tensor:
+def norm2(value: Tensor, dim: int | None = None) -> Tensor:
     """Squared norm, added up in double precision."""
-    square: Tensor = torch.linalg.vector_norm(value, dtype=torch.float64).square()
+    square: Tensor = torch.linalg.vector_norm(value, dim=dim, dtype=torch.float64).square()
     return square
 
 
@@ -76,16 +72,22 @@ class HalfBatches(Batches):
 
     @override
     def examples(self, worker: int, index: int) -> Indices:
-        shard, (number, half) = self.shards[worker], divmod(index, 2)
-        size = half_batch(self.batch_size, len(shard))
-        rng = seeds.generator(self.seed, worker, "gradient noise", number)
-        drawn = rng.choice(shard, min(2 * size, len(shard)), replace=False)
-        picked: Indices = np.resize(drawn, 2 * size)[half * size :][:size]  # of one example: the same halves
-        return picked
+        return self.of_workers([worker], [index])[0]
 
     @override
     def of_workers(self, workers: Sequence[int], indices: Sequence[int]) -> Indices:
-        return np.stack([self.examples(w, i) for w, i in zip(workers, indices, strict=True)])
+        wanted = [(worker, *divmod(index, 2)) for worker, index in zip(workers, indices, strict=True)]
+        drawn = {key: self._draw(*key) for key in {each[:2] for each in wanted}}
+        picked: Indices = np.stack([drawn[worker, number][half] for worker, number, half in wanted])
+        return picked
+
+    def _draw(self, worker: int, number: int) -> Indices:
+        shard = self.shards[worker]
+        size = 2 * half_batch(self.batch_size, len(shard))
+        rng = seeds.generator(self.seed, worker, "gradient noise", number)
+        drawn = rng.choice(shard, min(size, len(shard)), replace=False)
+        halves: Indices = np.resize(drawn, (2, size // 2))  # of a single example, without noise, the same
+        return halves
 
 
 class NoiseMeter:
@@ -130,11 +132,12 @@ class NoiseMeter:
 
     def _halves(
         self, workers: Sequence[int], sizes: Sequence[int], models: Sequence[Tensor], step: int
-    ) -> Iterator[Tensor]:
-        kept = self._problem.workload.start.numel() - self._problem.workload.num_buffers
+    ) -> Tensor:
+        values: list[Tensor] = []
         for _, group in groupby(range(len(workers)), sizes.__getitem__):
             twice = [place for place in group for _ in range(2)]
             ranks, points = [workers[place] for place in twice], [models[place] for place in twice]
             numbers = [2 * step, 2 * step + 1] * (len(twice) // 2)
-            values = [each.value[:kept] for each in self._problem.gradients(ranks, numbers, points)]
-            yield from map(torch.stack, zip(values[::2], values[1::2], strict=True))
+            values += (each.value for each in self._problem.gradients(ranks, numbers, points))
+        kept = self._problem.workload.start.numel() - self._problem.workload.num_buffers
+        return torch.stack(values)[:, :kept].reshape(len(workers), 2, kept)

@@ -106,18 +106,15 @@ def test_a_mean_of_draws_is_the_exact_moments() -> None:
     halves = HalfBatches(shards, 16, 0)
     sizes = [2 * (min(16, len(shard)) // 2) for shard in shards]
     places = [{example: place for place, example in enumerate(shard)} for shard in shards]
-    found = [
-        moments_of_halves(
-            [
-                torch.stack([
-                    gradients[[place[e] for e in halves.examples(w, 2 * k + h)]].mean(dim=0) for h in (0, 1)
-                ])
-                for w, (gradients, place) in enumerate(zip(own, places, strict=True))
-            ],
-            sizes, list(map(len, shards)),
-        )
-        for k in range(300)
-    ]  # fmt: skip
+    found = []
+    for k in range(300):
+        drawn = [
+            gradients[[place[e] for e in halves.examples(w, 2 * k + half)]].mean(dim=0)
+            for w, (gradients, place) in enumerate(zip(own, places, strict=True))
+            for half in (0, 1)
+        ]
+        stacked = torch.stack(drawn).view(len(shards), 2, -1)
+        found.append(moments_of_halves(stacked, sizes, list(map(len, shards))))
     values = np.array(found)
     error = values.std(axis=0) / np.sqrt(len(values))
     assert (np.abs(values.mean(axis=0) - true) < 3 * error).all()
