@@ -109,7 +109,7 @@ def coverage(population: Population, runs: int, points: int) -> list[tuple[int, 
 
 
 def cost(workload: dict[str, Any], workers: int, steps: int, every: int) -> tuple[float, float]:
-    """Seconds of an all-reduce simulation without, and the median share added, of 5 pairs; scores as by default."""
+    """Seconds of an all-reduce simulation without, and the median share added, of 5 pairs; default scores."""
     scenario = resolve_scenario(
         {
             "name": "cost", "workload": workload, "schemes": ["all_reduce"],

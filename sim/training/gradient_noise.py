@@ -72,7 +72,8 @@ class HalfBatches(Batches):
 
     @override
     def examples(self, worker: int, index: int) -> Indices:
-        return self.of_workers([worker], [index])[0]
+        picked: Indices = self.of_workers([worker], [index])[0]
+        return picked
 
     @override
     def of_workers(self, workers: Sequence[int], indices: Sequence[int]) -> Indices:
