@@ -24,6 +24,7 @@ from ..records.run import On
 from ..schemes.scheme import Scheme
 from ..traffic.choice import Algorithms, Choice
 from ..training.curves.points import CurveScorer, Points
+from ..training.gradient_noise import NoiseMeter
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
@@ -61,6 +62,7 @@ class Job:
         every, on, evaluation_s: evaluation, and each worker's seconds for one.
         keep, keep_share: models kept for it: ``apart`` and ``share`` of ``Keep``.
         curve: measured scores, in place of the models'.
+        gradient_noise: steps between two measurements of the gradients' noise; None: there are none.
         target, max_iterations, max_time_s: ends of the run.
         record_events: keep one row per operation,
         max_events: but none if there would be more than this,
@@ -86,6 +88,7 @@ class Job:
     keep: int = 1
     keep_share: float = 0.0
     curve: Points | None = None
+    gradient_noise: int | None = None
     target: Target | None = None
     max_iterations: int | None = None
     max_time_s: float = math.inf
@@ -162,8 +165,10 @@ class Job:
         """A fresh scorer of this job, for models that ``fetch`` gets."""
         if self.curve is not None:
             return CurveScorer(None, None, self.every, self.on, self.target, fetch, points=self.curve)
-        workload = self.problem.workload if self.problem else None
-        return Scorer(workload, self.task, self.every, self.on, self.target, fetch)
+        every, problem = self.gradient_noise, self.problem
+        meter = NoiseMeter(problem, every, self.optimizer.lr_at) if every and problem else None
+        workload = problem.workload if problem else None
+        return Scorer(workload, self.task, self.every, self.on, self.target, fetch, noise=meter)
 
     def kept(self, operation: ops.Publish) -> tuple[torch.Tensor | None, ...]:
         """A published step's model, leader's model and average, each None where it is not kept for scoring.
@@ -175,7 +180,7 @@ class Job:
         return (
             operation.value if here else None,
             operation.leader if here and "leader" in scored else None,
-            operation.averaged if "averaged" in scored else None,
+            operation.averaged if "averaged" in scored or (here and self.gradient_noise) else None,
         )
 
     @cached_property

@@ -305,6 +305,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         keep=kept.apart,
         keep_share=kept.share,
         curve=None if priced is None else priced.points(entry.label, seed),
+        gradient_noise=scenario.evaluate.gradient_noise,
         target=_target(stop, task) if priced is None else priced.target,
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,

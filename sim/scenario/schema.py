@@ -248,6 +248,10 @@ class Scenario(Settings):
         elif self.workload.timing_only and target is not None:
             text = "nothing is trained (timing_only); use max_time or max_iterations"
             yield Mistake(("stop", "target"), text)
+        untrained = self.workload.timing_only or priced is not None
+        if untrained and self.evaluate.gradient_noise is not None:
+            text = "nothing is trained here, so there are no gradients to measure; leave it out"
+            yield Mistake(("evaluate", "gradient_noise"), text)
         if self.workload.timing_only:
             return
         try:

@@ -126,6 +126,7 @@ CHANGES = {
     "more repeats than seeds": ("repeats=3", "have seed 0, and this needs 1"),
     "a batch left out": ("workload={curves: a.csv, payload: 1 MB}", "batch_size"),
     "no size": ("workload={curves: a.csv, batch_size: 32}", "payload"),
+    "noise of gradients": ("evaluate.gradient_noise=10 steps", "no gradients to measure"),
     "tuning": ("tune={optimizer.lr: [0.1, 0.2]}", "nothing can be tuned"),
 }
 
