@@ -37,17 +37,14 @@ such cells (OWASP, "CSV Injection").
 """
 
 
-def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequence[Picture]) -> None:
+def write_files(folder: Path, table: pd.DataFrame, tex: str, pictures: Sequence[Picture]) -> None:
     """Write everything into ``folder``, or replace an older one of ours; ``InputError``: impossible."""
     if folder.exists():
         _check_ours(folder)
     with write_folder_atomically(folder) as new:
         (new / "figures").mkdir()
-        table = pd.DataFrame(
-            [_line(study, row) for study in studies for part in study.parts for row in part.rows]
-        )
         write_csv(new / _MARK, table)
-        (new / "table.tex").write_text(_tex(studies), encoding="utf-8")
+        (new / "table.tex").write_text(tex, encoding="utf-8")
         with own_style({}):
             for picture in pictures:
                 _save(picture, new / "figures")
@@ -70,6 +67,11 @@ def _check_ours(folder: Path) -> None:
         raise InputError(f"{folder} holds {foreign[0]}, which is no part of a report: choose another name")
 
 
+def table_of(studies: Sequence[ReportSources]) -> pd.DataFrame:
+    """The page's table as numbers, a row for each scheme and source."""
+    return pd.DataFrame([_line(study, row) for study in studies for part in study.parts for row in part.rows])
+
+
 def _line(study: ReportSources, row: SchemeSummary) -> dict[str, Any]:
     """A row of the table, as numbers."""
     line: dict[str, Any] = {"study": study.title}
@@ -82,7 +84,7 @@ def _line(study: ReportSources, row: SchemeSummary) -> dict[str, Any]:
     return line
 
 
-def _tex(studies: Sequence[ReportSources]) -> str:
+def tex_of(studies: Sequence[ReportSources]) -> str:
     """The table for LaTeX, in the style of booktabs."""
     lines = []
     for study in studies:
@@ -90,7 +92,7 @@ def _tex(studies: Sequence[ReportSources]) -> str:
         unit = column_unit([row for part in study.parts for row in part.rows], by_step)
         for part in study.parts:
             for row in part.rows:
-                reached, between = deciding_time(part.results.summary, row, unit)
+                reached, between = deciding_time(by_step, row, unit)
                 ratio = row["ratio_to_best"]["median"]
                 lines.append(
                     {

@@ -5,6 +5,7 @@ The report page formats its cells by these functions.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -13,12 +14,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from paceline.sim.config.keys import short_keys
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 from paceline.sim.records.comparison import Comparison, MeanRow, off_pct
 from paceline.sim.records.intervals import DRAWN_RUNS
 from paceline.sim.records.run import BRACKET, Source
 from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, unevenness, verdict_of
-from paceline.sim.records.verdict import format_factor
+from paceline.sim.records.verdict import Verdict, format_factor
 
 from . import assumptions, words
 
@@ -162,7 +164,7 @@ def cells(summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None =
     ratio = row["ratio_to_best"]["median"]
     return [
         row["label"],
-        "\n".join(part for part in deciding_time(summary, row, unit) if part),
+        "\n".join(part for part in deciding_time(is_by_step(summary), row, unit) if part),
         format_factor(ratio) if ratio is not None else "-",
         *amounts(row, is_by_step(summary)),
         status(summary, row),
@@ -210,15 +212,15 @@ def column_unit(rows: Sequence[SchemeSummary], by_step: bool = False) -> tuple[s
 
 
 def deciding_time(
-    summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None = None
+    by_step: bool, row: SchemeSummary, unit: tuple[str, float] | None = None
 ) -> tuple[str, str]:
     """The deciding time and its interval ('' for none): the time to the target, else that of a step.
 
     ``> bound`` stands for a time to target that is censored.
     """
-    time = words.deciding(row, is_by_step(summary))
+    time = words.deciding(row, by_step)
     if time["median"] is None:
-        if is_by_step(summary) or row["at_least_s"] is None:
+        if by_step or row["at_least_s"] is None:
             return "-", ""
         return f"> {words.duration(row['at_least_s'], unit)}", ""
     text = words.duration(time["median"], unit)
@@ -287,32 +289,57 @@ def verdict(comparison: Comparison) -> str:
 
 
 def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
-    """A line for each setting of a sweep: its values, and its verdict."""
-    settings = answer["settings"]
+    """A line for each setting of a sweep: its values, each scheme's time, the second's factor; crossovers."""
     table = _plain_table()
-    for key in short_keys(list(settings[0]["set"])):
-        table.add_column(key, overflow="fold")
-    table.add_column("verdict", overflow="fold")
-    for row in settings:
-        bold = "bold" if row["verdict"]["settled"] else ""
-        add_text_row(table, *map(str, row["set"].values()), row["verdict"]["text"], style=bold)
-    return table
-
-
-def short_keys(keys: Sequence[str]) -> list[str]:
-    """Shortest unique ends of dotted keys.
-
-    >>> short_keys(["cluster.network.within.latency", "cluster.network.between.latency", "cluster.workers"])
-    ['within.latency', 'between.latency', 'workers']
-    """
-    parts = [key.split(".") for key in keys]
-    ends = []
-    for own in parts:
-        length = next(
-            (n for n in range(1, len(own)) if sum(other[-n:] == own[-n:] for other in parts) == 1), len(own)
+    for key in short_keys(list(answer["settings"][0]["set"])):
+        table.add_column(key, overflow="fold", min_width=len(key))
+    for label in labels_of(answer):
+        table.add_column(
+            Text(re.sub(r"(?<=_)| ", "\n", label)), justify="right", overflow="fold", min_width=8
         )
-        ends.append(".".join(own[-length:]))
-    return ends
+    table.add_column("second\ntakes", min_width=9)
+    for cells in sweep_cells(answer):
+        add_text_row(table, *cells)
+    decided = dict.fromkeys(decides(each["by_step"]) for each in answer["settings"])
+    note = f"{' or '.join(decided).capitalize()}, medians of repeats. ★ first; ☆ ahead, not settled."
+    return Group(table, "", *(Text(f"{each}.") for each in (note[:-1], *crossover_texts(answer))))
+
+
+def labels_of(answer: Mapping[str, Any]) -> list[str]:
+    """Labels of a sweep's schemes, in the order of the scenario."""
+    return list(dict.fromkeys(row["label"] for each in answer["settings"] for row in each["summary"]))
+
+
+def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
+    """A row for each setting of a sweep: its values, the time of each of ``labels_of``, the second's factor.
+
+    A star marks the first, an empty one where that is not settled.
+    """
+    rows = []
+    for each in answer["settings"]:
+        verdict = each["verdict"]
+        times = {row["label"]: deciding_time(each["by_step"], row)[0] for row in each["summary"]}
+        if verdict["first"] is not None:
+            times[verdict["first"]] += " ★" if verdict["settled"] else " ☆"
+        own = [times.get(label, "-") for label in labels_of(answer)]
+        rows.append([*map(str, each["set"].values()), *own, _behind(verdict)])
+    return rows
+
+
+def crossover_texts(answer: Mapping[str, Any]) -> list[str]:
+    """The settled crossovers of a sweep, and the number of the others, as sentences without a full stop."""
+    sure = [each["text"] for each in answer["crossovers"] if each["settled"]]
+    open_ = len(answer["crossovers"]) - len(sure)
+    others = f"{open_} {'other ' if sure else ''}{'change' if open_ == 1 else 'changes'} of the first"
+    return [*sure, *([f"{others}: not settled"] if open_ else [])]
+
+
+def _behind(verdict: Verdict) -> str:
+    """Factor of the second to the first, with its interval."""
+    if verdict["factor"] is None:
+        return "-"
+    ends = ["∞" if x is None else format_factor(x)[:-1] for x in verdict["interval"] or ()]
+    return format_factor(verdict["factor"]) + (f" ({' to '.join(ends)})" if ends else "")
 
 
 def render_check(answer: Mapping[str, Any]) -> RenderableType:

@@ -42,11 +42,12 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Predict under many settings, and share the computations that are alike."""
-    from paceline.reports import tables, winner_map
+    from paceline.reports import sweep_page, tables
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
+    from paceline.sim.records.sweeps.content import SWEEP_FILE
     from paceline.sim.scenario.schema import load_each
 
     check_jobs(jobs)
@@ -83,11 +84,11 @@ def sweep(
             raise typer.Exit(130) from None
         for each in parts:
             each.check_not_replaced()
-        draw, summarising = winner_map.write_winner_map, progress.prepare("summarising")
+        draw, summarising = sweep_page.write_winners, progress.prepare("summarising")
         answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising)
     if out is not None:
         also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
-        say(f"wrote {out}: a result folder for each setting, {folder.SWEEP_FILE}{also}")
+        say(f"wrote {out}: a result folder for each setting, {SWEEP_FILE}{also}")
     if as_json:
         print_json(answer)
     else:
