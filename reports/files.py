@@ -37,7 +37,13 @@ such cells (OWASP, "CSV Injection").
 """
 
 
-def write_files(folder: Path, table: pd.DataFrame, tex: str, pictures: Sequence[Picture]) -> None:
+def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequence[Picture]) -> None:
+    """Write the tables of studies and the figures into ``folder``; see ``write_tables``."""
+    lines = [_line(study, row) for study in studies for part in study.parts for row in part.rows]
+    write_tables(folder, pd.DataFrame(lines), _tex(studies), pictures)
+
+
+def write_tables(folder: Path, table: pd.DataFrame, tex: str, pictures: Sequence[Picture]) -> None:
     """Write everything into ``folder``, or replace an older one of ours; ``InputError``: impossible."""
     if folder.exists():
         _check_ours(folder)
@@ -67,11 +73,6 @@ def _check_ours(folder: Path) -> None:
         raise InputError(f"{folder} holds {foreign[0]}, which is no part of a report: choose another name")
 
 
-def table_of(studies: Sequence[ReportSources]) -> pd.DataFrame:
-    """The page's table as numbers, a row for each scheme and source."""
-    return pd.DataFrame([_line(study, row) for study in studies for part in study.parts for row in part.rows])
-
-
 def _line(study: ReportSources, row: SchemeSummary) -> dict[str, Any]:
     """A row of the table, as numbers."""
     line: dict[str, Any] = {"study": study.title}
@@ -84,7 +85,7 @@ def _line(study: ReportSources, row: SchemeSummary) -> dict[str, Any]:
     return line
 
 
-def tex_of(studies: Sequence[ReportSources]) -> str:
+def _tex(studies: Sequence[ReportSources]) -> str:
     """The table for LaTeX, in the style of booktabs."""
     lines = []
     for study in studies:

@@ -36,7 +36,7 @@ from .figures.drawing import Picture
 from .figures.levels import draw_levels, runs_scored, seconds_to_levels
 from .figures.timeline import draw_timeline
 from .figures.waterfall import Gap, draw_waterfall, gap
-from .files import table_of, tex_of, write_files
+from .files import write_files
 from .folders import ReportSources, SourceRuns, read_sources
 from .tables import (
     AMOUNTS,
@@ -87,7 +87,7 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list
             new.write_text(text, encoding="utf-8")
             if files is not None:  # the page is renamed last: a full disk changes neither
                 pictures = [each for view in views for each in view["pictures"]]
-                write_files(files, table_of(studies), tex_of(studies), pictures)
+                write_files(files, studies, pictures)
 
         save_atomically(out, save)
     return [f"{study.title} is not complete: {study.missing}" for study in studies if study.missing]

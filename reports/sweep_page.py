@@ -17,7 +17,7 @@ from paceline.sim.errors import InputError
 
 from .figures.drawing import Picture, own_style
 from .figures.sweep import draw_times, draw_winners
-from .files import finish_figure, write_files
+from .files import finish_figure, write_tables
 from .folders import Style, styles_of
 from .page import check_page, render_template
 from .tables import crossover_texts, decides, labels_of, sweep_cells
@@ -40,7 +40,7 @@ def build(answer: Mapping[str, Any], out: Path, files: Path | None = None) -> No
         def save(new: Path) -> None:
             new.write_text(text, encoding="utf-8")
             if files is not None:
-                write_files(files, _numbers(answer), _tex(answer), list(pictures.values()))
+                write_tables(files, _numbers(answer), _tex(answer), list(pictures.values()))
 
         save_atomically(out, save)
 
