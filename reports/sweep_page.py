@@ -16,7 +16,7 @@ from paceline.sim.config.keys import short_keys
 from paceline.sim.errors import InputError
 
 from .figures.drawing import Picture, own_style
-from .figures.sweep import draw_times, draw_winners
+from .figures.sweep import draw_points, draw_times, draw_winners, is_grid
 from .files import finish_figure, write_tables
 from .folders import Style, styles_of
 from .page import check_page, render_template
@@ -77,7 +77,7 @@ def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
         "sweep.html", title=answer["scenario"], settings=settings, verdict=_verdict(answer),
         figures={name: Markup(picture.svg) for name, picture in pictures.items()},
         styles=list(_styles(answer).items()), crossovers=crossover_texts(answer),
-        intervals=intervals,
+        intervals=intervals, grid=is_grid(answer),
         decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer), rows=sweep_cells(answer),
     )  # fmt: skip
 
@@ -93,7 +93,8 @@ def _verdict(answer: Mapping[str, Any]) -> str:
 
 def _pictures(answer: Mapping[str, Any]) -> dict[str, Picture]:
     styles = _styles(answer)
-    drawn = {"winners": draw_winners(answer, styles), "times": draw_times(answer, styles)}
+    winners = draw_winners(answer, styles) or draw_points(answer, styles)
+    drawn = {"winners": winners, "times": draw_times(answer, styles)}
     return {name: picture for name, picture in drawn.items() if picture is not None}
 
 

@@ -27,6 +27,8 @@ from . import assumptions, words
 AMOUNTS: Final = {False: ("steps to target", "sent to target"), True: ("wall clock", "steps", "sent")}
 """Columns beside the deciding time: to the target; beside a time per step, of whole runs."""
 
+MAX_SETTINGS_SHOWN: Final = 60
+"""Most settings of a sweep in the terminal."""
 MAX_ROUTES: Final = 20
 """Kinds of routes shown by ``paceline check``; ``--json`` has them all."""
 
@@ -298,11 +300,14 @@ def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
             Text(re.sub(r"(?<=_)| ", "\n", label)), justify="right", overflow="fold", min_width=8
         )
     table.add_column("second\ntakes", min_width=9)
-    for cells in sweep_cells(answer):
+    rows = sweep_cells(answer)
+    for cells in rows[:MAX_SETTINGS_SHOWN]:
         add_text_row(table, *cells)
     decided = dict.fromkeys(decides(each["by_step"]) for each in answer["settings"])
     note = f"{' or '.join(decided).capitalize()}, medians of repeats. ★ first; ☆ ahead, not settled."
-    return Group(table, "", *(Text(f"{each}.") for each in (note[:-1], *crossover_texts(answer))))
+    more = [f"{len(rows) - MAX_SETTINGS_SHOWN} more settings: with --out and 'report', or --json"]
+    ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], note[:-1], *crossover_texts(answer)]
+    return Group(table, "", *(Text(f"{each}.") for each in ending))
 
 
 def labels_of(answer: Mapping[str, Any]) -> list[str]:

@@ -34,6 +34,13 @@ def sweep(
             help="the values of one key; repeatable: all combinations",
         ),
     ],
+    together: Annotated[
+        bool, typer.Option("--zip", help="the first values of all keys, then the second ones, and so on")
+    ] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", metavar="N", help="draw N settings; values may be ranges: 1 ms..200 ms"),
+    ] = None,
     changes: SetOption = None,
     out: Out = None,
     device: Device = "auto",
@@ -47,15 +54,15 @@ def sweep(
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
+    from paceline.sim.experiments.sweep.settings import changes_of, read_grid, settings_of
     from paceline.sim.records.sweeps.content import SWEEP_FILE
     from paceline.sim.scenario.schema import load_each
 
     check_jobs(jobs)
-    settings = grids.settings_of(grids.read_grid(grid))
+    seed = 0 if sample is None else next(load_each(scenario, [changes or []])).seed
+    settings = settings_of(read_grid(grid), together, sample, seed)
     where = prepare.device_named(device)
-    scenarios = load_each(
-        scenario, ([*(changes or []), *grids.changes_of(each, "--grid")] for each in settings)
-    )
+    scenarios = load_each(scenario, ([*(changes or []), *changes_of(each, "--grid")] for each in settings))
     first = next(scenarios)
     with ExitStack() as stack:
         progress = stack.enter_context(watching(first, len(settings)))

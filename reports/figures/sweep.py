@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pandas as pd
 
 from paceline.sim.config.keys import short_keys
-from paceline.sim.config.units import parse_number
+from paceline.sim.config.units import Format, parse_number
 from paceline.sim.records.verdict import format_factor
 
 from .. import words
 from ..folders import Style
 from .curves import make_log
-from .drawing import INK, PAPER, WIDTH_IN, Picture, cut, figure, picture
+from .drawing import FAINT, INK, PAPER, WIDTH_IN, Picture, cut, figure, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 _SETTLED: Final = 0.6
 """Opacity of a square of the map; letters on it stay readable."""
-_OPEN: Final = 0.18
+_OPEN: Final = 0.2
 _PANELS: Final = 9
 """Most panels of curves: values of the other keys beyond are in the table alone."""
 _ACROSS: Final = 3
@@ -35,14 +39,20 @@ def varied_keys(answer: Mapping[str, Any]) -> list[str]:
     return [key for key in sets[0] if any(each[key] != sets[0][key] for each in sets)]
 
 
+def is_grid(answer: Mapping[str, Any]) -> bool:
+    """Whether a sweep holds all combinations of its keys' values."""
+    values = [len(_values(answer, key)) for key in answer["settings"][0]["set"]]
+    return math.prod(values) == len(answer["settings"])
+
+
 def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
     """Draw a square for each setting: the colour is the first scheme's, the number the second's factor.
 
     Pale squares are not settled. The last key goes to the right, the one before it downwards. None unless one
-    or two keys have several values.
+    or two keys of a grid have several values; see ``draw_points``.
     """
     keys = varied_keys(answer)
-    if not 1 <= len(keys) <= 2:
+    if not 1 <= len(keys) <= 2 or not is_grid(answer):
         return None
     from matplotlib.patches import Rectangle
 
@@ -78,21 +88,17 @@ def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pict
 def draw_times(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
     """Draw each scheme's median time with its interval against the last key with numbers.
 
-    A panel for each combination of the other keys. None where no key has several numbers.
+    A panel for each combination of the other keys. None where no key of a grid has several numbers.
     """
-    numbers = {
-        key: [parse_number(row["set"][key]) for row in answer["settings"]] for key in varied_keys(answer)
-    }
-    keys = [key for key, own in numbers.items() if None not in own]
-    if not keys:
+    keys = _numeric_keys(answer)
+    if not keys or not is_grid(answer):
         return None
     key = keys[-1]
     data = _times(answer, key)
     panels = list(data.groupby("at", sort=False))[:_PANELS]
     wide = min(len(panels), _ACROSS)
     high = math.ceil(len(panels) / wide)
-    stand_ins, ticks = _stand_ins(styles), data.drop_duplicates("x").sort_values("x")
-    ticks = ticks.iloc[:: math.ceil(len(ticks) / _TICKS)]
+    stand_ins = _stand_ins(styles)
     unit, second = words.time_unit([float(data["median"].median())])
     with figure(WIDTH_IN if wide == 1 else 2 * WIDTH_IN, 3.0 * high) as drawn:
         axes = list(drawn.subplots(high, wide, sharex=True, sharey=True, squeeze=False).flat)
@@ -110,14 +116,67 @@ def draw_times(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictur
                     line[0].set_dashes(dashes)
             ax.set_title(cut(str(at), 2 * _LABEL), fontsize=9)
         make_log(axes[0], "y")
-        if data["x"].min() > 0 and data["x"].max() > _FAR * data["x"].min():
-            axes[0].set_xscale("log")
-        axes[0].set_xticks(ticks["x"], ticks["value"].map(str))
-        axes[0].set_xticks([], minor=True)
+        _set_axis(axes[0], "x", data["x"], _written(answer, key))
         drawn.supxlabel(short_keys(list(answer["settings"][0]["set"]))[_place(answer, key)], fontsize=10)
         decided = "time per step" if answer["settings"][0]["by_step"] else "time to target"
         drawn.supylabel(f"{decided} ({unit}), log scale", fontsize=10)
     return _picture(drawn, "times", data, styles, stand_ins)
+
+
+def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
+    """Draw who is first over the last two keys with numbers, where settings are no grid; else None.
+
+    Over one key: against the factor of the second. Pale points are not settled, grey ones have no first.
+    """
+    keys = _numeric_keys(answer)[-2:]
+    if is_grid(answer) or not keys:
+        return None
+    stand_ins, data = _stand_ins(styles), []
+    for row in answer["settings"]:
+        verdict = row["verdict"]
+        y = _number(row["set"][keys[0]]) if len(keys) == 2 else verdict["factor"]
+        first, alpha = verdict["first"], 1.0 if verdict["settled"] or verdict["first"] is None else _OPEN
+        data.append({"x": _number(row["set"][keys[-1]]), "y": y, "first": first or "nobody", "alpha": alpha})
+    frame = pd.DataFrame(data).dropna()
+    names = short_keys(list(answer["settings"][0]["set"]))
+    with figure(WIDTH_IN, 3.3) as drawn:
+        ax = drawn.subplots()
+        for alpha, first in sorted(set(zip(frame["alpha"], frame["first"], strict=True))):
+            mine = frame[(frame["alpha"] == alpha) & (frame["first"] == first)]
+            colour = stand_ins.get(first, FAINT)
+            ax.scatter(mine["x"], mine["y"], s=40, color=colour, alpha=alpha, linewidths=0)
+        _set_axis(ax, "x", frame["x"], _written(answer, keys[-1]))
+        if len(keys) == 2:
+            _set_axis(ax, "y", frame["y"], _written(answer, keys[0]))
+        ylabel = names[_place(answer, keys[0])] if len(keys) == 2 else "factor of the second"
+        ax.set(xlabel=names[_place(answer, keys[-1])], ylabel=ylabel)
+    return _picture(drawn, "winners", frame, styles, stand_ins)
+
+
+def _numeric_keys(answer: Mapping[str, Any]) -> list[str]:
+    sets = [row["set"] for row in answer["settings"]]
+    return [key for key in varied_keys(answer) if all(parse_number(own[key]) for own in sets)]
+
+
+def _number(value: Any) -> float:
+    known = parse_number(value)
+    return math.nan if known is None else known[0]
+
+
+def _written(answer: Mapping[str, Any], key: str) -> Format:
+    known = parse_number(answer["settings"][0]["set"][key])
+    return str if known is None else known[1]
+
+
+def _set_axis(ax: Axes, which: Literal["x", "y"], values: pd.Series[float], written: Format) -> None:
+    """Ticks with units at some of the values, on a logarithmic axis where these are far apart."""
+    known = sorted(set(values))
+    if known[0] > 0 and known[-1] > _FAR * known[0]:
+        ax.set(**{f"{which}scale": "log"})
+    ticks = known[:: math.ceil(len(known) / _TICKS)]
+    axis: Axis = ax.xaxis if which == "x" else ax.yaxis
+    axis.set_ticks(ticks, [written(tick) for tick in ticks])
+    axis.set_ticks([], minor=True)
 
 
 def _times(answer: Mapping[str, Any], key: str) -> pd.DataFrame:
@@ -127,7 +186,7 @@ def _times(answer: Mapping[str, Any], key: str) -> pd.DataFrame:
         own = each["set"]
         named = zip(short_keys(list(own)), own, own.values(), strict=True)
         at = ", ".join(f"{name} {value}" for name, other, value in named if other != key)
-        x = (parse_number(own[key]) or (math.nan, str))[0]
+        x = _number(own[key])
         for row in each["summary"]:
             time = words.deciding(row, each["by_step"])
             rows.append({"at": at, "value": own[key], "x": x, "label": row["label"], **time})

@@ -33,6 +33,7 @@ from .limits import (
 from .problems import mistake
 
 _T = TypeVar("_T")
+Format = Callable[[float], str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +274,7 @@ def format_plain(value: float) -> str:
     return f"{value:.4g}"
 
 
-def parse_number(value: object) -> tuple[float, Callable[[float], str]] | None:
+def parse_number(value: object) -> tuple[float, Format] | None:
     """A number, or a quantity in SI, and the function that formats it; None for everything else.
 
     >>> number, formatted = parse_number("20 ms")

@@ -8,18 +8,16 @@ the time of a message is linear. The crossover is the median over seeds, with it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from typing_extensions import TypedDict
 
 from ...config.keys import short_keys
-from ...config.units import format_rate, parse_number
+from ...config.units import Format, format_rate, parse_number
 from ..intervals import Interval, of_median
 from ..summary import Summary, is_by_step, main_source, race_s
-
-Written = Callable[[float], str]
 
 
 class Crossover(TypedDict):
@@ -67,7 +65,7 @@ def _others(setting: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _along(
     key: str,
-    written: Written,
+    written: Format,
     line: Sequence[tuple[float, int]],
     settings: Sequence[Mapping[str, Any]],
     summaries: Sequence[Summary],
@@ -105,7 +103,7 @@ def _sentence(
     after: str,
     at: Interval,
     between: Sequence[Any],
-    written: Written,
+    written: Format,
     settled: bool,
 ) -> str:
     names = dict(zip(setting, short_keys(list(setting)), strict=True))
