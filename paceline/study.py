@@ -181,11 +181,11 @@ class Sweep:
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row per setting, as the command prints it: values, each scheme's time, the second's factor."""
-        from paceline.reports import tables
+        from paceline.reports import sweep_tables as tables
 
         return pd.DataFrame(
             tables.sweep_cells(self.totals),
-            columns=[*self.settings[0], *tables.labels_of(self.totals), "second takes"],
+            columns=[*self.settings[0], *tables.labels_of(self.totals), "second takes", "even at"],
         )
 
     def report(self, out: str | Path = "report.html") -> Path:
@@ -204,7 +204,7 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """The settings and crossovers, for notebooks."""
-        from paceline.reports import tables
+        from paceline.reports import sweep_tables as tables
 
         texts = "".join(f"<li>{html.escape(text)}</li>" for text in tables.crossover_texts(self.totals))
         return f"{self.table.to_html(index=False)}<ul>{texts}</ul>"

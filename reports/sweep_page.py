@@ -20,7 +20,8 @@ from .figures.sweep import draw_points, draw_times, draw_winners, is_grid
 from .files import finish_figure, write_tables
 from .folders import Style, styles_of
 from .page import check_page, render_template
-from .tables import crossover_texts, decides, labels_of, sweep_cells
+from .sweep_tables import EVEN_AT, crossover_texts, labels_of, sweep_cells
+from .tables import decides
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +78,7 @@ def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
         "sweep.html", title=answer["scenario"], settings=settings, verdict=_verdict(answer),
         figures={name: Markup(picture.svg) for name, picture in pictures.items()},
         styles=list(_styles(answer).items()), crossovers=crossover_texts(answer),
-        intervals=intervals, grid=is_grid(answer),
+        intervals=intervals, grid=is_grid(answer), even_at=EVEN_AT,
         decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer), rows=sweep_cells(answer),
     )  # fmt: skip
 
@@ -120,6 +121,6 @@ def _numbers(answer: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _tex(answer: Mapping[str, Any]) -> str:
-    columns = [*short_keys(_keys(answer)), *labels_of(answer), "second takes"]
+    columns = [*short_keys(_keys(answer)), *labels_of(answer), "second takes", "even at"]
     text: str = pd.DataFrame(sweep_cells(answer), columns=columns).to_latex(index=False, escape=True)
     return text.replace("★", "$\\star$").replace("☆", "(?)")

@@ -5,7 +5,6 @@ The report page formats its cells by these functions.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,21 +13,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from paceline.sim.config.keys import short_keys
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 from paceline.sim.records.comparison import Comparison, MeanRow, off_pct
 from paceline.sim.records.intervals import DRAWN_RUNS
 from paceline.sim.records.run import BRACKET, Source
 from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, unevenness, verdict_of
-from paceline.sim.records.verdict import Verdict, format_factor
+from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
 
 AMOUNTS: Final = {False: ("steps to target", "sent to target"), True: ("wall clock", "steps", "sent")}
 """Columns beside the deciding time: to the target; beside a time per step, of whole runs."""
 
-MAX_SETTINGS_SHOWN: Final = 60
-"""Most settings of a sweep in the terminal."""
 MAX_ROUTES: Final = 20
 """Kinds of routes shown by ``paceline check``; ``--json`` has them all."""
 
@@ -66,7 +62,7 @@ def render_summary(summary: Summary) -> RenderableType:
     """
     sources = list(dict.fromkeys(row["source"] for row in summary["summary"]))
     by_step = is_by_step(summary)
-    table = _plain_table(gap=1)
+    table = plain_table(gap=1)
     table.add_column("scheme", overflow="fold", min_width=15)
     if len(sources) > 1:
         table.add_column("source", no_wrap=True)
@@ -148,13 +144,14 @@ def add_text_row(table: Table, *cells: str, style: str = "") -> None:
     table.add_row(*(Text(cell, style=style) for cell in cells))
 
 
-def _plain_table(gap: int = 2) -> Table:
+def plain_table(gap: int = 2) -> Table:
+    """An empty table without lines; ``gap``: blanks between columns."""
     return Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
 
 
 def _schemes_table(*numbers: str) -> Table:
     """A column of labels and columns of numbers, without rows."""
-    table = _plain_table()
+    table = plain_table()
     table.add_column("scheme", overflow="fold", min_width=14)
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
@@ -290,63 +287,6 @@ def verdict(comparison: Comparison) -> str:
     return f"Predicted times are {errors}; {choice}."
 
 
-def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
-    """A line for each setting of a sweep: its values, each scheme's time, the second's factor; crossovers."""
-    table = _plain_table()
-    for key in short_keys(list(answer["settings"][0]["set"])):
-        table.add_column(key, overflow="fold", min_width=len(key))
-    for label in labels_of(answer):
-        table.add_column(
-            Text(re.sub(r"(?<=_)| ", "\n", label)), justify="right", overflow="fold", min_width=8
-        )
-    table.add_column("second\ntakes", min_width=9)
-    rows = sweep_cells(answer)
-    for cells in rows[:MAX_SETTINGS_SHOWN]:
-        add_text_row(table, *cells)
-    decided = dict.fromkeys(decides(each["by_step"]) for each in answer["settings"])
-    note = f"{' or '.join(decided).capitalize()}, medians of repeats. ★ first; ☆ ahead, not settled."
-    more = [f"{len(rows) - MAX_SETTINGS_SHOWN} more settings: with --out and 'report', or --json"]
-    ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], note[:-1], *crossover_texts(answer)]
-    return Group(table, "", *(Text(f"{each}.") for each in ending))
-
-
-def labels_of(answer: Mapping[str, Any]) -> list[str]:
-    """Labels of a sweep's schemes, in the order of the scenario."""
-    return list(dict.fromkeys(row["label"] for each in answer["settings"] for row in each["summary"]))
-
-
-def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each setting of a sweep: its values, the time of each of ``labels_of``, the second's factor.
-
-    A star marks the first, an empty one where that is not settled.
-    """
-    rows = []
-    for each in answer["settings"]:
-        verdict = each["verdict"]
-        times = {row["label"]: deciding_time(each["by_step"], row)[0] for row in each["summary"]}
-        if verdict["first"] is not None:
-            times[verdict["first"]] += " ★" if verdict["settled"] else " ☆"
-        own = [times.get(label, "-") for label in labels_of(answer)]
-        rows.append([*map(str, each["set"].values()), *own, _behind(verdict)])
-    return rows
-
-
-def crossover_texts(answer: Mapping[str, Any]) -> list[str]:
-    """The settled crossovers of a sweep, and the number of the others, as sentences without a full stop."""
-    sure = [each["text"] for each in answer["crossovers"] if each["settled"]]
-    open_ = len(answer["crossovers"]) - len(sure)
-    others = f"{open_} {'other ' if sure else ''}{'change' if open_ == 1 else 'changes'} of the first"
-    return [*sure, *([f"{others}: not settled"] if open_ else [])]
-
-
-def _behind(verdict: Verdict) -> str:
-    """Factor of the second to the first, with its interval."""
-    if verdict["factor"] is None:
-        return "-"
-    ends = ["∞" if x is None else format_factor(x)[:-1] for x in verdict["interval"] or ()]
-    return format_factor(verdict["factor"]) + (f" ({' to '.join(ends)})" if ends else "")
-
-
 def render_check(answer: Mapping[str, Any]) -> RenderableType:
     """The cluster, its routes, the cost of a step of each scheme, and the effort of the simulation."""
     parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]
@@ -375,7 +315,7 @@ def _cluster(answer: Mapping[str, Any]) -> str:
 
 
 def _routes(answer: Mapping[str, Any]) -> RenderableType:
-    table = _plain_table()
+    table = plain_table()
     several = len(answer["sites"]) > 1
     for name in (*(["from", "to"] if several else []), "pairs", "latency", "bandwidth", "links, for example"):
         table.add_column(name, justify="right" if name in ("pairs", "latency", "bandwidth") else "left")
@@ -438,6 +378,11 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
     needs.caption = f"bandwidth {answer['knob']} with which every worker computes so much of its time"
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
     lines: list[RenderableType] = [Text(head), "", times, "", *beside, "", needs]
+    losses: dict[str, list[str]] = {}
+    for row in answer["schemes"]:
+        for text in row.get("published_text", ()):
+            losses.setdefault(text, []).append(row["label"])
+    lines += [Text(f"\n{', '.join(labels)}: {text}") for text, labels in losses.items()]
     if answer["tokens"] is not None:
         origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"
         lines += ["", Text(

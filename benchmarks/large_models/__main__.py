@@ -15,7 +15,7 @@ from typing import Final
 from paceline.sim.config.files import write_atomically
 from paceline.sim.workloads.layers.presets import PRESETS
 
-from . import das, elsewhere, iterations, low_communication
+from . import das, elsewhere, iterations, low_communication, seldom_averaging
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "papers" / "large-models.md"
 
@@ -55,6 +55,7 @@ sequence.
 {das.sections()}
 {iterations.sections()}
 {low_communication.sections()}
+{seldom_averaging.sections()}
 {elsewhere.sections()}"""
 
 

@@ -49,7 +49,8 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Predict under many settings, and share the computations that are alike."""
-    from paceline.reports import sweep_page, tables
+    from paceline.reports import sweep_page
+    from paceline.reports.sweep_tables import render_sweep
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
@@ -99,5 +100,5 @@ def sweep(
     if as_json:
         print_json(answer)
     else:
-        terminal().print(tables.render_sweep(answer))
+        terminal().print(render_sweep(answer))
     end_failed([run for own in runs for run in own])

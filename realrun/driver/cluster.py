@@ -244,7 +244,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     def finish(self, pending: ClusterPending) -> None:
         if isinstance(pending.operation, ops.Gradient):
             self._computing.ended(pending)
-        elif not isinstance(pending.operation, ops.Sleep | ops.AwaitSignal | ops.Encode):
+        elif not isinstance(pending.operation, ops.Sleep | ops.AwaitSignal | ops.Encode | ops.Evaluate):
             pending.reply = self.exchanges.reply(pending)
 
     @override

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pandas as pd
 
-from paceline.sim.records.run import RESUMPTIONS
+from paceline.sim.records.run import COMPUTING, RESUMPTIONS
 
 from .. import words
 from ..folders import ReportSources, SourceRuns
@@ -32,9 +32,9 @@ _MOST_STEPS: Final = 40
 """Largest number of steps shown of the fastest scheme."""
 _WIDTH_IN: Final = 9.6
 _ROW_IN: Final = 0.11
-_NO_EXCHANGE: Final = RESUMPTIONS | {
-    "gradient", "forward", "encode", "segment", "poll", "now", "next_step", "sleep", "await_signal",
-}  # fmt: skip
+_NO_EXCHANGE: Final = (
+    RESUMPTIONS | COMPUTING | {"segment", "poll", "now", "next_step", "sleep", "await_signal"}
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def timeline_rows(events: pd.DataFrame, end_s: float, workers: int) -> list[Time
 
 def _timeline_row(worker: int, events: pd.DataFrame, end_s: float) -> TimelineRow:
     operation = events["operation"].astype(str)
-    computes = operation.isin(("gradient", "forward", "encode"))
+    computes = operation.isin(COMPUTING)
     gradients = events[computes]
     compute = _union(zip(gradients["start_s"], gradients["end_s"], strict=True), end_s)
     resumed = (events["handle"] < 0) | operation.isin(RESUMPTIONS)

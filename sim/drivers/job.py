@@ -23,6 +23,7 @@ from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes.scheme import Scheme
 from ..traffic.choice import Algorithms, Choice
+from ..training.gradient_noise import NoiseMeter
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
@@ -57,8 +58,9 @@ class Job:
         ready_at: when each segment is ready, as a fraction of a gradient's duration; empty: by its
             parameters.
         forward: fraction taken by the forward pass of each segment; empty: by its parameters.
-        every, on: evaluation.
+        every, on, evaluation_s: evaluation, and each worker's seconds for one.
         keep, keep_share: models kept for it: ``apart`` and ``share`` of ``Keep``.
+        gradient_noise: steps between two measurements of the gradients' noise; None: there are none.
         target, max_iterations, max_time_s: ends of the run.
         record_events: keep one row per operation,
         max_events: but none if there would be more than this,
@@ -83,6 +85,7 @@ class Job:
     on: On
     keep: int = 1
     keep_share: float = 0.0
+    gradient_noise: int | None = None
     target: Target | None = None
     max_iterations: int | None = None
     max_time_s: float = math.inf
@@ -96,6 +99,7 @@ class Job:
     ready_at: tuple[float, ...] = ()
     forward: tuple[float, ...] = ()
     averaging_share: float = 0.0
+    evaluation_s: float = 0.0
 
     @cached_property
     def computing(self) -> ComputeModel:
@@ -111,6 +115,12 @@ class Job:
     def units(self) -> int:
         """Number of independent units: workers, or groups that the scheme takes as one (``inside``)."""
         return self.scheme.units(self.options, self.transfer.network)
+
+    @property
+    def cycle(self) -> int:
+        """Number of steps after which the scheme's messages, and evaluations that take time, repeat."""
+        cycle = self.scheme.cycle(self.options, self.units)
+        return math.lcm(cycle, self.every) if self.evaluation_s else cycle
 
     def worker(self, rank: int) -> Worker:
         """The worker that a scheme sees."""
@@ -136,6 +146,8 @@ class Job:
             hosts=self.transfer.network.nodes,
             element_bytes=self.bytes_per_parameter,
             sums_inside=self.sums_inside,
+            evaluation_s=self.evaluation_s,
+            every=self.every,
         )
 
     def pace_marks(self) -> PaceMarks:
@@ -148,6 +160,8 @@ class Job:
 
     def scorer_of(self, fetch: Fetch[V]) -> Scorer[V]:
         """A fresh scorer of this job, for models that ``fetch`` gets."""
+        every, problem = self.gradient_noise, self.problem
+        meter = NoiseMeter(problem, every, self.optimizer.lr_at) if every and problem else None
         return Scorer(
             workload=self.problem.workload if self.problem else None,
             task=self.task,
@@ -155,6 +169,7 @@ class Job:
             on=self.on,
             target=self.target,
             fetch=fetch,
+            noise=meter,
         )
 
     def kept(self, operation: ops.Publish) -> tuple[torch.Tensor | None, ...]:
@@ -167,7 +182,7 @@ class Job:
         return (
             operation.value if here else None,
             operation.leader if here and "leader" in scored else None,
-            operation.averaged if "averaged" in scored else None,
+            operation.averaged if "averaged" in scored or (here and self.gradient_noise) else None,
         )
 
     @cached_property

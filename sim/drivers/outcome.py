@@ -9,11 +9,11 @@ from typing import Any, Final
 import torch
 
 from ..records.accounting import SMALL_WEIGHT_NOTE, TimeBreakdown, mean_share
-from ..records.run import Event, Pace, Run, Source, Status
+from ..records.run import COMPUTING, Event, Pace, Run, Source, Status
 from ..training.scoring import Scorer, digest
 from .job import Job
 
-_ALONE: Final = frozenset({"gradient", "forward", "encode", "sleep", "await_signal"})
+_ALONE: Final = COMPUTING | {"sleep", "await_signal"}
 """Operations of one worker that exchange nothing."""
 
 
@@ -98,6 +98,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         if any(a.averages for a in outcome.breakdowns)
         else (),
         pace=outcome.pace,
+        gradients=tuple(scorer.noise.points) if scorer.noise is not None else (),
     )
 
 

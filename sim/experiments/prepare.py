@@ -27,7 +27,7 @@ from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..network.variation import changes_per_s
 from ..program.encoding import message_bytes
 from ..scenario.entries import SchemeEntry, WorkloadEntry
-from ..scenario.parts import Evaluate, Stop, format_keep
+from ..scenario.parts import EvaluateSettings, Stop, format_keep
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
@@ -182,7 +182,7 @@ def resolved_in(text: str, requested: Scenario) -> Scenario | None:
             resolved = resolved.model_copy(update={"gradients": method})
         if requested.evaluate.keep is None:
             written = requested.evaluate.model_dump(mode="json")
-            evaluate = Evaluate.model_validate({**written, "keep": document["evaluate"].get("keep")})
+            evaluate = EvaluateSettings.model_validate({**written, "keep": document["evaluate"].get("keep")})
             resolved = resolved.model_copy(update={"evaluate": evaluate})
     except (InputError, ValidationError, LookupError, TypeError, AttributeError):
         return None
@@ -299,8 +299,10 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         averaging_share=transport.averaging_share if scheme.averages_gradients(entry.options) else 0.0,
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
+        evaluation_s=scenario.evaluate.time or 0.0,
         keep=kept.apart,
         keep_share=kept.share,
+        gradient_noise=scenario.evaluate.gradient_noise,
         target=_target(stop, task),
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,

@@ -97,6 +97,7 @@ class Worker:
         hosts: number of each worker's host, [n]; workers of one host are its GPUs.
         element_bytes: bytes on the wire per element of a value.
         sums_inside: ``hosts`` or ``sites``, whose workers sum values before encoding; None: they do not.
+        evaluation_s, every: seconds for which it evaluates its model, and between how many steps.
     """
 
     ranks: tuple[int, ...]
@@ -108,6 +109,8 @@ class Worker:
     hosts: tuple[int, ...] = ()
     element_bytes: float = 4.0
     sums_inside: str | None = None
+    evaluation_s: float = 0.0
+    every: int = 1
 
     @property
     def rank(self) -> int:
@@ -179,7 +182,7 @@ class Worker:
         averaged: Tensor | None = None,
         **notes: float,
     ) -> None:
-        """Report that ``step`` is done and ``value`` is this worker's model. Takes no time.
+        """Report that ``step`` is done and ``value`` is this worker's model, after an evaluation if due.
 
         Args:
             step: 0, 1, 2, ...
@@ -188,6 +191,8 @@ class Worker:
             averaged: the average over all workers of this step, alike on all: ``evaluate.on: averaged``.
             **notes: numbers, reported as mean and maximum over workers since the last evaluation.
         """
+        if self.evaluation_s and (step + 1) % self.every == 0:
+            await ops.Evaluate(self.evaluation_s)
         await ops.Publish(step, value, leader, averaged, notes)
 
     async def gradient(self, point: Tensor) -> Tensor:

@@ -238,10 +238,13 @@ class Cluster(Settings):
         return out
 
 
-class Evaluate(Settings):
-    """Scoring; it costs no time on the clock."""
+class EvaluateSettings(Settings):
+    """Scoring; without ``time`` it costs none on the clock."""
 
     every: Annotated[Steps, Field(ge=1)] = Field(default=10, description="steps between two scores")
+    time: BoundedSeconds | None = Field(
+        default=None, description="time for which each evaluation stops every worker (default: none)"
+    )
     on: ScoredModel = Field(
         default="mean",
         description="scored models: mean (the mean model), workers (mean score of all), worst, leader (the "
@@ -255,6 +258,11 @@ class Evaluate(Settings):
         f"{KEPT_BYTES >> 20} MiB for all workers and stop.max_iterations (else {ASSUMED_STEPS:,}) steps; "
         f"else 'every K steps, then {100 * KEPT_APART:g} %' with the least K that fits between two scores, "
         "or 'every' alone",
+    )
+    gradient_noise: Annotated[Steps, Field(ge=1)] | None = Field(
+        default=None,
+        description="steps between two measurements of the gradients' noise within workers and differences "
+        "between them, at the next score (default: none)",
     )
 
     @property

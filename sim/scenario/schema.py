@@ -46,7 +46,7 @@ from ..workloads import find_task
 from . import overrides
 from .device_memory import check_device_memory
 from .entries import SchemeEntry, WorkloadEntry, labels_of
-from .parts import Cluster, CollectiveSettings, Evaluate, LabSettings, Stop, TargetSettings, read_on
+from .parts import Cluster, CollectiveSettings, EvaluateSettings, LabSettings, Stop, TargetSettings, read_on
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, read_auto
 from .tune import Tune, with_values
@@ -86,7 +86,7 @@ class Scenario(Settings):
     )
     workload: WorkloadEntry = Field(description="training task")
     cluster: Cluster = Field(description="machines and network")
-    evaluate: Evaluate = Field(default=Evaluate(), description="scoring of models")
+    evaluate: EvaluateSettings = Field(default=EvaluateSettings(), description="scoring of models")
     schemes: tuple[SchemeEntry, ...] = Field(
         min_length=1, max_length=MAX_SCHEMES, description="averaging schemes to compare"
     )
@@ -223,6 +223,9 @@ class Scenario(Settings):
             if target is not None:
                 text = "nothing is trained (timing_only); use max_time or max_iterations"
                 yield Mistake(("stop", "target"), text)
+            if self.evaluate.gradient_noise is not None:
+                text = "nothing is trained (timing_only), so there are no gradients to measure; leave it out"
+                yield Mistake(("evaluate", "gradient_noise"), text)
             return
         try:
             task = find_task(name)

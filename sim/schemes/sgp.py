@@ -202,7 +202,7 @@ async def push_in_step(worker: Worker, mass: Mass, units: Units, plan: Plan, ove
                 late = await gathered(await worker.wait(under_way.popleft()))
             mass.whole = mass.whole if late is None else mass.whole + late
             del late
-        await ops.Publish(k, mass.z, notes=mass.notes)
+        await worker.publish(k, mass.z, **mass.notes)  # type: ignore[arg-type]
     for handle in under_way:
         mass.whole = mass.whole + await gathered(await worker.wait(handle))
 
@@ -225,7 +225,7 @@ async def push_freely(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> N
         if len(under_way) > overlap:
             for handle in under_way.popleft():
                 await worker.wait(handle)
-        await ops.Publish(k, mass.z, notes=mass.notes)
+        await worker.publish(k, mass.z, **mass.notes)  # type: ignore[arg-type]
     mass.steps = False
     for started in under_way:
         for handle in started:

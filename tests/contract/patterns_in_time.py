@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from paceline.sim import topology
@@ -16,6 +18,13 @@ async def _gradient_lasts(worker: Worker, log: Log) -> None:
     await log.at(worker)
     await worker.gradient(X)
     await log.at(worker)
+
+
+async def _evaluates_for_a_time(worker: Worker, log: Log) -> None:
+    evaluating = replace(worker, evaluation_s=3 * UNIT, every=2)
+    for k in range(4):
+        await evaluating.publish(k, worker.start)
+        await log.at(worker)
 
 
 async def _mix_waits_for_neighbours_only(worker: Worker, log: Log) -> None:
@@ -109,6 +118,7 @@ async def _goes_forward_ahead(worker: Worker, log: Log) -> None:
 
 PATTERNS_IN_TIME = [
     Case(_gradient_lasts, 2, times=((0, 2),) * 2),
+    Case(_evaluates_for_a_time, 2, times=((0, 3, 3, 6),) * 2),
     Case(_mix_waits_for_neighbours_only, 4, times=((12,), (8,), (12,), (12,))),
     Case(_collectives_wait_for_all, 3, times=((2, 5, 9),) * 3),
     Case(_a_broadcast_waits_for_nobody_below, 4, ((X.tolist(),),) * 4, times=((), (), (2,), (4,))),

@@ -232,6 +232,7 @@ def test_the_wheel_has_everything_under_one_name(wheel: Path) -> None:
     expected = {f"paceline/{path.relative_to(ROOT).as_posix()}" for path in ours}
     expected = {name.replace("paceline/paceline/", "paceline/") for name in expected}
     data = {"paceline/py.typed", "paceline/reports/page.html", "paceline/reports/style.css"}
+    data |= {"paceline/sim/experiments/costs/published.csv"}
     scenarios = [path for path in (ROOT / "scenarios").rglob("*") if path.is_file()]
     data |= {f"paceline/{path.relative_to(ROOT).as_posix()}" for path in scenarios}
     assert {name for name in names if not name.startswith("paceline-")} == expected | data

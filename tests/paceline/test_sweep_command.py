@@ -82,9 +82,19 @@ def test_the_table_has_a_line_for_each_setting(
     code, text, _ = run(monkeypatch, capsys, "sweep", tiny, *GRID)
     assert code == 0
     _, head, *lines = text.splitlines()
-    assert head.split() == ["latency", "bandwidth", "reduce", "gossip", "psgd", "takes"]
+    assert head.split() == ["latency", "bandwidth", "reduce", "gossip", "psgd", "takes", "at"]
     assert [line[:9].strip() for line in lines[:4]] == ["1 ms", "1 ms", "2 s", "2 s"]
     assert all(line.count("★") + line.count("☆") == 1 for line in lines[:4])
+
+
+def test_a_race_shows_what_equal_steps_would_decide(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = "stop={max_iterations: 60, target: {metric: suboptimality, value: 0.5}}"
+    monkeypatch.setenv("COLUMNS", "900")
+    code, text, _ = run(monkeypatch, capsys, "sweep", tiny, *GRID, "--set", stop)
+    assert code == 0
+    assert [line.rstrip().endswith("x") for line in text.splitlines()[2:6]] == [True] * 4
 
 
 def test_progress_shows_what_is_prepared_and_summarised(

@@ -34,7 +34,8 @@ def test_every_public_name_and_every_method_of_a_worker_is_there() -> None:
     assert sorted(name for name in headings if "." not in name) == sorted(paceline.__all__)
     methods = {f"Worker.{name}" for name in vars(paceline.Worker) if not name.startswith("_")}
     assert methods - set(headings) == {
-        f"Worker.{name}" for name in ("sites", "hosts", "element_bytes", "sums_inside")
+        f"Worker.{name}"
+        for name in ("sites", "hosts", "element_bytes", "sums_inside", "evaluation_s", "every")
     }  # attributes
 
 

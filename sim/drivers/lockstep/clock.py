@@ -104,6 +104,9 @@ class LockstepClock:
                 return
             end_s = self._now_s + np.asarray(took_s)
             self._enter("encode", self._now_s, end_s, self._now_s, self._now_s, blocks=False)
+        elif isinstance(operation, ops.Evaluate):
+            end_s = self._now_s + operation.duration_s
+            self._enter("evaluate", self._now_s, end_s, self._now_s, self._now_s, blocks=False)
         elif isinstance(operation, ops.Sleep):
             end_s = self._now_s + operation.duration_s
             self._enter("sleep", self._now_s, end_s, end_s, end_s)

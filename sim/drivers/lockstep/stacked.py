@@ -67,6 +67,7 @@ class StackedRunner(Runner[InFlight]):
             **dict.fromkeys(COLLECTIVES, self._collective),
             ops.Sleep: lambda sleep: None,
             ops.Encode: lambda encode: None,
+            ops.Evaluate: lambda evaluate: None,
         }
         self.handlers |= {
             **dict.fromkeys(self._replies, self.complete),

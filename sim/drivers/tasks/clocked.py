@@ -23,7 +23,7 @@ from .runner import SUSPENDED, CoroutineTask, InFlight, Runner
 _P = TypeVar("_P", bound=InFlight)
 
 
-_BUSY: Final = frozenset({ops.Forward, ops.Encode})
+_BUSY: Final = frozenset({ops.Forward, ops.Encode, ops.Evaluate})
 """Operations beside gradients in which a worker computes."""
 
 
@@ -100,7 +100,7 @@ class ClockedRunner(Runner[_P]):
                 ops.Sleep: self._begin_sleep,
                 ops.AwaitSignal: self._begin_await,
                 ops.Forward: self._begin_forward,
-                ops.Encode: self._begin_encode,
+                **dict.fromkeys((ops.Encode, ops.Evaluate), self._begin_busy),
             }
         )
 
@@ -191,9 +191,11 @@ class ClockedRunner(Runner[_P]):
         """Seconds of an encoding."""
         return float(self.job.encode_s(operation) or 0.0)
 
-    def _begin_encode(self, pending: _P) -> None:
+    def _begin_busy(self, pending: _P) -> None:
+        operation: Any = pending.operation
+        took_s = operation.duration_s if isinstance(operation, ops.Evaluate) else self.encode_s(operation)
         pending.task.breakdown.computing(pending.start_s)
-        pending.ready_s = pending.start_s + self.encode_s(pending.operation)  # type: ignore[arg-type]
+        pending.ready_s = pending.start_s + took_s
         self._time.at(pending.ready_s, self.complete, pending)
 
     def take_ahead(self, rank: int) -> float:

@@ -78,7 +78,7 @@ def describe_schemes(
 def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
     """Follow a scheme on the clock alone; None where it needs values, or has too many messages."""
     job = whole_job(scenario, entry)
-    cycle = job.scheme.cycle(job.options, job.units)
+    cycle = job.cycle
     in_parts = job.scheme.bucket_bytes(job.options) is not None  # sent during the backward pass
     steps_work = cycle * job.workers * (PART_WORK * len(job.segments) if in_parts else 1)
     if cycle > MAX_CYCLE_STEPS or steps_work > MAX_CYCLE_WORK:

@@ -1,7 +1,7 @@
 """Cost of a step of a scheme in the long run: elapsed time over the mean number of steps in it.
 
 A scheme's own code runs on the clock alone, without gradients and without an end, for whole cycles
-(``Scheme.cycle``) of steps until a fixed amount of work is done (``PaceMarks`` says when a cycle ends).
+(``Job.cycle``) of steps until a fixed amount of work is done (``PaceMarks`` says when a cycle ends).
 The first quarter of the cycles counts as start-up and is left out. So are single events: crashes, and
 the scheme's own beginning (``Scheme.long_run``). No number here depends on the machine.
 
@@ -72,7 +72,7 @@ class StepCost:
         steps: mean steps per worker behind the numbers.
         shares, average_s: of each worker, as in ``Pace``.
         leaves_out: what does not count, as phrases.
-        compute_s, latency_s, bandwidth_s: they add up to a step without anything random.
+        compute_s, latency_s, bandwidth_s: add up to a step without chance; evaluation is computing.
         random_s: added by all that is random in the scenario, and by the factors of its profile;
             None where it has neither.
         bytes_per_worker: sent in a step, mean over the workers.
@@ -340,12 +340,12 @@ class _Cycles(Scorer[Tensor]):
 
 
 def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followed:
-    """Run an endless job for whole cycles of steps, by default its scheme's; the start does not count.
+    """Run an endless job for whole cycles of steps, by default its own; the start does not count.
 
     Raises:
         RunError: the run fails, or ends before a cycle is complete.
     """
-    cycle = cycle or job.scheme.cycle(job.options, job.units)
+    cycle = cycle or job.cycle
     if job.workers >= MANY_WORKERS and job.scheme.name in SCHEMES and not why_not(job):
         with suppress(SchemeError):  # the event driver meets it as well, or does without
             return _follow_in_lockstep(job, cycle, wanted)

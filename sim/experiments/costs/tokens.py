@@ -16,8 +16,9 @@ from ...network.settings import NetworkSettings
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...workloads.layers.settings import LayerProfile
-from ..prepare import resolve
+from ..prepare import prepare, resolve
 from .bandwidth import UTILISATIONS, Utilisation
+from .published import published_losses
 from .scaling_law import CAVEAT, HOFFMANN
 from .step_cost import encodes, left_out
 
@@ -66,7 +67,7 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
     resolved = resolve(scenario, torch.device("cpu"))
     batch = resolved.cluster.workers * resolved.workload.batch_size * length
     with one_thread():
-        rows = [_row(resolved, entry, batch, tokens) for entry in resolved.schemes]
+        rows = [_row(resolved, entry, batch, tokens, profile) for entry in resolved.schemes]
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
@@ -92,7 +93,9 @@ def _sent_over(network: NetworkSettings) -> str:
     return "between hosts"
 
 
-def _row(scenario: Scenario, entry: SchemeEntry, batch: int, tokens: float | None) -> dict[str, Any]:
+def _row(
+    scenario: Scenario, entry: SchemeEntry, batch: int, tokens: float | None, profile: LayerProfile
+) -> dict[str, Any]:
     steps = None if tokens is None else tokens / batch
     try:
         utilisation = Utilisation(scenario, entry)
@@ -100,6 +103,7 @@ def _row(scenario: Scenario, entry: SchemeEntry, batch: int, tokens: float | Non
         needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}
+    published, texts = published_losses(prepare(scenario, entry, scenario.seed), profile.num_parameters)
     return {
         "label": entry.label,
         "problem": None,
@@ -112,6 +116,8 @@ def _row(scenario: Scenario, entry: SchemeEntry, batch: int, tokens: float | Non
         "utilisation": utilisation.share,
         "needed_bytes_per_s": needed,
         "hours": None if steps is None else steps * step.step_s / _HOUR_S,
+        "published": published,
+        "published_text": texts,
         "bytes_per_step": step.bytes_per_worker,
         "bytes_sent": None if steps is None else steps * step.bytes_per_worker * scenario.cluster.workers,
     }

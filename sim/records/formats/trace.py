@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ..run import RESUMPTIONS, Event, Run
+from ..run import COMPUTING, RESUMPTIONS, Event, Run
 
 _MOMENTS: Final = frozenset({"poll", "now", "next_step", "segment"})
 _TRACKS: Final = 1000
@@ -66,7 +66,7 @@ def _placed(events: Sequence[Event]) -> Iterator[tuple[Event, int, str]]:
 
 
 def _slices(event: Event, process: int, thread: int) -> Iterator[dict[str, Any]]:
-    kind = "computation" if event.operation in ("gradient", "forward", "encode") else "communication"
+    kind = "computation" if event.operation in COMPUTING else "communication"
     arguments: dict[str, object] = {"step": event.step}
     if event.bytes:
         arguments["bytes"] = event.bytes

@@ -122,7 +122,7 @@ class Rounds:
     async def publish(self, k: int, x: Tensor) -> None:
         """Publish the model x [d] of step ``k``; with a round's average, whether this worker was left out."""
         notes, self._notes = self._notes, {}
-        await ops.Publish(k, x, notes=notes)
+        await self._worker.publish(k, x, **notes)  # type: ignore[arg-type]
 
     async def leave(self) -> None:
         """Contribute no more: complete all sends and receives, and drop a late gradient.

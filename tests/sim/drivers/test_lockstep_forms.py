@@ -70,16 +70,17 @@ def computing(job: Job, compute: str) -> Job:
     drops=st.booleans(),
     limit_s=st.sampled_from([None, LIMIT_S]),
     trains=st.booleans(),
+    evaluation_s=st.sampled_from([0.0, 0.37]),
 )
 @example(  # over before anything is encoded
     form=Form("local_sgd", {"period": 4, **EIGHT_BITS}, None), topology="", workers=2,
     network={"latency_s": 0.0}, transport=None, sharing="max_min", compute="a trace each", stragglers="none",
-    momentum=0.0, drops=False, limit_s=4.2, trains=False,
+    momentum=0.0, drops=False, limit_s=4.2, trains=False, evaluation_s=0.0,
 )  # fmt: skip
 def test_where_lockstep_is_taken_both_drivers_agree(
     form: Form, topology: str, workers: int, network: Options, transport: str | None,
     sharing: str, compute: str, stragglers: str, momentum: float, drops: bool, limit_s: float | None,
-    trains: bool,
+    trains: bool, evaluation_s: float,
 ) -> None:  # fmt: skip
     """What nobody could simulate, as a hypercube of five workers, is passed over."""
     options = form.in_few_steps()
@@ -93,7 +94,7 @@ def test_where_lockstep_is_taken_both_drivers_agree(
         momentum=min(momentum, form.momentum), stragglers=STRAGGLERS[stragglers], max_iterations=7,
         every=2, **network,
     )  # fmt: skip
-    job = computing(job, compute)
+    job = replace(computing(job, compute), evaluation_s=evaluation_s)
     if trains and drops:
         schedule = LearningRate(drops=Drops.model_validate({"at": ("3 steps",)}))
         job = replace(job, optimizer=Sgd(0.1, min(momentum, form.momentum), schedule=schedule))

@@ -41,6 +41,7 @@ def scenario(*schemes: Any, **changes: Any) -> Scenario:
         "schemes": list(schemes),
         "stop": changes.pop("stop", {"max_iterations": 400}),
         "seed": changes.pop("seed", 0),
+        "evaluate": changes.pop("evaluate", {}),
         "cluster": cluster | changes,
     }
     return resolve_scenario(written, None, ())
@@ -158,6 +159,8 @@ JITTERS: list[Any] = [None, {"lognormal": {"cv": 0.3}}, {"gamma": {"cv": 0.1}}, 
 BUCKETS = {"1 MB": "200 kB", "10 MB": "2 MB", "60 MB": "12 MB"}
 """Of each payload, five: of many more a step is so many messages that only one or two would be followed."""
 
+EVALUATIONS: list[dict[str, str]] = [{}, {"every": "6 steps", "time": "70 ms"}]
+
 BESIDE_STEPS = {"overlap", "delay", "exchange"}
 """Options with exchanges beside the steps."""
 
@@ -169,6 +172,7 @@ def draw_cluster(random: Random) -> dict[str, Any]:
         "compute": {"time": "50 ms"} | ({} if jitter is None else {"jitter": jitter}),
         "stragglers": random.choices(SOMETIMES, k=random.randrange(3)),
         "payload": random.choice(list(BUCKETS)),
+        "evaluate": random.choice(EVALUATIONS),
         "network": {
             "latency": f"{random.choice([0.1, 2, 40])} ms",
             "bandwidth": f"{random.choice([100, 1000, 10000])} Mbit/s",
@@ -189,7 +193,7 @@ def agree(form: Form, cluster: dict[str, Any]) -> None:
         if cost.problem:
             return
         whole = follow_whole(wanted, entry)
-    cycle = job.scheme.cycle(job.options, job.units)
+    cycle = job.cycle
     to_first, to_last = (
         simulate_job(replace(job, max_iterations=max(1, end * cycle))).pace
         for end in (whole.span.first, whole.span.last)
