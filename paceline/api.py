@@ -258,6 +258,8 @@ def sweep(
     device: str = "auto",
     progress: bool = True,
     jobs: int | None = None,
+    together: bool = False,
+    sample: int | None = None,
 ) -> Sweep:
     """Predict under many settings, each bit for bit as ``simulate`` of that setting alone.
 
@@ -283,6 +285,8 @@ def sweep(
     Args:
         scenario: as for ``simulate``.
         grid: dotted key -> its values, as in a file; all combinations are run.
+        together: run the first values of all keys, then the second ones, and so on.
+        sample: draw so many settings instead, from lists and ranges such as ``["1 ms..200 ms"]``.
         task, changes, device: as for ``simulate``.
         progress: show the progress of the runs on standard error.
         jobs: as for ``simulate``; processes do the runs that share no training.
@@ -300,13 +304,15 @@ def sweep(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.sweep import grid as grids
+    from paceline.sim.experiments.sweep.settings import changes_of, settings_of
     from paceline.sim.scenario.schema import resolve_each
     from paceline.study import Study, Sweep
 
     scenario, jobs = _checked(scenario, task, changes, device, jobs)
     where = prepare.device_named(device)
-    settings = grids.settings_of(arguments.read_grid(grid))
-    scenarios = resolve_each(scenario, task, ([*changes, *grids.changes_of(each)] for each in settings))
+    seed = 0 if sample is None else next(resolve_each(scenario, task, [changes])).seed
+    settings = settings_of(arguments.read_grid(grid), together, sample, seed)
+    scenarios = resolve_each(scenario, task, ([*changes, *changes_of(each)] for each in settings))
     first = next(scenarios)
     watched = watching(first, len(settings)) if progress else nullcontext(None)
     with watched as shown, JobProcesses(jobs) as processes:

@@ -15,11 +15,13 @@ import pandas as pd
 from paceline.arguments import read_path
 from paceline.sim.config.files import claim_folder, make_temporary_folder
 from paceline.sim.experiments.costs.bounds import describe_schemes
+from paceline.sim.experiments.sweep.folder import folder_names
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.formats import parquet
 from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise_resolved
 from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, is_by_step, ranking
+from paceline.sim.records.sweeps.content import describe_sweep
 from paceline.sim.scenario.schema import Scenario, dump
 
 if TYPE_CHECKING:
@@ -169,6 +171,43 @@ class Sweep:
         """One row per setting: its values, and the winner; None if no scheme got there."""
         rows = zip(self.settings, self.studies, strict=True)
         return pd.DataFrame([{**setting, "winner": study.winner} for setting, study in rows])
+
+    @cached_property
+    def totals(self) -> dict[str, Any]:
+        """The verdict of each setting and the crossovers, as in ``sweep.json``."""
+        names = folder_names(len(self.studies))
+        return describe_sweep(names, self.settings, [study._without_facts for study in self.studies])
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per setting, as the command prints it: values, each scheme's time, the second's factor."""
+        from paceline.reports import sweep_tables as tables
+
+        return pd.DataFrame(
+            tables.sweep_cells(self.totals),
+            columns=[*self.settings[0], *tables.labels_of(self.totals), "second takes", "even at"],
+        )
+
+    def report(self, out: str | Path = "report.html") -> Path:
+        """Write the page of the sweep to the file ``out``; return its path. Raises as ``Study.report``."""
+        from paceline.reports import sweep_page
+
+        written = read_path("out", out)
+        sweep_page.build(self.totals, written)
+        return written
+
+    def plot(self) -> Figure:
+        """Draw each scheme's time against the last key with numbers. ``InputError``: there is none."""
+        from paceline.reports.sweep_page import plot_times
+
+        return plot_times(self.totals)
+
+    def _repr_html_(self) -> str:
+        """The settings and crossovers, for notebooks."""
+        from paceline.reports import sweep_tables as tables
+
+        texts = "".join(f"<li>{html.escape(text)}</li>" for text in tables.crossover_texts(self.totals))
+        return f"{self.table.to_html(index=False)}<ul>{texts}</ul>"
 
     def __repr__(self) -> str:
         return f"Sweep({len(self.studies)} settings of {', '.join(self.settings[0])})"

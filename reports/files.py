@@ -38,16 +38,19 @@ such cells (OWASP, "CSV Injection").
 
 
 def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequence[Picture]) -> None:
+    """Write the tables of studies and the figures into ``folder``; see ``write_tables``."""
+    lines = [_line(study, row) for study in studies for part in study.parts for row in part.rows]
+    write_tables(folder, pd.DataFrame(lines), _tex(studies), pictures)
+
+
+def write_tables(folder: Path, table: pd.DataFrame, tex: str, pictures: Sequence[Picture]) -> None:
     """Write everything into ``folder``, or replace an older one of ours; ``InputError``: impossible."""
     if folder.exists():
         _check_ours(folder)
     with write_folder_atomically(folder) as new:
         (new / "figures").mkdir()
-        table = pd.DataFrame(
-            [_line(study, row) for study in studies for part in study.parts for row in part.rows]
-        )
         write_csv(new / _MARK, table)
-        (new / "table.tex").write_text(_tex(studies), encoding="utf-8")
+        (new / "table.tex").write_text(tex, encoding="utf-8")
         with own_style({}):
             for picture in pictures:
                 _save(picture, new / "figures")
@@ -90,7 +93,7 @@ def _tex(studies: Sequence[ReportSources]) -> str:
         unit = column_unit([row for part in study.parts for row in part.rows], by_step)
         for part in study.parts:
             for row in part.rows:
-                reached, between = deciding_time(part.results.summary, row, unit)
+                reached, between = deciding_time(by_step, row, unit)
                 ratio = row["ratio_to_best"]["median"]
                 lines.append(
                     {

@@ -144,11 +144,11 @@ def _only(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
 def _sources(key: str, title: str, parts: tuple[SourceRuns, ...], schemes: Sequence[str]) -> ReportSources:
     document = yaml_file.parse(parts[0].results.scenario, "scenario").value
     scenario = json.loads(json.dumps(document))  # lists instead of tuples
-    styles = _styles(_rows(parts), schemes, solid=len(parts) == 2)
+    styles = styles_of(_rows(parts), schemes, solid=len(parts) == 2)
     return ReportSources(key, title, parts, styles, scenario)
 
 
-def _styles(rows: Sequence[SchemeSummary], schemes: Sequence[str], solid: bool) -> dict[str, Style]:
+def styles_of(rows: Sequence[SchemeSummary], schemes: Sequence[str], solid: bool = False) -> dict[str, Style]:
     """Label -> style: the colour follows a scheme's place in ``schemes``.
 
     Labels of one scheme differ in lightness, and in dashes unless ``solid``.

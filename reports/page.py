@@ -70,7 +70,7 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list
 
     Raises ``InputError`` if a folder cannot be read, or ``out`` is something else, in use or not writable.
     """
-    _check_free(out)
+    check_page(out)
     with claim(out):
         try:
             studies = read_sources(folders)
@@ -86,7 +86,8 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list
         def save(new: Path) -> None:
             new.write_text(text, encoding="utf-8")
             if files is not None:  # the page is renamed last: a full disk changes neither
-                write_files(files, studies, [each for view in views for each in view["pictures"]])
+                pictures = [each for view in views for each in view["pictures"]]
+                write_files(files, studies, pictures)
 
         save_atomically(out, save)
     return [f"{study.title} is not complete: {study.missing}" for study in studies if study.missing]
@@ -99,6 +100,15 @@ def render(folders: Sequence[Path]) -> str:
 
 
 def _render(studies: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -> str:
+    return render_template(
+        "page.html", studies=views, overview=overview(studies),
+        words=words, factor=format_factor, amounts=amounts, fewest=FEWEST, status=status,
+        deciding_time=deciding_time, is_by_step=is_by_step, percents=shares,
+    )  # fmt: skip
+
+
+def render_template(name: str, **content: Any) -> str:
+    """Render a template of this folder with the style sheet."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -106,20 +116,12 @@ def _render(studies: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(
-        words=words, factor=format_factor, amounts=amounts, fewest=FEWEST, status=status,
-        deciding_time=deciding_time, percents=shares,
-    )  # fmt: skip
     environment.filters.update(tight=tight, breakable=breakable)
     style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))
-    return (
-        environment.get_template("page.html")
-        .render(style=style, studies=views, overview=overview(studies))
-        .lstrip()
-    )
+    return environment.get_template(name).render(style=style, **content).lstrip()
 
 
-def _check_free(out: Path) -> None:
+def check_page(out: Path) -> None:
     """Raise ``InputError`` unless the page may be written to ``out``."""
     try:
         if out.is_dir():
@@ -162,6 +164,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
     ]
     return {
         "study": study,
+        "legend": [(row["label"], study.styles[row["label"]]) for row in study.main.rows],
         "missing": study.missing,
         "verdict": words.verdict(summary, source),
         "remarks": [
@@ -240,7 +243,7 @@ def overview(studies: Sequence[ReportSources]) -> list[tuple[str, list[str]]]:
         for study in studies:
             mine = [row for row in study.main.rows if row["label"] == label]
             summary = study.main.results.summary
-            text = deciding_time(summary, mine[0])[0] if mine else ""
+            text = deciding_time(is_by_step(summary), mine[0])[0] if mine else ""
             settled = verdict_of(summary, study.main.source)["settled"]
             first = bool(mine) and settled and mine[0] is study.main.rows[0] and text[:1].isdigit()
             cells.append(f"{text} ★" if first else text)
@@ -344,7 +347,7 @@ def side_by_side(predicted: SourceRuns, measured: SourceRuns) -> list[dict[str, 
     def line(each: SchemeErrors) -> dict[str, Any]:
         sides = ((predicted, each.predicted), (measured, each.measured))
         times = [
-            "-" if is_by_step(part.results.summary) else deciding_time(part.results.summary, row, unit)[0]
+            "-" if is_by_step(part.results.summary) else deciding_time(False, row, unit)[0]
             for part, row in sides
         ]
         steps = [row["step_s"]["median"] for _, row in sides]

@@ -62,7 +62,7 @@ def render_summary(summary: Summary) -> RenderableType:
     """
     sources = list(dict.fromkeys(row["source"] for row in summary["summary"]))
     by_step = is_by_step(summary)
-    table = _plain_table(gap=1)
+    table = plain_table(gap=1)
     table.add_column("scheme", overflow="fold", min_width=15)
     if len(sources) > 1:
         table.add_column("source", no_wrap=True)
@@ -144,13 +144,14 @@ def add_text_row(table: Table, *cells: str, style: str = "") -> None:
     table.add_row(*(Text(cell, style=style) for cell in cells))
 
 
-def _plain_table(gap: int = 2) -> Table:
+def plain_table(gap: int = 2) -> Table:
+    """An empty table without lines; ``gap``: blanks between columns."""
     return Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
 
 
 def _schemes_table(*numbers: str) -> Table:
     """A column of labels and columns of numbers, without rows."""
-    table = _plain_table()
+    table = plain_table()
     table.add_column("scheme", overflow="fold", min_width=14)
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
@@ -162,7 +163,7 @@ def cells(summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None =
     ratio = row["ratio_to_best"]["median"]
     return [
         row["label"],
-        "\n".join(part for part in deciding_time(summary, row, unit) if part),
+        "\n".join(part for part in deciding_time(is_by_step(summary), row, unit) if part),
         format_factor(ratio) if ratio is not None else "-",
         *amounts(row, is_by_step(summary)),
         status(summary, row),
@@ -210,15 +211,15 @@ def column_unit(rows: Sequence[SchemeSummary], by_step: bool = False) -> tuple[s
 
 
 def deciding_time(
-    summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None = None
+    by_step: bool, row: SchemeSummary, unit: tuple[str, float] | None = None
 ) -> tuple[str, str]:
     """The deciding time and its interval ('' for none): the time to the target, else that of a step.
 
     ``> bound`` stands for a time to target that is censored.
     """
-    time = words.deciding(row, is_by_step(summary))
+    time = words.deciding(row, by_step)
     if time["median"] is None:
-        if is_by_step(summary) or row["at_least_s"] is None:
+        if by_step or row["at_least_s"] is None:
             return "-", ""
         return f"> {words.duration(row['at_least_s'], unit)}", ""
     text = words.duration(time["median"], unit)
@@ -286,36 +287,6 @@ def verdict(comparison: Comparison) -> str:
     return f"Predicted times are {errors}; {choice}."
 
 
-def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
-    """A line for each setting of a sweep: its values, its verdict, and what equal steps would decide."""
-    settings = answer["settings"]
-    table = _plain_table()
-    for key in short_keys(list(settings[0]["set"])):
-        table.add_column(key, overflow="fold")
-    table.add_column("verdict", overflow="fold")
-    for row in settings:
-        verdict, bold = row["verdict"], "bold" if row["verdict"]["settled"] else ""
-        text = "\n".join(each["text"] for each in (verdict, verdict.get("break_even")) if each)
-        add_text_row(table, *map(str, row["set"].values()), text, style=bold)
-    return table
-
-
-def short_keys(keys: Sequence[str]) -> list[str]:
-    """Shortest unique ends of dotted keys.
-
-    >>> short_keys(["cluster.network.within.latency", "cluster.network.between.latency", "cluster.workers"])
-    ['within.latency', 'between.latency', 'workers']
-    """
-    parts = [key.split(".") for key in keys]
-    ends = []
-    for own in parts:
-        length = next(
-            (n for n in range(1, len(own)) if sum(other[-n:] == own[-n:] for other in parts) == 1), len(own)
-        )
-        ends.append(".".join(own[-length:]))
-    return ends
-
-
 def render_check(answer: Mapping[str, Any]) -> RenderableType:
     """The cluster, its routes, the cost of a step of each scheme, and the effort of the simulation."""
     parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]
@@ -344,7 +315,7 @@ def _cluster(answer: Mapping[str, Any]) -> str:
 
 
 def _routes(answer: Mapping[str, Any]) -> RenderableType:
-    table = _plain_table()
+    table = plain_table()
     several = len(answer["sites"]) > 1
     for name in (*(["from", "to"] if several else []), "pairs", "latency", "bandwidth", "links, for example"):
         table.add_column(name, justify="right" if name in ("pairs", "latency", "bandwidth") else "left")

@@ -110,10 +110,11 @@ def report(
     and users, and without paths.
     """
     from paceline.reports import bundle as bundles
-    from paceline.reports import page
+    from paceline.reports import page, sweep_page
     from paceline.reports.tables import render_comparison
     from paceline.sim.config.files import is_file, make_temporary_folder
     from paceline.sim.records.folder import describe_caveat, read_validation
+    from paceline.sim.records.sweeps.content import is_sweep, read_sweep
 
     if bundle:
         if len(folders) > 1:
@@ -126,6 +127,12 @@ def report(
     if not out.name:
         raise InputError(f"{out} is a folder: name a file, such as report.html")
     files = out.with_name(f"{out.stem}-files")
+    if is_sweep(folders[0]):
+        if len(folders) > 1:
+            raise InputError(f"{folders[0]} is a sweep, which has a page of its own")
+        sweep_page.build(read_sweep(folders[0]), out, files)
+        say(f"wrote {out} and {files}")
+        return
     with make_temporary_folder() as scratch:
         own = [path for path in folders if not is_file(path)]
         opened = {

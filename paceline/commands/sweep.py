@@ -34,6 +34,13 @@ def sweep(
             help="the values of one key; repeatable: all combinations",
         ),
     ],
+    together: Annotated[
+        bool, typer.Option("--zip", help="the first values of all keys, then the second ones, and so on")
+    ] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", metavar="N", help="draw N settings; values may be ranges: 1 ms..200 ms"),
+    ] = None,
     changes: SetOption = None,
     out: Out = None,
     device: Device = "auto",
@@ -42,19 +49,21 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Predict under many settings, and share the computations that are alike."""
-    from paceline.reports import tables, winner_map
+    from paceline.reports import sweep_page
+    from paceline.reports.sweep_tables import render_sweep
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
+    from paceline.sim.experiments.sweep.settings import changes_of, read_grid, settings_of
+    from paceline.sim.records.sweeps.content import SWEEP_FILE
     from paceline.sim.scenario.schema import load_each
 
     check_jobs(jobs)
-    settings = grids.settings_of(grids.read_grid(grid))
+    seed = 0 if sample is None else next(load_each(scenario, [changes or []])).seed
+    settings = settings_of(read_grid(grid), together, sample, seed)
     where = prepare.device_named(device)
-    scenarios = load_each(
-        scenario, ([*(changes or []), *grids.changes_of(each, "--grid")] for each in settings)
-    )
+    scenarios = load_each(scenario, ([*(changes or []), *changes_of(each, "--grid")] for each in settings))
     first = next(scenarios)
     with ExitStack() as stack:
         progress = stack.enter_context(watching(first, len(settings)))
@@ -83,13 +92,13 @@ def sweep(
             raise typer.Exit(130) from None
         for each in parts:
             each.check_not_replaced()
-        draw, summarising = winner_map.write_winner_map, progress.prepare("summarising")
+        draw, summarising = sweep_page.write_winners, progress.prepare("summarising")
         answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising)
     if out is not None:
         also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
-        say(f"wrote {out}: a result folder for each setting, {folder.SWEEP_FILE}{also}")
+        say(f"wrote {out}: a result folder for each setting, {SWEEP_FILE}{also}")
     if as_json:
         print_json(answer)
     else:
-        terminal().print(tables.render_sweep(answer))
+        terminal().print(render_sweep(answer))
     end_failed([run for own in runs for run in own])

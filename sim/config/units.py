@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Final, TypeVar
@@ -32,6 +33,7 @@ from .limits import (
 from .problems import mistake
 
 _T = TypeVar("_T")
+Format = Callable[[float], str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,6 +267,26 @@ def format_bytes(value: float) -> str:
 def format_rate(value: float) -> str:
     """Format a data rate to three digits: ``format_rate(125e6)`` is ``1 Gbit/s``."""
     return _format(value, _RATE, 3)
+
+
+def format_plain(value: float) -> str:
+    """Format a number without a unit to four digits."""
+    return f"{value:.4g}"
+
+
+def parse_number(value: object) -> tuple[float, Format] | None:
+    """A number, or a quantity in SI, and the function that formats it; None for everything else.
+
+    >>> number, formatted = parse_number("20 ms")
+    >>> number, formatted(0.03)
+    (0.02, '30 ms')
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value), format_plain
+    for kind, written in ((_TIME, format_seconds), (_RATE, format_rate), (_DATA, format_bytes)):
+        with suppress(InputError):
+            return _parse(value, kind), written
+    return None
 
 
 def _reader(parse: Callable[[object], _T]) -> BeforeValidator:

@@ -15,8 +15,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks.sudden_death import contents
+from paceline.reports import sweep_page
 from paceline.reports import topology as graph_pages
-from paceline.reports import winner_map
 from paceline.sim.experiments.sweep import folder as sweep_folder
 from paceline.sim.records.folder import lacks_page
 from paceline.sim.scenario import ready
@@ -52,7 +52,7 @@ def test_a_sweep_that_is_ended_while_it_draws_has_its_figure_in_the_end(
     command = ("sweep", tmp_path / "s.yaml", *GRID, "--out")
     assert run(monkeypatch, capsys, *command, tmp_path / "whole")[0] == 0
     assert (tmp_path / "whole" / "winners.svg").is_file()
-    home, name = (winner_map, "save_atomically") if late else (winner_map, "write_winner_map")
+    home, name = (sweep_page, "save_atomically") if late else (sweep_page, "write_winners")
     with monkeypatch.context() as patch:
         end_once(patch, home, name)
         assert run(patch, capsys, *command, tmp_path / "out")[0] == 130

@@ -21,17 +21,16 @@ from ...errors import InputError
 from ...records import folder as result_folder
 from ...records.run import Run
 from ...records.summarise import summarise_resolved
-from ...records.summary import Summary, Tuned
+from ...records.summary import Tuned
+from ...records.sweeps.content import SWEEP_FILE, describe_sweep
 from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts, has_parts
 from ...scenario.schema import Scenario, dump
 from ..costs.bounds import describe_schemes
 from ..prepare import read_resolved, resolved_in
 from .grid import count_nothing, follow, follow_nothing, resolve
 
-SWEEP_FILE: Final = "sweep.json"
 WINNERS_FILE: Final = "winners.svg"
 """Map of the first schemes, where one can be drawn."""
-_VERSION: Final = 1
 _FOREIGN: Final = "no result of a sweep"
 _DIGITS: Final = 4
 """Least digits of a setting's folder."""
@@ -106,26 +105,6 @@ def _is_ours(out: Path, name: str) -> bool:
     return True
 
 
-def _describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> dict[str, Any]:
-    """Content of ``sweep.json`` and ``--json``: the changes and the verdict of each setting."""
-    return {
-        "version": _VERSION,
-        "scenario": summaries[0]["scenario"],
-        "settings": [
-            {
-                "folder": name,
-                "set": dict(setting),
-                "winner": summary["winner"],
-                "verdict": summary["verdict"],
-                "summary": summary["summary"],
-            }
-            for name, setting, summary in zip(
-                folder_names(len(settings)), settings, summaries, strict=True
-            )
-        ],
-    }  # fmt: skip
-
-
 def with_facts(
     parts: Sequence[Parts], scenarios: Sequence[Scenario], tuning: Sequence[Sequence[Tuned]]
 ) -> list[Parts]:
@@ -162,18 +141,18 @@ def finish(
         (dump(scenario), scenario.name, own, tuned, describe_schemes(scenario, with_bounds=False))
         for scenario, own, tuned in zip(scenarios, runs, tuning, strict=True)
     )
+    names = folder_names(len(settings))
     if out is None:
-        return _describe(settings, follow((summarise_resolved(*each) for each in results), on_setting))
+        summaries = follow((summarise_resolved(*each) for each in results), on_setting)
+        return describe_sweep(names, settings, summaries)
     result_folder.check_replaceable(out, True, partial(_is_ours, out), _FOREIGN)
     with write_folder_atomically(out) as new:
         written = (
             result_folder.write_results(new / folder, text, name, own, tuning=tuned, facts=facts)
-            for folder, (text, name, own, tuned, facts) in zip(
-                folder_names(len(settings)), results, strict=True
-            )
+            for folder, (text, name, own, tuned, facts) in zip(names, results, strict=True)
         )
         summaries = follow(written, on_setting)
-        answer = _describe(settings, summaries)
+        answer = describe_sweep(names, settings, summaries)
         text = json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SWEEP_FILE).write_text(text + "\n", encoding="utf-8")
         draw(answer, new / WINNERS_FILE)

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import json
-import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
 import torch
 
 from ...compute.settings import Compute
-from ...config import yaml_file
 from ...devices import one_thread
 from ...drivers.job import Job
 from ...drivers.lockstep.driver import LockstepDriver, same_mathematics
 from ...drivers.lockstep.exact import why_not
 from ...drivers.outcome import run_record
-from ...errors import InputError, RunError, shorten
+from ...errors import RunError
 from ...network.profile import Profile
 from ...records.run import Run
 from ...records.summary import Tuned
 from ...records.unfinished import NOTHING_KEPT, PartKind, Parts
-from ...scenario.overrides import Assignment
 from ...scenario.repeats import are_enough
 from ...scenario.schema import Scenario
 from ...training.scoring import KnownScores
@@ -32,9 +28,6 @@ from .. import prepare
 from ..jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from ..simulate import Progress, job_of, processes_for, report_steps, run_here, trials_of
 from ..tune import tune
-
-MAX_SETTINGS: Final = 10_000
-"""Settings of one grid."""
 
 _T = TypeVar("_T")
 
@@ -55,75 +48,6 @@ def follow(settings: Iterable[_T], on_setting: Callable[[], None]) -> list[_T]:
         done.append(each)
         on_setting()
     return done
-
-
-def read_grid(assignments: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Parse the grid of ``--grid dotted.key=value,value`` options, values in YAML's words.
-
-    >>> read_grid(["cluster.network.latency=1 ms, 20 ms", "cluster.workers=4,8"])
-    {'cluster.network.latency': ('1 ms', '20 ms'), 'cluster.workers': (4, 8)}
-
-    Raises:
-        InputError: an option is malformed, or a key stands there twice.
-    """
-    grid: dict[str, Sequence[Any]] = {}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        key, source = key.strip(), f"--grid {shorten(assignment)}"
-        if not equals or not key:
-            raise InputError(
-                f"{source}: write dotted.key=value,value, for example cluster.network.latency='1 ms, 20 ms'"
-            )
-        if key in grid:
-            raise InputError(f"{source}: {shorten(key)} stands in the grid already; list all its values once")
-        values = yaml_file.parse_value(f"[[{text}], 0]", source).value
-        if len(values) > 2:
-            raise InputError(f"{source}: a bracket is closed that was not opened")
-        grid[key] = values[0]
-    return grid
-
-
-def settings_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """All combinations of a grid's values, the last key's values changing first.
-
-    >>> settings_of({"a": [1, 2], "b": ["x", "y"]})[1]
-    {'a': 1, 'b': 'y'}
-
-    Raises:
-        InputError: there are none, or too many.
-    """
-    for key, values in grid.items():
-        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise InputError(
-                f"grid: {shorten(str(key))}: write a list of values, for example ['1 ms', '10 ms']"
-            )
-    number = math.prod(map(len, grid.values()))
-    if not grid or number > MAX_SETTINGS:
-        raise InputError(
-            f"grid: it has {number if grid else 0:,} settings; from 1 to {MAX_SETTINGS:,} are possible"
-        )
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-
-
-def _plain(value: object) -> Any:
-    plain = yaml_file.as_plain(value)
-    if plain is value:
-        raise TypeError
-    return plain
-
-
-def changes_of(setting: Mapping[str, Any], option: str = "grid") -> list[Assignment]:
-    """Convert a setting to ``dotted.key=value`` changes, called values of ``option`` in an ``InputError``."""
-    changes = []
-    for key, value in setting.items():
-        try:
-            text = f"{key}={json.dumps(value, allow_nan=False, ensure_ascii=False, default=_plain)}"
-            changes.append(Assignment(text, option))
-        except (TypeError, ValueError):
-            raise InputError(
-                f"grid: {shorten(key)}: {shorten(value)} is no value that can stand in a scenario"
-            ) from None
-    return changes
 
 
 def resolve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from functools import lru_cache
@@ -14,11 +15,13 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.sim.compute.settings import Straggler
+from paceline.sim.config.units import parse_seconds
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.experiments.sweep.grid import changes_of, read_grid, resolve, settings_of, share_training
+from paceline.sim.experiments.sweep.grid import resolve, share_training
+from paceline.sim.experiments.sweep.settings import changes_of, read_grid, settings_of
 from paceline.sim.program.worker import Worker
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import WorkloadEntry
@@ -352,3 +355,31 @@ def test_the_values_of_a_key_end_with_its_option(text: str) -> None:
 
 def test_values_may_be_lists() -> None:
     assert read_grid(["a=[1, 2], {b: [3]}", "c="]) == {"a": ((1, 2), {"b": (3,)}), "c": ()}
+
+
+def test_values_that_belong_together_are_run_in_pairs() -> None:
+    grid: dict[str, list[Any]] = {"a": [1, 2, 3], "b": ["x", "y", "z"]}
+    assert settings_of(grid, together=True) == [{"a": a, "b": b} for a, b in ((1, "x"), (2, "y"), (3, "z"))]
+    with pytest.raises(InputError, match="the keys have 1 and 3 values"):
+        settings_of({**grid, "a": [1]}, together=True)
+
+
+@settings(deadline=None)
+@given(sample=st.integers(1, 60), seed=st.integers(0, 9))
+def test_a_sample_covers_each_range_evenly(sample: int, seed: int) -> None:
+    grid = {"a": ["1 ms..1 s"], "b": ["4..7"], "c": ["x", "y"], "d": ["1.0..2.0"]}
+    drawn = settings_of(grid, sample=sample, seed=seed)
+    assert drawn == settings_of(grid, sample=sample, seed=seed)
+    logs = sorted(math.log10(parse_seconds(each["a"])) for each in drawn)
+    assert all((k - 0.1) / sample <= (log + 3) / 3 <= (k + 1.1) / sample for k, log in enumerate(logs))
+    for key, values in {"b": (4, 5, 6, 7), "c": ("x", "y")}.items():
+        counts = [sum(each[key] == value for each in drawn) for value in values]
+        assert sum(counts) == sample
+        assert all(abs(count - sample / len(values)) <= 2 for count in counts)
+    assert all(1 <= each["d"] <= 2 for each in drawn)
+
+
+@pytest.mark.parametrize("text", ["2 s..1 s", "1 ms..2 MB", "a..b", "1 s.."])
+def test_a_range_needs_two_ends_of_one_kind(text: str) -> None:
+    with pytest.raises(InputError, match="is no range; write for example"):
+        settings_of({"a": [text]}, sample=3)

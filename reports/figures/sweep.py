@@ -1,0 +1,224 @@
+"""Figures of a sweep: a map of who is first, and each scheme's time against a key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pandas as pd
+
+from paceline.sim.config.keys import short_keys
+from paceline.sim.config.units import Format, parse_number
+from paceline.sim.records.verdict import format_factor
+
+from .. import words
+from ..folders import Style
+from .curves import make_log
+from .drawing import FAINT, INK, PAPER, WIDTH_IN, Picture, cut, figure, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+_SETTLED: Final = 0.6
+"""Opacity of a square of the map; letters on it stay readable."""
+_OPEN: Final = 0.2
+_PANELS: Final = 9
+"""Most panels of curves: values of the other keys beyond are in the table alone."""
+_ACROSS: Final = 3
+_TICKS: Final = 6
+_FAR: Final = 5
+"""Ratio of a key's values from which on its axis is logarithmic."""
+_LABEL: Final = 20
+
+
+def varied_keys(answer: Mapping[str, Any]) -> list[str]:
+    """The keys of a sweep with several values."""
+    sets = [row["set"] for row in answer["settings"]]
+    return [key for key in sets[0] if any(each[key] != sets[0][key] for each in sets)]
+
+
+def is_grid(answer: Mapping[str, Any]) -> bool:
+    """Whether a sweep holds all combinations of its keys' values."""
+    values = [len(_values(answer, key)) for key in answer["settings"][0]["set"]]
+    return math.prod(values) == len(answer["settings"])
+
+
+def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
+    """Draw a square for each setting: the colour is the first scheme's, the number the second's factor.
+
+    Pale squares are not settled. The last key goes to the right, the one before it downwards. None unless one
+    or two keys of a grid have several values; see ``draw_points``.
+    """
+    keys = varied_keys(answer)
+    if not 1 <= len(keys) <= 2 or not is_grid(answer):
+        return None
+    from matplotlib.patches import Rectangle
+
+    across, down = keys[-1], keys[0] if len(keys) == 2 else None
+    columns, rows = _values(answer, across), _values(answer, down) if down else [None]
+    stand_ins, data = _stand_ins(styles), []
+    with figure(2.0 + 0.9 * len(columns), 0.9 + 0.5 * len(rows)) as drawn:
+        ax = drawn.subplots()
+        for row in answer["settings"]:
+            verdict = row["verdict"]
+            x, y = columns.index(row["set"][across]), rows.index(row["set"][down]) if down else 0
+            ax.add_patch(
+                Rectangle(
+                    (x - 0.5, y - 0.5), 1, 1, facecolor=stand_ins.get(verdict["first"], PAPER),
+                    alpha=_SETTLED if verdict["settled"] else _OPEN, edgecolor=PAPER,
+                )
+            )  # fmt: skip
+            ax.text(x, y, _words(verdict), ha="center", va="center", fontsize=9, color=INK)
+            data.append({**row["set"], "first": verdict["first"], "factor": verdict["factor"]})
+        ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+        ax.set_xticks(range(len(columns)), [cut(str(value), _LABEL) for value in columns])
+        ax.set_yticks(range(len(rows)), [cut(str(value), _LABEL) if down else "" for value in rows])
+        ax.tick_params(length=0)
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
+        names = short_keys(keys)
+        ax.set(xlabel=names[-1], ylabel=names[0] if down else "")
+    firsts = {row["verdict"]["first"] for row in answer["settings"]}
+    shown = {label: style for label, style in styles.items() if label in firsts}
+    return _picture(drawn, "winners", pd.DataFrame(data), shown, stand_ins)
+
+
+def draw_times(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
+    """Draw each scheme's median time with its interval against the last key with numbers.
+
+    A panel for each combination of the other keys. None where no key of a grid has several numbers.
+    """
+    keys = _numeric_keys(answer)
+    if not keys or not is_grid(answer):
+        return None
+    key = keys[-1]
+    data = _times(answer, key)
+    panels = list(data.groupby("at", sort=False))[:_PANELS]
+    wide = min(len(panels), _ACROSS)
+    high = math.ceil(len(panels) / wide)
+    stand_ins = _stand_ins(styles)
+    unit, second = words.time_unit([float(data["median"].median())])
+    with figure(WIDTH_IN if wide == 1 else 2 * WIDTH_IN, 3.0 * high) as drawn:
+        axes = list(drawn.subplots(high, wide, sharex=True, sharey=True, squeeze=False).flat)
+        for ax in axes[len(panels) :]:
+            ax.set_visible(False)
+        for ax, (at, own) in zip(axes, panels, strict=False):
+            for label, mine in own.sort_values("x").groupby("label", sort=False):
+                colour, x = stand_ins[str(label)], mine["x"].to_numpy()
+                low, high_ = (mine[end].fillna(mine["median"]) / second for end in ("low", "high"))
+                ax.fill_between(x, low, high_, color=colour, alpha=0.16, linewidth=0)
+                line = ax.plot(
+                    x, mine["median"] / second, color=colour, linewidth=2, marker="o", markersize=4
+                )
+                if dashes := styles[str(label)].dashes:
+                    line[0].set_dashes(dashes)
+            ax.set_title(cut(str(at), 2 * _LABEL), fontsize=9)
+        make_log(axes[0], "y")
+        _set_axis(axes[0], "x", data["x"], _written(answer, key))
+        drawn.supxlabel(short_keys(list(answer["settings"][0]["set"]))[_place(answer, key)], fontsize=10)
+        decided = "time per step" if answer["settings"][0]["by_step"] else "time to target"
+        drawn.supylabel(f"{decided} ({unit}), log scale", fontsize=10)
+    return _picture(drawn, "times", data, styles, stand_ins)
+
+
+def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
+    """Draw who is first over the last two keys with numbers, where settings are no grid; else None.
+
+    Over one key: against the factor of the second. Pale points are not settled, grey ones have no first.
+    """
+    keys = _numeric_keys(answer)[-2:]
+    if is_grid(answer) or not keys:
+        return None
+    stand_ins, data = _stand_ins(styles), []
+    for row in answer["settings"]:
+        verdict = row["verdict"]
+        y = _number(row["set"][keys[0]]) if len(keys) == 2 else verdict["factor"]
+        first, alpha = verdict["first"], 1.0 if verdict["settled"] or verdict["first"] is None else _OPEN
+        data.append({"x": _number(row["set"][keys[-1]]), "y": y, "first": first or "nobody", "alpha": alpha})
+    frame = pd.DataFrame(data).dropna()
+    names = short_keys(list(answer["settings"][0]["set"]))
+    with figure(WIDTH_IN, 3.3) as drawn:
+        ax = drawn.subplots()
+        for alpha, first in sorted(set(zip(frame["alpha"], frame["first"], strict=True))):
+            mine = frame[(frame["alpha"] == alpha) & (frame["first"] == first)]
+            colour = stand_ins.get(first, FAINT)
+            ax.scatter(mine["x"], mine["y"], s=40, color=colour, alpha=alpha, linewidths=0)
+        _set_axis(ax, "x", frame["x"], _written(answer, keys[-1]))
+        if len(keys) == 2:
+            _set_axis(ax, "y", frame["y"], _written(answer, keys[0]))
+        ylabel = names[_place(answer, keys[0])] if len(keys) == 2 else "factor of the second"
+        ax.set(xlabel=names[_place(answer, keys[-1])], ylabel=ylabel)
+    return _picture(drawn, "winners", frame, styles, stand_ins)
+
+
+def _numeric_keys(answer: Mapping[str, Any]) -> list[str]:
+    sets = [row["set"] for row in answer["settings"]]
+    return [key for key in varied_keys(answer) if all(parse_number(own[key]) for own in sets)]
+
+
+def _number(value: Any) -> float:
+    known = parse_number(value)
+    return math.nan if known is None else known[0]
+
+
+def _written(answer: Mapping[str, Any], key: str) -> Format:
+    known = parse_number(answer["settings"][0]["set"][key])
+    return str if known is None else known[1]
+
+
+def _set_axis(ax: Axes, which: Literal["x", "y"], values: pd.Series[float], written: Format) -> None:
+    """Ticks with units at some of the values, on a logarithmic axis where these are far apart."""
+    known = sorted(set(values))
+    if known[0] > 0 and known[-1] > _FAR * known[0]:
+        ax.set(**{f"{which}scale": "log"})
+    ticks = known[:: math.ceil(len(known) / _TICKS)]
+    axis: Axis = ax.xaxis if which == "x" else ax.yaxis
+    axis.set_ticks(ticks, [written(tick) for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
+def _times(answer: Mapping[str, Any], key: str) -> pd.DataFrame:
+    """Columns at (values of the other keys), value, x, label, median, low and high in seconds."""
+    rows = []
+    for each in answer["settings"]:
+        own = each["set"]
+        named = zip(short_keys(list(own)), own, own.values(), strict=True)
+        at = ", ".join(f"{name} {value}" for name, other, value in named if other != key)
+        x = _number(own[key])
+        for row in each["summary"]:
+            time = words.deciding(row, each["by_step"])
+            rows.append({"at": at, "value": own[key], "x": x, "label": row["label"], **time})
+    return pd.DataFrame(rows).astype({"median": float, "low": float, "high": float})
+
+
+def _place(answer: Mapping[str, Any], key: str) -> int:
+    return list(answer["settings"][0]["set"]).index(key)
+
+
+def _stand_ins(styles: Mapping[str, Style]) -> dict[str, str]:
+    return {label: f"#02f0{i:02x}" for i, label in enumerate(styles)}
+
+
+def _picture(
+    drawn: Any, name: str, data: pd.DataFrame, styles: Mapping[str, Style], stand_ins: Mapping[str, str]
+) -> Picture:
+    colours = {stand_ins[label]: style.colour for label, style in styles.items()}
+    key = [(label, stand_ins[label], style.dashes) for label, style in styles.items()]
+    return picture(drawn, name, data, colours, key)
+
+
+def _values(answer: Mapping[str, Any], key: str) -> Sequence[Any]:
+    values: list[Any] = []
+    for row in answer["settings"]:
+        if row["set"][key] not in values:
+            values.append(row["set"][key])
+    return values
+
+
+def _words(verdict: Mapping[str, Any]) -> str:
+    """Text of a square: a factor, or why there is none."""
+    if verdict["first"] is None:
+        return "nobody"
+    return "alone" if verdict["factor"] is None else format_factor(verdict["factor"])

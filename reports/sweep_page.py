@@ -1,0 +1,126 @@
+"""The page of a sweep: who is first at which setting, and from which value on another scheme is."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from paceline.sim.config.files import claim, save_atomically
+from paceline.sim.config.keys import short_keys
+from paceline.sim.errors import InputError
+
+from .figures.drawing import Picture, own_style
+from .figures.sweep import draw_points, draw_times, draw_winners, is_grid
+from .files import finish_figure, write_tables
+from .folders import Style, styles_of
+from .page import check_page, render_template
+from .sweep_tables import EVEN_AT, crossover_texts, labels_of, sweep_cells
+from .tables import decides
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def build(answer: Mapping[str, Any], out: Path, files: Path | None = None) -> None:
+    """Write the page of a sweep to ``out``, and its tables and figures into the folder ``files``.
+
+    ``answer``: content of ``sweep.json``. Raises ``InputError`` if ``out`` is something else, in use or not
+    writable.
+    """
+    check_page(out)
+    with claim(out):
+        pictures = _pictures(answer)
+        text = _render(answer, pictures)
+
+        def save(new: Path) -> None:
+            new.write_text(text, encoding="utf-8")
+            if files is not None:
+                write_tables(files, _numbers(answer), _tex(answer), list(pictures.values()))
+
+        save_atomically(out, save)
+
+
+def plot_times(answer: Mapping[str, Any]) -> Figure:
+    """Draw each scheme's time against a key, on white; ``InputError``: no key has several numbers."""
+    picture = draw_times(answer, _styles(answer))
+    if picture is None:
+        raise InputError("no key of the grid has several numbers, so there is no curve to draw")
+    figure = finish_figure(picture)
+    figure.set_facecolor("white")
+    return figure
+
+
+def write_winners(answer: Mapping[str, Any], path: Path) -> bool:
+    """Write the map of ``paceline sweep --json``'s content, if it has one; its ending gives the format."""
+    picture = draw_winners(answer, _styles(answer))
+    if picture is None:
+        return False
+    drawn, ending = io.BytesIO(), path.suffix[1:]
+    with own_style({"svg.fonttype": "none", "svg.hashsalt": "paceline"}):
+        finish_figure(picture).savefig(
+            drawn, format=ending, facecolor="white", metadata={"Date": None} if ending == "svg" else None
+        )
+    save_atomically(path, lambda new: new.write_bytes(drawn.getvalue()))
+    return True
+
+
+def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
+    settings = answer["settings"]
+    intervals = any(each["verdict"]["interval"] for each in settings)
+    decided = " or ".join(dict.fromkeys(decides(each["by_step"]) for each in settings)).capitalize()
+    return render_template(
+        "sweep.html", title=answer["scenario"], settings=settings, verdict=_verdict(answer),
+        figures={name: Markup(picture.svg) for name, picture in pictures.items()},
+        styles=list(_styles(answer).items()), crossovers=crossover_texts(answer),
+        intervals=intervals, grid=is_grid(answer), even_at=EVEN_AT,
+        decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer), rows=sweep_cells(answer),
+    )  # fmt: skip
+
+
+def _verdict(answer: Mapping[str, Any]) -> str:
+    """How often each scheme is first, and where that is settled."""
+    verdicts = [each["verdict"] for each in answer["settings"]]
+    firsts = Counter(verdict["first"] or "nobody" for verdict in verdicts)
+    settled = sum(verdict["settled"] for verdict in verdicts)
+    named = ", ".join(f"{label} in {count}" for label, count in firsts.most_common())
+    return f"Ahead: {named} of {len(verdicts)} settings; settled in {settled}"
+
+
+def _pictures(answer: Mapping[str, Any]) -> dict[str, Picture]:
+    styles = _styles(answer)
+    winners = draw_winners(answer, styles) or draw_points(answer, styles)
+    drawn = {"winners": winners, "times": draw_times(answer, styles)}
+    return {name: picture for name, picture in drawn.items() if picture is not None}
+
+
+def _styles(answer: Mapping[str, Any]) -> dict[str, Style]:
+    rows = [row for each in answer["settings"] for row in each["summary"]]
+    return styles_of(rows, list(dict.fromkeys(row["scheme"] for row in rows)))
+
+
+def _keys(answer: Mapping[str, Any]) -> list[str]:
+    return list(answer["settings"][0]["set"])
+
+
+def _numbers(answer: Mapping[str, Any]) -> pd.DataFrame:
+    """A row for each setting and scheme."""
+    rows = []
+    for setting in answer["settings"]:
+        for row in setting["summary"]:
+            intervals = ("time_to_target_s", "step_s", "ratio_to_best")
+            parts = {f"{key}_{end}": value for key in intervals for end, value in row[key].items()}
+            counts = {key: row[key] for key in ("runs", "reached", "diverged", "bytes_sent")}
+            rows.append({**setting["set"], "scheme": row["label"], **parts, **counts})
+    return pd.DataFrame(rows)
+
+
+def _tex(answer: Mapping[str, Any]) -> str:
+    columns = [*short_keys(_keys(answer)), *labels_of(answer), "second takes", "even at"]
+    text: str = pd.DataFrame(sweep_cells(answer), columns=columns).to_latex(index=False, escape=True)
+    return text.replace("★", "$\\star$").replace("☆", "(?)")

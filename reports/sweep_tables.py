@@ -1,0 +1,85 @@
+"""Tables of a sweep: a line for each setting, and its crossovers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from paceline.sim.config.keys import short_keys
+from paceline.sim.records.verdict import Verdict, format_factor
+
+from .tables import add_text_row, decides, deciding_time, plain_table
+
+EVEN_AT: Final = "even at: examples of the first over the second's with which they would tie"
+"""About the last column of a sweep."""
+MAX_SETTINGS_SHOWN: Final = 60
+"""Most settings of a sweep in the terminal."""
+
+
+def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
+    """A line for each setting of a sweep: its values, each scheme's time, the second's factor; crossovers."""
+    table = plain_table()
+    for key in short_keys(list(answer["settings"][0]["set"])):
+        table.add_column(key, overflow="fold", min_width=len(key))
+    for label in labels_of(answer):
+        table.add_column(
+            Text(re.sub(r"(?<=_)| ", "\n", label)), justify="right", overflow="fold", min_width=8
+        )
+    table.add_column("second\ntakes", min_width=9)
+    table.add_column("even\nat")
+    rows = sweep_cells(answer)
+    for cells in rows[:MAX_SETTINGS_SHOWN]:
+        add_text_row(table, *cells)
+    decided = dict.fromkeys(decides(each["by_step"]) for each in answer["settings"])
+    note = f"{' or '.join(decided).capitalize()}, medians of repeats. ★ first; ☆ ahead, not settled"
+    more = [f"{len(rows) - MAX_SETTINGS_SHOWN} more settings: with --out and 'report', or --json"]
+    ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}; {EVEN_AT}", *crossover_texts(answer)]
+    return Group(table, "", *(Text(f"{each}.") for each in ending))
+
+
+def labels_of(answer: Mapping[str, Any]) -> list[str]:
+    """Labels of a sweep's schemes, in the order of the scenario."""
+    return list(dict.fromkeys(row["label"] for each in answer["settings"] for row in each["summary"]))
+
+
+def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
+    """A row for each setting of a sweep: its values, the time of each of ``labels_of``, the second's factor,
+    and the ratio of examples of ``BreakEven``.
+
+    A star marks the first, an empty one where that is not settled.
+    """
+    rows = []
+    for each in answer["settings"]:
+        verdict = each["verdict"]
+        times = {row["label"]: deciding_time(each["by_step"], row)[0] for row in each["summary"]}
+        if verdict["first"] is not None:
+            times[verdict["first"]] += " ★" if verdict["settled"] else " ☆"
+        own = [times.get(label, "-") for label in labels_of(answer)]
+        rows.append([*map(str, each["set"].values()), *own, _behind(verdict), _even(verdict)])
+    return rows
+
+
+def crossover_texts(answer: Mapping[str, Any]) -> list[str]:
+    """The settled crossovers of a sweep, and the number of the others, as sentences without a full stop."""
+    sure = [each["text"] for each in answer["crossovers"] if each["settled"]]
+    open_ = len(answer["crossovers"]) - len(sure)
+    others = f"{open_} {'other ' if sure else ''}{'change' if open_ == 1 else 'changes'} of the first"
+    return [*sure, *([f"{others}: not settled"] if open_ else [])]
+
+
+def _behind(verdict: Verdict) -> str:
+    """Factor of the second to the first, with its interval."""
+    if verdict["factor"] is None:
+        return "-"
+    ends = ["∞" if x is None else format_factor(x)[:-1] for x in verdict["interval"] or ()]
+    return format_factor(verdict["factor"]) + (f" ({' to '.join(ends)})" if ends else "")
+
+
+def _even(verdict: Verdict) -> str:
+    """Ratio of examples at which the first and the second would tie."""
+    ratio = verdict["break_even"]["examples"]["median"] if "break_even" in verdict else None
+    return "-" if ratio is None else format_factor(ratio)

@@ -1,0 +1,1 @@
+"""Sweeps: the answer over all settings."""

@@ -1,0 +1,67 @@
+"""The content of ``sweep.json``: changes and verdict of each setting, and crossovers between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ...config.files import is_file, read_json
+from ...errors import InputError
+from ..folder import read_results
+from ..summary import Summary, is_by_step
+from .crossovers import find_crossovers
+
+SWEEP_FILE: Final = "sweep.json"
+_VERSION: Final = 1
+
+
+def describe_sweep(
+    folders: Sequence[str], settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]
+) -> dict[str, Any]:
+    """Content of ``sweep.json`` and ``--json``: changes and verdict of each setting, and the crossovers."""
+    rows = [
+        {
+            "folder": folder,
+            "set": dict(setting),
+            "winner": summary["winner"],
+            "verdict": summary["verdict"],
+            "by_step": is_by_step(summary),
+            "summary": summary["summary"],
+        }
+        for folder, setting, summary in zip(folders, settings, summaries, strict=True)
+    ]
+    return {
+        "version": _VERSION,
+        "scenario": summaries[0]["scenario"],
+        "settings": rows,
+        "crossovers": find_crossovers(settings, summaries),
+    }
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder holds a sweep's results."""
+    return is_file(folder / SWEEP_FILE)
+
+
+def read_sweep(folder: Path) -> dict[str, Any]:
+    """Describe the sweep in a folder anew from its settings' results, older ones too.
+
+    Raises:
+        InputError: a file is missing, damaged or foreign.
+    """
+    path = folder / SWEEP_FILE
+    rows = read_json(path, "sweep").get("settings")
+    if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
+        raise InputError(f"{path}: is damaged: it lists no settings; make these results again")
+    summaries = [read_results(folder / row["folder"]).summary for row in rows]
+    return describe_sweep([row["folder"] for row in rows], [row["set"] for row in rows], summaries)
+
+
+def _is_row(row: object) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("folder"), str)
+        and row["folder"].isdecimal()
+        and isinstance(row.get("set"), dict)
+    )

@@ -1,0 +1,160 @@
+"""Crossovers of a sweep: values of a key from which on another scheme is first.
+
+Schemes are paired by seed. On each seed the difference of two schemes' times is interpolated between the
+settings on either side of its change of sign: linearly in the key, or in the inverse of a data rate, in which
+the time of a message is linear. The crossover is the median over seeds, with its interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from ...config.keys import short_keys
+from ...config.units import Format, format_rate, parse_number
+from ..intervals import Interval, of_median
+from ..summary import Summary, is_by_step, main_source, race_s
+
+
+class Crossover(TypedDict):
+    """A change of the first scheme along one key.
+
+    Attributes:
+        text: a sentence without a full stop.
+        settled: the order is settled on both sides, or the whole interval lies inside the sweep's values.
+        key: of the scenario.
+        others: values of the sweep's other keys.
+        before, after: labels of the first schemes below and above.
+        between: the neighbouring values of the key at which they are first.
+        at: the key's value in SI where both take equally long; None for an end outside the sweep's values.
+    """
+
+    text: str
+    settled: bool
+    key: str
+    others: dict[str, Any]
+    before: str
+    after: str
+    between: list[Any]
+    at: Interval
+
+
+def find_crossovers(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> list[Crossover]:
+    """Find all changes of the first scheme along the keys whose values are all numbers, or all quantities."""
+    crossovers = []
+    for key in settings[0]:
+        numbers = [parse_number(setting[key]) for setting in settings]
+        known = [number for number in numbers if number is not None]
+        if len(known) < len(numbers) or len({written for _, written in known}) > 1:
+            continue
+        lines: dict[str, list[tuple[float, int]]] = {}
+        for place, (value, _) in enumerate(known):
+            lines.setdefault(repr(_others(settings[place], key)), []).append((value, place))
+        for line in lines.values():
+            crossovers += _along(key, known[0][1], sorted(line), settings, summaries)
+    return crossovers
+
+
+def _others(setting: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in setting.items() if name != key}
+
+
+def _along(
+    key: str,
+    written: Format,
+    line: Sequence[tuple[float, int]],
+    settings: Sequence[Mapping[str, Any]],
+    summaries: Sequence[Summary],
+) -> list[Crossover]:
+    """Crossovers along one line of settings: values of the key in ascending order, and their places."""
+    values = [value for value, _ in line]
+    own = [summaries[place] for _, place in line]
+    firsts = [summary["verdict"]["first"] for summary in own]
+    crossovers = []
+    for place, (before, after) in enumerate(pairwise(firsts)):
+        if before is None or after is None or before == after:
+            continue
+        times = [_times(summary) for summary in own]
+        seeds = set.intersection(*(set(each.get(label, ())) for each in times for label in (before, after)))
+        less = [[_less(each[before][seed], each[after][seed]) for each in times] for seed in seeds]
+        at = of_median([crossing(values, each, place, written is format_rate) for each in less])
+        left, right = (settings[line[near][1]] for near in (place, place + 1))
+        others, between = _others(left, key), [left[key], right[key]]
+        beside = all(summary["verdict"]["settled"] for summary in own[place : place + 2])
+        settled = beside or None not in at.values()
+        crossovers.append(
+            Crossover(
+                text=_sentence(left, key, before, after, at, between, written, settled),
+                settled=settled, key=key,
+                others=others, before=before, after=after, between=between, at=at,
+            )
+        )  # fmt: skip
+    return crossovers
+
+
+def _sentence(
+    setting: Mapping[str, Any],
+    key: str,
+    before: str,
+    after: str,
+    at: Interval,
+    between: Sequence[Any],
+    written: Format,
+    settled: bool,
+) -> str:
+    names = dict(zip(setting, short_keys(list(setting)), strict=True))
+    where = "".join(f"{names[other]} {value}: " for other, value in _others(setting, key).items())
+    ends = (at["median"], at["low"], at["high"])
+    median, low, high = (None if end is None else written(end) for end in ends)
+    if None not in (median, low, high):
+        beyond = f"{median} ({low} to {high})"
+    elif settled and median is not None:
+        beyond = f"about {median} (a value between {between[0]} and {between[1]})"
+    else:
+        beyond = f"a value between {between[0]} and {between[1]} (not settled)"
+    return f"{where}beyond {beyond} of {names[key]}, {after} is ahead of {before}"
+
+
+def _times(summary: Summary) -> dict[str, dict[int, float]]:
+    times: dict[str, dict[int, float]] = {}
+    source, by_step = main_source(summary), is_by_step(summary)
+    for run in summary["runs"]:
+        if run["source"] == source:
+            times.setdefault(run["label"], {})[run["seed"]] = race_s(run, by_step)
+    return times
+
+
+def _less(before_s: float, after_s: float) -> float:
+    return 0.0 if before_s == after_s else before_s - after_s
+
+
+def crossing(
+    values: Sequence[float], differences: Sequence[float], near: int = 0, inverse: bool = False
+) -> float:
+    """Value at which differences of one seed turn positive; infinite where they do so outside ``values``.
+
+    >>> crossing([1.0, 2.0, 4.0], [-3.0, -1.0, 1.0])
+    3.0
+    >>> crossing([1.0, 2.0], [-2.0, -1.0])
+    inf
+
+    Beside an infinite difference (a run that never got there) it is halfway.
+
+    Args:
+        values: ascending.
+        near: place in ``values``: of several, the next one to it counts.
+        inverse: interpolate in 1 / value.
+    """
+    turns = [k for k, (a, b) in enumerate(pairwise(differences)) if a <= 0 < b]
+    if not turns:
+        return -math.inf if differences[-1] > 0 else math.inf
+    k = min(turns, key=lambda k: abs(k - near))
+    below, above = differences[k], differences[k + 1]
+    part = -below / (above - below) if math.isfinite(above - below) else 0.5
+    if inverse:
+        return 1 / (1 / values[k] + part * (1 / values[k + 1] - 1 / values[k]))
+    return values[k] + part * (values[k + 1] - values[k])
