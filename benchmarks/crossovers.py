@@ -39,7 +39,8 @@ SCHEMES: Final[tuple[dict[str, Any], ...]] = (
 def main() -> None:
     """Draw scenarios until enough of them have one settled crossover, and print each."""
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    held, widths, drawn = 0, [], 0
+    held, drawn = 0, 0
+    widths: list[float] = []
     print("| scenario | key | crossover | interval | other seeds | held | width |")
     print("| --- | --- | ---: | --- | ---: | --- | ---: |")
     while len(widths) < wanted:
