@@ -296,7 +296,7 @@ def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
     for row in settings:
         bold = "bold" if row["verdict"]["settled"] else ""
         add_text_row(table, *map(str, row["set"].values()), row["verdict"]["text"], style=bold)
-    return table
+    return Group(table, *map(Text, words.steps_between(answer.get("steps_between", {}))))
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:

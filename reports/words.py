@@ -231,6 +231,16 @@ def tuning(summary: Summary) -> list[str]:
     return sentences
 
 
+def steps_between(found: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """Estimated steps to the target between two numbers of workers, a sentence for each scheme."""
+    said = {
+        label: listed([f"{count:.0f} at {workers}" for workers, count in steps.items()])
+        for label, steps in found.items()
+    }
+    how = "between the first and the last number of workers (docs/records.md has its error)"
+    return [f"{label}: steps by a law {how}: {text} workers." for label, text in said.items()]
+
+
 def listed(names: Sequence[str]) -> str:
     """Names as a list in a sentence.
 

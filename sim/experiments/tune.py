@@ -44,7 +44,7 @@ def choose(scenario: Scenario, done: Sequence[Run]) -> tuple[Scenario, list[Tune
     if scenario.tune is None:
         return scenario, []
     tuned = [
-        _tuned(scenario, scenario.tune, entry.label, tried)
+        record(scenario, scenario.tune, entry.label, tried)
         for entry, tried in zip(scenario.schemes, _tried(scenario, done), strict=True)
     ]
     return with_chosen(scenario, tuned), tuned
@@ -109,7 +109,8 @@ def _best_first(scenario: Scenario, tune: Tune, tried: Sequence[TuningTrial]) ->
     return sorted(tune.points(), key=merit)
 
 
-def _tuned(scenario: Scenario, tune: Tune, label: str, tried: list[TuningTrial]) -> Tuned:
+def record(scenario: Scenario, tune: Tune, label: str, tried: list[TuningTrial]) -> Tuned:
+    """Record of a scheme's trials, with the values that they choose."""
     chosen = _best_first(scenario, tune, tried)[0]
     edge = [key for key, values in tune.grid.items() if _at_edge(chosen[key], values)]
     metric, _ = _metric(scenario)

@@ -26,6 +26,7 @@ from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts
 from ...scenario.schema import Scenario, dump
 from ..costs.bounds import describe_schemes
 from ..prepare import read_resolved, resolved_in
+from .between import steps_between
 from .grid import count_nothing, follow, follow_nothing, resolve
 
 SWEEP_FILE: Final = "sweep.json"
@@ -108,22 +109,19 @@ def _is_ours(out: Path, name: str) -> bool:
 
 def _describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> dict[str, Any]:
     """Content of ``sweep.json`` and ``--json``: the changes and the verdict of each setting."""
-    return {
-        "version": _VERSION,
-        "scenario": summaries[0]["scenario"],
-        "settings": [
-            {
-                "folder": name,
-                "set": dict(setting),
-                "winner": summary["winner"],
-                "verdict": summary["verdict"],
-                "summary": summary["summary"],
-            }
-            for name, setting, summary in zip(
-                folder_names(len(settings)), settings, summaries, strict=True
-            )
-        ],
-    }  # fmt: skip
+    described = [
+        {
+            "folder": name,
+            "set": dict(setting),
+            "winner": summary["winner"],
+            "verdict": summary["verdict"],
+            "summary": summary["summary"],
+        }
+        for name, setting, summary in zip(folder_names(len(settings)), settings, summaries, strict=True)
+    ]
+    answer = {"version": _VERSION, "scenario": summaries[0]["scenario"], "settings": described}
+    between = steps_between(described)
+    return {**answer, "steps_between": between} if between else answer
 
 
 def with_facts(

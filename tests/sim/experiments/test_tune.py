@@ -4,12 +4,14 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from paceline.reports import words
 from paceline.sim.errors import InputError
+from paceline.sim.experiments import jobs
 from paceline.sim.experiments import simulate as simulator
 from paceline.sim.experiments.prepare import seeds_of
 from paceline.sim.experiments.tune import choose, next_trials, planned_trials
@@ -251,6 +253,33 @@ def test_trials_and_runs_that_are_there_are_not_made_again(
             simulator.begin(different, cpu, folder),
         ):
             pass
+
+
+def test_trials_go_on_in_the_second_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = parse(QUADRATIC.replace("[0.01, 0.3]", "[0.01, 0.1, 0.3]"))
+    folder, cpu = tmp_path / "r", torch.device("cpu")
+    original, made = simulator.simulate_job, list[int]()
+
+    def interrupted(job: Any, **options: Any) -> Run:
+        made.append(job.seed)
+        if len(made) == 9:  # 2 schemes with 3 points each, and the third of the best
+            raise KeyboardInterrupt
+        return original(job, **options)
+
+    monkeypatch.setattr(simulator, "simulate_job", interrupted)
+    with pytest.raises(KeyboardInterrupt), simulator.begin(asked, cpu, folder) as (resolved, parts):
+        simulator.choose_values(resolved, parts=parts)
+    with simulator.begin(asked, cpu, folder) as (resolved, parts):
+        assert simulator.choose_values(resolved, parts=parts) == simulator.choose_values(resolved)
+    assert len(made) == 9 + 6 + 14
+
+
+@pytest.mark.slow
+def test_trials_do_not_depend_on_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
+    asked = parse(QUADRATIC)
+    with jobs.JobProcesses(2) as processes:
+        assert simulator.choose_values(asked, processes=processes) == simulator.choose_values(asked)
 
 
 def test_a_real_run_wants_to_know_beforehand() -> None:
