@@ -237,7 +237,7 @@ def steps_between(found: Mapping[str, Mapping[int, float]]) -> list[str]:
         label: listed([f"{count:.0f} at {workers}" for workers, count in steps.items()])
         for label, steps in found.items()
     }
-    how = "between the first and the last number of workers (docs/records.md has its error)"
+    how = "between the ends, up to 17 % off in 15 checks with all-reduce"  # docs/records.md
     return [f"{label}: steps by a law {how}: {text} workers." for label, text in said.items()]
 
 

@@ -23,8 +23,8 @@ def test_steps_are_estimated_at_doubled_numbers_of_workers_that_were_not_trained
     found = steps_between([setting(2, a=200.0), setting(8, a=77.0), setting(24, a=62.5)])
     assert found == {"a": {4: pytest.approx(125.0), 16: pytest.approx(68.75)}}
     assert words.steps_between(found) == [
-        "a: steps by a law between the first and the last number of workers (docs/records.md has its error): "
-        "125 at 4 and 69 at 16 workers."
+        "a: steps by a law between the ends, up to 17 % off in 15 checks with all-reduce: 125 at 4 and 69 at "
+        "16 workers."
     ]
 
 
