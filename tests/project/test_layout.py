@@ -47,7 +47,7 @@ ROOMS = {
     "sim/compute": 1_000,
     "sim/config": 2_550,
     "sim/drivers": 3_700,
-    "sim/experiments": 3_700,
+    "sim/experiments": 3_750,
     "sim/network": 1_950,
     "sim/program": 1_300,
     "sim/records": 3_700,
