@@ -108,7 +108,7 @@ _SHORT: Final = (
     "workload.optimizer.schedule={warmup: 2 steps, cosine: {until: 8 steps}}",
     "schemes=[{all_reduce: {label: data parallel}}]",
     "evaluate={on: outer, every: 10 steps}",
-    "tune={optimizer.lr: [0.001, 0.003, 0.01, 0.03, 0.1]}",
+    "tune={optimizer.lr: [0.001, 0.003, 0.01, 0.03, 0.1], trials: 5}",
     "stop.max_iterations=10",
 )
 
@@ -154,12 +154,20 @@ _SLOWER: Final = (
     PaperStudy(
         SLOWER,
         "images",
-        ("workload.task=mnist-5k-cnn", _SLOWER_SCHEMES, "tune={optimizer.lr: [0.003, 0.01, 0.03]}"),
+        (
+            "workload.task=mnist-5k-cnn",
+            _SLOWER_SCHEMES,
+            "tune={optimizer.lr: [0.003, 0.01, 0.03], trials: 3}",
+        ),
     ),
     PaperStudy(
         SLOWER_TEXT,
         "transformer",
-        ("workload.text=kjv", _SLOWER_SCHEMES, "tune={optimizer.lr: [0.0003, 0.001, 0.003, 0.01]}"),
+        (
+            "workload.text=kjv",
+            _SLOWER_SCHEMES,
+            "tune={optimizer.lr: [0.0003, 0.001, 0.003, 0.01], trials: 4}",
+        ),
     ),
 )
 

@@ -29,7 +29,7 @@ from paceline.sim.experiments.tune import planned_trials, with_chosen
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.intervals import FEWEST, Interval, of_median, of_ratio
 from paceline.sim.records.run import Run
-from paceline.sim.records.summary import Tuned
+from paceline.sim.records.summary import Tuned, TuningTrial
 from paceline.sim.scenario.repeats import are_enough
 from paceline.sim.scenario.schema import Scenario, dump, load
 
@@ -104,13 +104,21 @@ def _is_complete(folder: Path, scenario: Scenario) -> bool:
     results = result_folder.read_results(folder)
     labels = [entry.label for entry in scenario.schemes]
     tuning = results.summary.get("tuning", [])
-    wanted = [] if scenario.tune is None else list(planned_trials(scenario.tune, scenario.seed))
-    tried = {each["label"]: [(trial["values"], trial["seed"]) for trial in each["trials"]] for each in tuning}
-    if tried != (dict.fromkeys(labels, wanted) if wanted else {}):
+    if [each["label"] for each in tuning] != ([] if scenario.tune is None else labels):
+        return False
+    if not all(_is_planned(scenario, each["trials"]) for each in tuning):
         return False
     runs = result_folder.runs_of(results)
     resolved = prepare.resolved_in(results.scenario, with_chosen(scenario, tuning))
     return resolved is not None and are_enough(scenario.repeats, labels, runs)
+
+
+def _is_planned(scenario: Scenario, trials: Sequence[TuningTrial]) -> bool:
+    """Whether a scheme's trials are those of this scenario."""
+    first, recorded = planned_trials(scenario, ()), [(trial["values"], trial["seed"]) for trial in trials]
+    if recorded[: len(first)] != first:
+        return False
+    return recorded == [*first, *planned_trials(scenario, trials[: len(first)])]
 
 
 def runs_by_label(results: result_folder.Results) -> dict[str, dict[int, Run]]:

@@ -2,7 +2,7 @@
 
 Nothing is trained. Each scheme has a grid of rates, the best of them at one of its places; the further a rate
 is from that, the slower. Times are lognormal; half of their variance is that of the seed, which all schemes
-share. What is tried, chosen, repeated and said is the product's own (``mean_time_s``, ``summarise``).
+share. What is tried, chosen, repeated and said is the product's own (``tune``, ``summarise``).
 
 ``python -m benchmarks.verdicts`` prints the tables of docs/records.md (5 minutes on one core).
 """
@@ -18,19 +18,30 @@ from typing import Final
 
 import numpy as np
 
+from paceline.sim.experiments.tune import planned_trials, record
 from paceline.sim.records.intervals import of_median
 from paceline.sim.records.run import Run, TimeShare
 from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summarise import summarise
-from paceline.sim.records.summary import Tuned, TuningTrial, mean_time_s
+from paceline.sim.records.summary import Tuned, TuningTrial
 from paceline.sim.records.verdict import MOST_REPEATS, Verdict, find_verdict, find_winner
+from paceline.sim.scenario.schema import Scenario, parse
+from paceline.sim.scenario.tune import SEEDS
 
 SPREADS: Final = (0.1, 0.2)
 GRIDS: Final = (3, 4)
-TRIALS: Final = (1, 2, 3)
+CONFIRMED: Final = (0, 2, 3)
 REPEATS: Final = (5, 7, 12)
 APART: Final = 1.3
 
+_RATES: Final = (0.1, 0.2, 0.4, 0.8)
+_TUNED: Final = """\
+name: drawn
+workload: {task: quadratic, batch_size: 1, optimizer: {lr: 0.1}}
+cluster: {workers: 2, compute: {time: 1 s}, network: {latency: 0 s}}
+schemes: [all_reduce]
+stop: {target: {metric: train_loss, value: 0.1}, max_time: 1 h}
+"""
 _TARGET: Final = Goal(metric="train_loss", value=0.1)
 _STEEP: Final = (0.5, 1.0, 1.5, 2.0, 3.0)
 """How much slower the next rate is, in spreads: choices go wrong, and it matters, at about 1 to 2."""
@@ -51,13 +62,13 @@ class Setting:
     Attributes:
         spread: deviation of a log time.
         rates: points of the grid.
-        trials: of each.
+        confirmed: those of them that are tried on three seeds, the best on the first.
         repeats: with the values that are chosen.
     """
 
     spread: float
     rates: int
-    trials: int
+    confirmed: int
     repeats: int
 
 
@@ -72,9 +83,9 @@ def drawn_verdict(rng: np.random.Generator, setting: Setting, factors: Sequence[
         return np.exp(base[..., None] + setting.spread * math.sqrt(0.5) * (common + own))
 
     logs = np.log(factors)[:, None] + slower
-    tried = times(logs, rng.normal(size=setting.trials))
-    tuning = [_tuned(f"s{number}", each) for number, each in enumerate(tried)]
-    chosen = [int(each["chosen"]["rate"]) for each in tuning]
+    tried = times(logs, rng.normal(size=SEEDS))
+    tuning = [_tuned(f"s{number}", each, setting) for number, each in enumerate(tried)]
+    chosen = [_RATES.index(each["chosen"]["optimizer.lr"]) for each in tuning]
     repeated = times(logs[np.arange(len(logs)), chosen], rng.normal(size=setting.repeats))
     runs = [
         replace(_BLANK, label=f"s{number}", seed=seed, time_to_target_s=float(time), wall_clock_s=float(time))
@@ -84,23 +95,27 @@ def drawn_verdict(rng: np.random.Generator, setting: Setting, factors: Sequence[
     return summarise("drawn", runs, _TARGET, tuning)["verdict"]
 
 
-def _tuned(label: str, times: np.ndarray) -> Tuned:
-    points = [
-        [
-            TuningTrial(values={"rate": rate}, seed=-1 - number, time_to_target_s=float(time), score=None)
-            for number, time in enumerate(column)
-        ]
-        for rate, column in enumerate(times)
-    ]
-    chosen = min(points, key=mean_time_s)[0]["values"]
-    trials = [trial for point in points for trial in point]
-    return Tuned(label=label, chosen=chosen, at_edge=[], metric="train_loss", trials=trials)
+def _tuned(label: str, times: np.ndarray, setting: Setting) -> Tuned:
+    scenario, tried, seen = _scenario(setting), list[TuningTrial](), list[int]()
+    assert scenario.tune is not None
+    while planned := planned_trials(scenario, tried):
+        for values, seed in planned:
+            seen += [] if seed in seen else [seed]
+            time_s = float(times[_RATES.index(values["optimizer.lr"]), seen.index(seed)])
+            tried.append(TuningTrial(values=values, seed=seed, time_to_target_s=time_s, score=None))
+    return record(scenario, scenario.tune, label, tried)
+
+
+@lru_cache
+def _scenario(setting: Setting) -> Scenario:
+    trials = setting.rates + (SEEDS - 1) * setting.confirmed
+    return parse(f"{_TUNED}tune: {{optimizer.lr: {list(_RATES[: setting.rates])}, trials: {trials}}}\n")
 
 
 def share_settled(setting: Setting, factors: Sequence[float], draws: int, seed: int = 0) -> float:
     """How often an order is settled."""
     rng = np.random.default_rng(
-        [seed, round(100 * setting.spread), setting.rates, setting.trials, setting.repeats, len(factors)]
+        [seed, round(100 * setting.spread), setting.rates, setting.confirmed, setting.repeats, len(factors)]
     )
     return sum(drawn_verdict(rng, setting, factors)["settled"] for _ in range(draws)) / draws
 
@@ -108,7 +123,7 @@ def share_settled(setting: Setting, factors: Sequence[float], draws: int, seed: 
 def share_right(setting: Setting, factors: Sequence[float], draws: int, seed: int = 0) -> float:
     """How often an order is settled and the first scheme, which is the fastest, the winner."""
     rng = np.random.default_rng(
-        [seed, round(100 * setting.spread), setting.rates, setting.trials, setting.repeats, len(factors)]
+        [seed, round(100 * setting.spread), setting.rates, setting.confirmed, setting.repeats, len(factors)]
     )
     verdicts = [drawn_verdict(rng, setting, factors) for _ in range(draws)]
     return sum(each["settled"] and each["first"] == "s0" for each in verdicts) / draws
@@ -159,15 +174,13 @@ def _gaps() -> list[float]:
 
 def main(draws: int = 1000) -> None:
     """Print the tables."""
-    print(
-        "| spread | rates | trials of each | equal: settled, 5 / 7 / 12 repeats | 1.3x: settled, 12 repeats |"
-    )
+    print("| spread | rates | confirmed | equal: settled, 5 / 7 / 12 repeats | 1.3x: settled, 12 repeats |")
     print("| ---: | ---: | ---: | ---: | ---: |")
-    for spread, rates, trials in product(SPREADS, GRIDS, TRIALS):
-        settings = [Setting(spread, rates, trials, repeats) for repeats in REPEATS]
+    for spread, rates, confirmed in product(SPREADS, GRIDS, CONFIRMED):
+        settings = [Setting(spread, rates, confirmed, repeats) for repeats in REPEATS]
         wrong = " / ".join(f"{100 * share_settled(each, (1.0, 1.0), draws):.1f}" for each in settings)
         right = share_right(settings[-1], (1.0, APART), draws)
-        print(f"| {100 * spread:g} % | {rates} | {trials} | {wrong} % | {100 * right:.0f} % |", flush=True)
+        print(f"| {100 * spread:g} % | {rates} | {confirmed} | {wrong} % | {100 * right:.0f} % |", flush=True)
     print("\n| repeats | right within a factor 2 | more than 100 said | rightly | where 27 would do |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     for repeats in REPEATS:

@@ -15,6 +15,7 @@ from paceline.sim.config.files import claim, save_atomically
 from paceline.sim.config.keys import short_keys
 from paceline.sim.errors import InputError
 
+from . import words
 from .figures.drawing import Picture, own_style
 from .figures.sweep import draw_points, draw_times, draw_winners, is_grid
 from .files import finish_figure, write_tables
@@ -79,6 +80,7 @@ def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
         figures={name: Markup(picture.svg) for name, picture in pictures.items()},
         styles=list(_styles(answer).items()), crossovers=crossover_texts(answer),
         intervals=intervals, grid=is_grid(answer), even_at=EVEN_AT,
+        between=words.steps_between(answer.get("steps_between", {})),
         decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer), rows=sweep_cells(answer),
     )  # fmt: skip
 

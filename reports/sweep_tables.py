@@ -12,6 +12,7 @@ from rich.text import Text
 from paceline.sim.config.keys import short_keys
 from paceline.sim.records.verdict import Verdict, format_factor
 
+from . import words
 from .tables import add_text_row, decides, deciding_time, plain_table
 
 EVEN_AT: Final = "even at: examples of the first over the second's with which they would tie"
@@ -38,6 +39,7 @@ def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
     note = f"{' or '.join(decided).capitalize()}, medians of repeats. ★ first; ☆ ahead, not settled"
     more = [f"{len(rows) - MAX_SETTINGS_SHOWN} more settings: with --out and 'report', or --json"]
     ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}; {EVEN_AT}", *crossover_texts(answer)]
+    ending += words.steps_between(answer.get("steps_between", {}))
     return Group(table, "", *(Text(f"{each}.") for each in ending))
 
 

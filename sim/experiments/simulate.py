@@ -23,7 +23,6 @@ from ..records.summary import Tuned
 from ..records.unfinished import NOTHING_KEPT, Parts, open_parts
 from ..scenario.repeats import AutoRepeats, are_enough
 from ..scenario.schema import Scenario, dump
-from ..scenario.tune import with_values
 from ..training.scoring import Scorer
 from .jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from .prepare import (
@@ -37,7 +36,7 @@ from .prepare import (
     seeds_of,
     warn_of_extrapolation,
 )
-from .tune import planned_trials, tune
+from .tune import choose, next_trials
 
 Progress = Callable[[str, int], None]
 """Called with a run's label and its workers' mean number of steps."""
@@ -264,19 +263,6 @@ def job_of(planned: PlannedRun, device: torch.device | None) -> Job:
     return replace(job, record_events=False, gradient_noise=None) if planned.kind == "trial" else job
 
 
-def trials_of(scenario: Scenario) -> list[PlannedRun]:
-    """Trials of ``tune``, in the order in which it takes their runs; none where nothing is tuned."""
-    if scenario.tune is None:
-        return []
-    plain = scenario.model_copy(update={"tune": None})
-    trials = [
-        (with_values(entry, scenario.workload.optimizer, values), seed)
-        for entry in scenario.schemes
-        for values, seed in planned_trials(scenario.tune, scenario.seed)
-    ]
-    return [PlannedRun("trial", number, plain, entry, seed) for number, (entry, seed) in enumerate(trials)]
-
-
 def choose_values(
     scenario: Scenario,
     *,
@@ -290,10 +276,9 @@ def choose_values(
 
     ``parts``, ``processes`` and ``engine`` are as for ``simulate``.
     """
-    if scenario.tune is None:
-        return scenario, []
+    runs: list[Run] = []
+    here, at_work = partial(run_here, device, engine), processes_for(device, processes)
     with one_thread():
-        here = partial(run_here, device, engine)
-        at_work = processes_for(device, processes)
-        runs = at_work.run_all(trials_of(scenario), here, parts=parts, progress=progress)
-        return tune(scenario, lambda *_: next(runs))
+        while planned := next_trials(scenario, runs):
+            runs += at_work.run_all(planned, here, parts=parts, progress=progress)
+    return choose(scenario, runs)

@@ -1,37 +1,52 @@
 """Tuning of every scheme with the same effort, on seeds that the comparison does not use.
 
 One learning rate for all is unfair: schemes that add up updates want small ones, schemes that average seldom
-may want large ones. So each scheme gets the same number of runs on the same points and seeds, and keeps the
-values with the best mean time to target over the seeds; if none reaches it on all of them, those with the
-best mean score at the end. It is the mean, which one bad seed spoils, since a median of three would take
-values with which every third training fails.
+may want large ones. So each scheme gets the same number of trials, in two rounds: all points of the grid on
+one seed, then the best of them on two more. Values with which a training diverges or misses the target on any
+seed lose; the best mean time to target wins, or the best mean score where no values arrive. It is the mean,
+which one bad seed spoils, since a median of three would take values with which every third training fails.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from .. import seeds
 from ..records.run import Run, metric_name
 from ..records.summary import Tuned, TuningTrial, mean_time_s
 from ..records.verdict import Value
-from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
-from ..scenario.tune import Tune, with_values
+from ..scenario.tune import SEEDS, Tune, with_values
 from ..workloads import find_task
-
-RunEntry = Callable[[Scenario, SchemeEntry, int], Run]
-"""Run one scheme of a scenario under a seed."""
+from .jobs import PlannedRun
 
 
-def tune(scenario: Scenario, run: RunEntry) -> tuple[Scenario, list[Tuned]]:
+def next_trials(scenario: Scenario, done: Sequence[Run]) -> list[PlannedRun]:
+    """Trials of the next round for every scheme, after ``done``, the runs of earlier rounds in order."""
+    if scenario.tune is None:
+        return []
+    plain = scenario.model_copy(update={"tune": None})
+    trials = [
+        (with_values(entry, scenario.workload.optimizer, values), seed)
+        for entry, tried in zip(scenario.schemes, _tried(scenario, done), strict=True)
+        for values, seed in planned_trials(scenario, tried)
+    ]
+    return [
+        PlannedRun("trial", number, plain, entry, seed)
+        for number, (entry, seed) in enumerate(trials, len(done))
+    ]
+
+
+def choose(scenario: Scenario, done: Sequence[Run]) -> tuple[Scenario, list[Tuned]]:
     """Choose values for every scheme; return the scenario with them in place of ``tune``, and the trials."""
     if scenario.tune is None:
         return scenario, []
-    plain = scenario.model_copy(update={"tune": None})
-    tuned = [_tuned(plain, scenario.tune, entry, run) for entry in scenario.schemes]
+    tuned = [
+        record(scenario, scenario.tune, entry.label, tried)
+        for entry, tried in zip(scenario.schemes, _tried(scenario, done), strict=True)
+    ]
     return with_chosen(scenario, tuned), tuned
 
 
@@ -46,32 +61,60 @@ def with_chosen(scenario: Scenario, tuned: Sequence[Tuned]) -> Scenario:
     return scenario.model_copy(update={"schemes": entries, "tune": None})
 
 
-def planned_trials(tune: Tune, seed: int) -> list[tuple[dict[str, Value], int]]:
-    """List values and seed of every trial: all points on one seed, then all on the next."""
+def planned_trials(scenario: Scenario, tried: Sequence[TuningTrial]) -> list[tuple[dict[str, Value], int]]:
+    """Values and seeds of a scheme's next round: all points, then the best ones, then none."""
+    tune = scenario.tune
+    if tune is None:
+        return []
+    draws = seeds.generator(scenario.seed, seeds.SHARED, "tuning")
+    first, *others = [int(draws.integers(2**62)) for _ in range(SEEDS)]
     points = list(tune.points())
-    draws = seeds.generator(seed, seeds.SHARED, "tuning")
-    own = [int(draws.integers(2**62)) for _ in range(tune.trials // len(points))]
-    return [(point, own_seed) for own_seed in own for point in points]
+    if not tried:
+        return [(point, first) for point in points]
+    best = _best_first(scenario, tune, tried)[: tune.finalists() if len(tried) == len(points) else 0]
+    return [(point, seed) for seed in others for point in points if point in best]
 
 
-def _tuned(scenario: Scenario, tune: Tune, entry: SchemeEntry, run: RunEntry) -> Tuned:
-    trials, ends = [], []
-    metric, falling = _metric(scenario)
-    for values, seed in planned_trials(tune, scenario.seed):
-        trial_run = run(scenario, with_values(entry, scenario.workload.optimizer, values), seed)
-        score = trial_run.evaluations[-1].metrics.get(metric) if trial_run.evaluations else None
-        ends.append(math.inf if score is None else score if falling else -score)
-        trials.append(
-            TuningTrial(values=values, seed=seed, time_to_target_s=trial_run.time_to_target_s, score=score)
-        )
+def _tried(scenario: Scenario, done: Sequence[Run]) -> list[list[TuningTrial]]:
+    """The trials of each scheme, from the runs of whole rounds."""
+    metric, _ = _metric(scenario)
+    runs = iter(done)
+    tried: list[list[TuningTrial]] = [[] for _ in scenario.schemes]
+    for _ in range(2):
+        for own in tried:
+            planned = planned_trials(scenario, own)
+            own += [_trial(*each, run, metric) for each, run in zip(planned, runs, strict=False)]
+    return tried
 
-    def merit(point: dict[str, Value]) -> tuple[float, float]:
-        mine = [number for number, trial in enumerate(trials) if trial["values"] == point]
-        return mean_time_s(trials[number] for number in mine), fmean(ends[number] for number in mine)
 
-    chosen = min(tune.points(), key=merit)
+def _trial(values: dict[str, Value], seed: int, run: Run, metric: str) -> TuningTrial:
+    ended = run.status == "completed" and run.evaluations
+    score = run.evaluations[-1].metrics.get(metric) if ended else None
+    return TuningTrial(values=values, seed=seed, time_to_target_s=run.time_to_target_s, score=score)
+
+
+def _best_first(scenario: Scenario, tune: Tune, tried: Sequence[TuningTrial]) -> list[dict[str, Value]]:
+    """Points by mean time to target, those on more seeds before others; by score where none arrives."""
+    _, falling = _metric(scenario)
+
+    def end(trial: TuningTrial) -> float:
+        score = trial["score"]
+        return math.inf if score is None else score if falling else -score
+
+    def merit(point: dict[str, Value]) -> tuple[bool, int, float, float]:
+        mine = [trial for trial in tried if trial["values"] == point]
+        time_s = mean_time_s(mine)
+        return math.isinf(time_s), -len(mine), time_s, fmean(map(end, mine))
+
+    return sorted(tune.points(), key=merit)
+
+
+def record(scenario: Scenario, tune: Tune, label: str, tried: list[TuningTrial]) -> Tuned:
+    """Record of a scheme's trials, with the values that they choose."""
+    chosen = _best_first(scenario, tune, tried)[0]
     edge = [key for key, values in tune.grid.items() if _at_edge(chosen[key], values)]
-    return Tuned(label=entry.label, chosen=chosen, at_edge=edge, metric=metric, trials=trials)
+    metric, _ = _metric(scenario)
+    return Tuned(label=label, chosen=chosen, at_edge=edge, metric=metric, trials=tried)
 
 
 def _at_edge(value: Value, values: Sequence[Value]) -> bool:

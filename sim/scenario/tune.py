@@ -27,6 +27,9 @@ from ..records.verdict import Value
 from ..training.optimizer import OptimizerSettings
 from .entries import SchemeEntry
 
+SEEDS: Final = 3
+"""Seeds of the best points of a grid; all others are tried on one."""
+
 _ADAPTIVE: Final = ("adam", "adamw")
 
 
@@ -39,7 +42,8 @@ class Tune(Settings):
     trials: int = Field(
         ge=1,
         le=MAX_REPEATS,
-        description="trials per scheme, spread evenly over the grid (default: one per point)",
+        description="trials per scheme: one per point, and two more for each of the best ones "
+        "(default: for the best two)",
     )
 
     @model_validator(mode="wrap")
@@ -57,13 +61,14 @@ class Tune(Settings):
                 raise mistake(f"has {len(values)} values; it takes at most {MAX_VALUES_TUNED}", key)
             if len(set(map(repr, values))) < len(values):
                 raise mistake("holds a value twice", key)
-        points = math.prod(len(values) for values in grid.values())
-        trials = data.get("trials", points)
-        if isinstance(trials, int) and trials % points:
-            fitting = sorted({max(trials // points, 1) * points, (trials // points + 1) * points})
-            choices = " or ".join(map(str, fitting))
+        points, more = math.prod(len(values) for values in grid.values()), SEEDS - 1
+        trials = data.get("trials", points + 2 * more if points > 1 else 1)
+        if isinstance(trials, int) and trials not in range(points, SEEDS * points + 1, more):
+            below = min(max((trials - points) // more, 0), points - 1)
             raise mistake(
-                f"{trials} cannot be spread evenly over {points} points of the grid; use {choices}", "trials"
+                f"{trials} does not fit {points} points of the grid, one trial for each, and {more} more for "
+                f"each of the best; use {points + below * more} or {points + (below + 1) * more}",
+                "trials",
             )
         return read({"grid": grid, "trials": trials})
 
@@ -78,6 +83,10 @@ class Tune(Settings):
         out["additionalProperties"] = {**values, "minItems": 1}
         out.pop("required", None)
         return out
+
+    def finalists(self) -> int:
+        """Number of points that are tried on all ``SEEDS``."""
+        return (self.trials - len(list(self.points()))) // (SEEDS - 1)
 
     def points(self) -> Iterator[dict[str, Value]]:
         """Points of the grid, the last key varying fastest."""

@@ -97,6 +97,19 @@ def test_a_race_shows_what_equal_steps_would_decide(
     assert [line.rstrip().endswith("x") for line in text.splitlines()[2:6]] == [True] * 4
 
 
+def test_a_sweep_over_workers_has_the_steps_between(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = "stop={target: {metric: suboptimality, value: 0.1}, max_iterations: 200}"
+    command = ("sweep", tiny, "--grid", "cluster.workers=2,8", "--set", stop, "--set", "schemes=[all_reduce]")
+    code, text, _ = run(monkeypatch, capsys, *command)
+    assert code == 0
+    assert "steps by a law" in text
+    assert set(
+        json.loads(run(monkeypatch, capsys, *command, "--json")[1])["steps_between"]["all_reduce"]
+    ) == {"4"}
+
+
 def test_progress_shows_what_is_prepared_and_summarised(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -213,7 +213,7 @@ def test_a_tuned_study_is_simulated_once(tmp_path: Path, monkeypatch: pytest.Mon
         {"study": results.summary["tuning"]},
     )
     chosen = "`optimizer.lr` 0.5 (the end of its list) for `all_reduce`, `local_sgd`"
-    assert f"Chosen from 2 trials each: {chosen}." in page
+    assert f"Chosen from 6 trials each, on 3 seeds: {chosen}." in page
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it was there")

@@ -26,8 +26,8 @@ from ...scenario.schema import Scenario
 from ...training.scoring import KnownScores
 from .. import prepare
 from ..jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
-from ..simulate import Progress, job_of, processes_for, report_steps, run_here, trials_of
-from ..tune import tune
+from ..simulate import Progress, job_of, processes_for, report_steps, run_here
+from ..tune import choose, next_trials
 
 _T = TypeVar("_T")
 
@@ -90,15 +90,13 @@ def choose_values(
 
     ``parts`` (of each scenario) and ``processes`` are as for ``simulate``.
     """
-    trials = [trials_of(scenario) for scenario in scenarios]
+    runs: list[list[Run]] = [[] for _ in scenarios]
     with one_thread():
-        runs = [
-            iter(each)
-            for each in _side_by_side(trials, device, progress, count_nothing, None, parts, processes)
-        ]
-    chosen = [
-        tune(scenario, lambda *_, own=own: next(own)) for scenario, own in zip(scenarios, runs, strict=True)
-    ]
+        while any(planned := [next_trials(*each) for each in zip(scenarios, runs, strict=True)]):
+            done = _side_by_side(planned, device, progress, count_nothing, None, parts, processes)
+            for own, new in zip(runs, done, strict=True):
+                own += new
+    chosen = [choose(*each) for each in zip(scenarios, runs, strict=True)]
     return [scenario for scenario, _ in chosen], [tuned for _, tuned in chosen]
 
 

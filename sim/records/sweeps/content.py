@@ -10,6 +10,7 @@ from ...config.files import is_file, read_json
 from ...errors import InputError
 from ..folder import read_results
 from ..summary import Summary, is_by_step
+from .between import steps_between
 from .crossovers import find_crossovers
 
 SWEEP_FILE: Final = "sweep.json"
@@ -31,11 +32,13 @@ def describe_sweep(
         }
         for folder, setting, summary in zip(folders, settings, summaries, strict=True)
     ]
+    between = steps_between(rows)
     return {
         "version": _VERSION,
         "scenario": summaries[0]["scenario"],
         "settings": rows,
         "crossovers": find_crossovers(settings, summaries),
+        **({"steps_between": between} if between else {}),
     }
 
 

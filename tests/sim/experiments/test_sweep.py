@@ -320,7 +320,7 @@ def test_settings_are_resolved_without_comparing_each_to_all(monkeypatch: pytest
 def test_values_are_tuned_in_every_setting() -> None:
     scenario = {
         **SCENARIO, "evaluate": {"every": "2 steps"}, "repeats": "auto",
-        "tune": {"optimizer.lr": [0.02, 0.1], "trials": 2},
+        "tune": {"optimizer.lr": [0.02, 0.1, 0.3]},
     }  # fmt: skip
     grid = {"cluster.network.latency": ["1 ms", "20 ms"]}
     result = paceline.sweep(scenario, grid, progress=False)

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.verdicts import (
     APART,
+    CONFIRMED,
     GRIDS,
     REPEATS,
     SPREADS,
-    TRIALS,
     Setting,
     share_right,
     share_settled,
@@ -26,10 +26,10 @@ from tests.support.made_runs import made_run
 TARGET = Goal(metric="test_accuracy", value=0.95)
 MOST_WRONG, LEAST_SETTLED = 0.07, 0.8
 PAIRS = [
-    (SPREADS[(first + second) % 2], rates, trials)
-    for (first, rates), (second, trials) in product(enumerate(GRIDS), enumerate(TRIALS))
+    (SPREADS[(first + second) % 2], rates, confirmed)
+    for (first, rates), (second, confirmed) in product(enumerate(GRIDS), enumerate(CONFIRMED))
 ]
-"""Every two of the spreads, numbers of rates and numbers of trials go together once."""
+"""Every two of the spreads, numbers of rates and of confirmed ones go together once."""
 
 
 def tuned(label: str, *times: Sequence[float | None]) -> Tuned:
@@ -103,21 +103,21 @@ def test_trials_say_nothing_of_the_time_per_step() -> None:
 @pytest.mark.parametrize("spread", SPREADS)
 def test_equal_schemes_are_seldom_told_apart_after_tuning(spread: float) -> None:
     draws = 400
-    wrong = share_settled(Setting(spread, 3, 1, 12), (1.0, 1.0), draws)
+    wrong = share_settled(Setting(spread, 3, 2, 12), (1.0, 1.0), draws)
     assert wrong <= MOST_WRONG + 2.5 * math.sqrt(MOST_WRONG * (1 - MOST_WRONG) / draws)
 
 
 def test_unequal_schemes_are_told_apart_after_tuning() -> None:
-    assert share_right(Setting(0.1, 4, 1, 12), (1.0, APART), 200) >= LEAST_SETTLED
+    assert share_right(Setting(0.1, 4, 2, 12), (1.0, APART), 200) >= LEAST_SETTLED
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("spread", "rates", "trials"), PAIRS)
+@pytest.mark.parametrize(("spread", "rates", "confirmed"), PAIRS)
 def test_equal_schemes_are_seldom_told_apart_whatever_was_tried(
-    spread: float, rates: int, trials: int
+    spread: float, rates: int, confirmed: int
 ) -> None:
     draws = 1000
     for repeats in REPEATS:
-        wrong = share_settled(Setting(spread, rates, trials, repeats), (1.0, 1.0), draws, seed=1)
+        wrong = share_settled(Setting(spread, rates, confirmed, repeats), (1.0, 1.0), draws, seed=1)
         assert wrong <= MOST_WRONG + 2.5 * math.sqrt(MOST_WRONG * (1 - MOST_WRONG) / draws)
-    assert share_right(Setting(0.1, rates, trials, 12), (1.0, APART), draws, seed=1) >= LEAST_SETTLED
+    assert share_right(Setting(0.1, rates, confirmed, 12), (1.0, APART), draws, seed=1) >= LEAST_SETTLED

@@ -1,0 +1,48 @@
+"""Steps to the target between two numbers of workers of a sweep, without training there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+WORKERS: Final = "cluster.workers"
+
+
+def steps_at(workers: int, known: Mapping[int, float]) -> float:
+    """Steps to the target at ``workers``, from those at fewer and at more of them, with equal batches.
+
+    With a critical batch B, n workers with batches of b need S (1 + B / (n b)) steps, a straight line in
+    1 / n.
+
+    Source:
+        McCandlish, Kaplan, Amodei et al., An empirical model of large-batch training, arXiv 1812.06162,
+        eq. 2.7.
+    """
+    (few, steps_few), (many, steps_many) = sorted(known.items())
+    share = (1 / workers - 1 / many) / (1 / few - 1 / many)
+    return steps_many + share * (steps_few - steps_many)
+
+
+def steps_between(settings: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Steps of all-reduce at doubled numbers of workers between the ends of a sweep over ``WORKERS`` alone.
+
+    None where it misses the target at an end, or needs more steps with more workers; other schemes have no
+    such law.
+
+    Args:
+        settings: of ``sweep.json``.
+    """
+    by_label: dict[str, dict[int, float]] = {}
+    for setting in settings:
+        if list(setting["set"]) == [WORKERS]:
+            for row in (row for row in setting["summary"] if row["scheme"] == "all_reduce"):
+                by_label.setdefault(row["label"], {})[setting["set"][WORKERS]] = row["steps_to_target"]
+    found = {}
+    for label, steps in by_label.items():
+        few, many = min(steps), max(steps)
+        doubled = (few * 2**k for k in range(1, many.bit_length()))
+        between = [workers for workers in doubled if workers < many and workers not in steps]
+        if between and steps[few] and steps[many] and steps[few] >= steps[many]:
+            ends = {few: steps[few], many: steps[many]}
+            found[label] = {workers: steps_at(workers, ends) for workers in between}
+    return found
