@@ -102,10 +102,10 @@ def choices(scenario: Scenario) -> dict[int, list[Choice]]:
     by_number = {}
     for confirmed in CONFIRMED:
         tune = scenario.tune.model_copy(update={"trials": _POINTS + 2 * confirmed})
-        asked, trials = scenario.model_copy(update={"tune": tune}), list[Run]()
-        while planned := next_trials(asked, trials):
+        confirming, trials = scenario.model_copy(update={"tune": tune}), list[Run]()
+        while planned := next_trials(confirming, trials):
             trials += map(run, planned)
-        chosen, tuned = choose(asked, trials)
+        chosen, tuned = choose(confirming, trials)
         by_number[confirmed] = [
             Choice(
                 mean_time_s(trial for trial in each["trials"] if trial["values"] == each["chosen"]),
@@ -122,39 +122,39 @@ def _rate(entry: SchemeEntry) -> float:
     return entry.optimizer.lr
 
 
-def row(confirmed: int, found: Sequence[Choice], of_one_seed: Sequence[Choice]) -> str:
+def row(confirmed: int, of_rule: Sequence[Choice], of_one_seed: Sequence[Choice]) -> str:
     """A line of the table."""
-    diverged = sum(any(run.status == "diverged" for run in each.fresh) for each in found)
-    missed = sum(math.isinf(each.fresh_s()) for each in found)
+    diverged = sum(any(run.status == "diverged" for run in each.fresh) for each in of_rule)
+    missed = sum(math.isinf(each.fresh_s()) for each in of_rule)
     seconds = [
-        run.time_to_target_s / each.tuning_s for each in found for run in each.fresh if run.time_to_target_s
+        run.time_to_target_s / each.tuning_s for each in of_rule for run in each.fresh if run.time_to_target_s
     ]
     ninth = quantiles(seconds, n=10)[-1]
     gains = [
         each.fresh_s() / other.fresh_s()
-        for each, other in zip(found, of_one_seed, strict=True)
+        for each, other in zip(of_rule, of_one_seed, strict=True)
         if math.isfinite(each.fresh_s() + other.fresh_s())
     ]
     return (
-        f"| {confirmed} | {_POINTS + 2 * confirmed} | {diverged} of {len(found)} | {missed} | "
+        f"| {confirmed} | {_POINTS + 2 * confirmed} | {diverged} of {len(of_rule)} | {missed} | "
         f"{median(seconds):.2f} / {ninth:.2f} / {max(seconds):.2f} | {fmean(gains):.3f} |"
     )
 
 
 def main() -> None:
     """Print the table."""
-    found: dict[int, list[Choice]] = {confirmed: [] for confirmed in CONFIRMED}
+    choices_by_number: dict[int, list[Choice]] = {confirmed: [] for confirmed in CONFIRMED}
     with one_thread():
         for scenario in settings():
             for confirmed, each in choices(scenario).items():
-                found[confirmed] += each
-            print(f"{len(found[0])} choices of each", file=sys.stderr, flush=True)
+                choices_by_number[confirmed] += each
+            print(f"{len(choices_by_number[0])} choices of each", file=sys.stderr, flush=True)
     print(
         "| confirmed | trials | diverged | missed | fresh / tuning: median, ninth decile, worst | against 0 |"
     )
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for confirmed in CONFIRMED:
-        print(row(confirmed, found[confirmed], found[0]))
+        print(row(confirmed, choices_by_number[confirmed], choices_by_number[0]))
 
 
 if __name__ == "__main__":

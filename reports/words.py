@@ -237,14 +237,14 @@ def gradients(summary: Summary, source: Source | None = None) -> list[str]:
     return [f"{row['label']}: {row['gradients']['text']}." for row in rows if "gradients" in row]
 
 
-def steps_between(found: Mapping[str, Mapping[int, float]]) -> list[str]:
+def steps_between(estimates: Mapping[str, Mapping[int, float]]) -> list[str]:
     """Estimated steps to the target between two numbers of workers, a sentence for each scheme."""
-    said = {
-        label: listed([f"{count:.0f} at {workers}" for workers, count in steps.items()])
-        for label, steps in found.items()
-    }
     how = "between the ends, up to 17 % off in 15 checks"  # docs/records.md
-    return [f"{label}: steps by a law {how}: {text} workers" for label, text in said.items()]
+    sentences = []
+    for label, steps in estimates.items():
+        each = listed([f"{count:.0f} at {workers}" for workers, count in steps.items()])
+        sentences.append(f"{label}: steps by a law {how}: {each} workers")
+    return sentences
 
 
 def listed(names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-WORKERS: Final = "cluster.workers"
+WORKERS_KEY: Final = "cluster.workers"
 
 
 def steps_at(workers: int, known: Mapping[int, float]) -> float:
@@ -24,7 +24,7 @@ def steps_at(workers: int, known: Mapping[int, float]) -> float:
 
 
 def steps_between(settings: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Steps of all-reduce at doubled numbers of workers between the ends of a sweep over ``WORKERS`` alone.
+    """Steps of all-reduce at doubled numbers of workers between the ends of a sweep over ``WORKERS_KEY`` alone.
 
     None where it misses the target at an end, or needs more steps with more workers; other schemes have no
     such law.
@@ -34,15 +34,15 @@ def steps_between(settings: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, 
     """
     by_label: dict[str, dict[int, float]] = {}
     for setting in settings:
-        if list(setting["set"]) == [WORKERS]:
+        if list(setting["set"]) == [WORKERS_KEY]:
             for row in (row for row in setting["summary"] if row["scheme"] == "all_reduce"):
-                by_label.setdefault(row["label"], {})[setting["set"][WORKERS]] = row["steps_to_target"]
-    found = {}
+                by_label.setdefault(row["label"], {})[setting["set"][WORKERS_KEY]] = row["steps_to_target"]
+    estimates = {}
     for label, steps in by_label.items():
         few, many = min(steps), max(steps)
         doubled = (few * 2**k for k in range(1, many.bit_length()))
         between = [workers for workers in doubled if workers < many and workers not in steps]
         if between and steps[few] and steps[many] and steps[few] >= steps[many]:
             ends = {few: steps[few], many: steps[many]}
-            found[label] = {workers: steps_at(workers, ends) for workers in between}
-    return found
+            estimates[label] = {workers: steps_at(workers, ends) for workers in between}
+    return estimates
