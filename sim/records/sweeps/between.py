@@ -24,7 +24,7 @@ def steps_at(workers: int, known: Mapping[int, float]) -> float:
 
 
 def steps_between(settings: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Steps of all-reduce at doubled numbers of workers between the ends of a sweep over ``WORKERS_KEY`` alone.
+    """Steps of all-reduce at doubled numbers of workers between the ends of a sweep over these alone.
 
     None where it misses the target at an end, or needs more steps with more workers; other schemes have no
     such law.
