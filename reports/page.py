@@ -184,7 +184,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "pictures": [*drawn.values(), *(picture for _, picture in timelines)],
         "gap": between,
         "equal": equal_scores(study.main),
-        "tuning": words.tuning(summary),
+        "tuning": words.tuning(summary) + words.gradients(summary, source),
         "brackets": brackets(summary, study.keep),
         "workers_shown": _WORKERS_SHOWN,
         "repeats": max((row["runs"] for row in study.main.rows), default=0),

@@ -231,6 +231,12 @@ def tuning(summary: Summary) -> list[str]:
     return sentences
 
 
+def gradients(summary: Summary, source: Source | None = None) -> list[str]:
+    """What was measured about each scheme's gradients, best scheme first."""
+    rows = ranked(summary, source)
+    return [f"{row['label']}: {row['gradients']['text']}." for row in rows if "gradients" in row]
+
+
 def listed(names: Sequence[str]) -> str:
     """Names as a list in a sentence.
 

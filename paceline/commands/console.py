@@ -322,7 +322,11 @@ def hand_over(
         for sentence in (*assumptions.transport(summary), *filter(None, [summary.get("proxy")])):
             terminal().print(sentence, highlight=False)
         terminal().print(render_summary(summary))
-        for sentence in (*words.tuning(summary), *brackets(summary, scenario.evaluate.keep)):
+        for sentence in (
+            *words.tuning(summary),
+            *words.gradients(summary),
+            *brackets(summary, scenario.evaluate.keep),
+        ):
             terminal().print(sentence, highlight=False)
     end_failed(runs)
 

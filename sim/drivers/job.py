@@ -23,6 +23,7 @@ from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes.scheme import Scheme
 from ..traffic.choice import Algorithms, Choice
+from ..training.gradient_noise import NoiseMeter
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
@@ -59,6 +60,7 @@ class Job:
         forward: fraction taken by the forward pass of each segment; empty: by its parameters.
         every, on: evaluation.
         keep, keep_share: models kept for it: ``apart`` and ``share`` of ``Keep``.
+        gradient_noise: steps between two measurements of the gradients' noise; None: there are none.
         target, max_iterations, max_time_s: ends of the run.
         record_events: keep one row per operation,
         max_events: but none if there would be more than this,
@@ -83,6 +85,7 @@ class Job:
     on: On
     keep: int = 1
     keep_share: float = 0.0
+    gradient_noise: int | None = None
     target: Target | None = None
     max_iterations: int | None = None
     max_time_s: float = math.inf
@@ -148,6 +151,8 @@ class Job:
 
     def scorer_of(self, fetch: Fetch[V]) -> Scorer[V]:
         """A fresh scorer of this job, for models that ``fetch`` gets."""
+        every, problem = self.gradient_noise, self.problem
+        meter = NoiseMeter(problem, every, self.optimizer.lr_at) if every and problem else None
         return Scorer(
             workload=self.problem.workload if self.problem else None,
             task=self.task,
@@ -155,6 +160,7 @@ class Job:
             on=self.on,
             target=self.target,
             fetch=fetch,
+            noise=meter,
         )
 
     def kept(self, operation: ops.Publish) -> tuple[torch.Tensor | None, ...]:
@@ -167,7 +173,7 @@ class Job:
         return (
             operation.value if here else None,
             operation.leader if here and "leader" in scored else None,
-            operation.averaged if "averaged" in scored else None,
+            operation.averaged if "averaged" in scored or (here and self.gradient_noise) else None,
         )
 
     @cached_property

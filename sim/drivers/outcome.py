@@ -98,6 +98,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         if any(a.averages for a in outcome.breakdowns)
         else (),
         pace=outcome.pace,
+        gradients=tuple(scorer.noise.points) if scorer.noise is not None else (),
     )
 
 

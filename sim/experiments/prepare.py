@@ -301,6 +301,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         on=scenario.evaluate.on,
         keep=kept.apart,
         keep_share=kept.share,
+        gradient_noise=scenario.evaluate.gradient_noise,
         target=_target(stop, task),
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,

@@ -9,6 +9,7 @@ from typing import Any, Final, NotRequired, cast
 from typing_extensions import TypedDict
 
 from ..config.units import format_seconds
+from .gradients.noise import NoisePoint
 from .intervals import finite
 from .run import Evaluation, Event, Machine, Pace, PaceRecord, Run, Source, Status, TimeShare, untimed
 
@@ -77,6 +78,7 @@ class RunRow(TypedDict):
     average_s: NotRequired[list[float | None]]
     leaves_out: NotRequired[list[str]]
     pace: NotRequired[PaceRecord]
+    gradients: NotRequired[list[NoisePoint]]
     rows: NotRequired[RowCounts]
 
 
@@ -114,6 +116,7 @@ def row_of(run: Run) -> RunRow:
         "engine": run.engine or None,
         "engine_reason": run.engine_reason or None,
         "left_out": [list(each) for each in run.left_out] or None,
+        "gradients": list(run.gradients) or None,
     }
     row |= cast(RunRow, {key: value for key, value in optional.items() if value is not None})
     row["rows"] = RowCounts(evaluations=len(run.evaluations), operations=len(run.events))
@@ -146,6 +149,7 @@ def run_of(row: RunRow, evaluations: Sequence[Evaluation], events: Sequence[Even
         engine_reason=row.get("engine_reason", ""),
         left_out=tuple((late, of) for late, of in row.get("left_out", ())),
         pace=Pace.read(row["pace"]) if "pace" in row else None,
+        gradients=tuple(row.get("gradients", ())),
     )
 
 

@@ -17,6 +17,8 @@ from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from .gradients.noise import NoisePoint
+
 On = Literal["mean", "workers", "worst", "leader", "averaged"]
 """The scored model: the mean model, all workers on average, the worst of them, the leader's, or the average
 that the scheme itself publishes.
@@ -255,6 +257,8 @@ class Run:
     """
     pace: Pace | None = None
     """Progress until the first worker is through, or until all are where they keep step; None: unknown."""
+    gradients: tuple[NoisePoint, ...] = ()
+    """Noise, heterogeneity and size of the gradients along the run, where they were measured."""
 
     @property
     def step_s(self) -> float | None:

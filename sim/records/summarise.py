@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ..errors import InputError, quote
+from .gradients.noise import describe_gradients
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .rows import left_out_of, mean, mean_shares, row_of
 from .run import Evaluation, Run, Source
@@ -163,6 +164,8 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
         averages = [[each or math.inf for each in pace.average_s] for pace in paces]
         row["average_s"] = [finite(mean(each)) for each in zip(*averages, strict=True)]
         row["leaves_out"] = left_out_of(group)
+    if points := [each for run in group for each in run.gradients]:
+        row["gradients"] = describe_gradients(points)
     if facts is not None:
         row["does"] = facts["does"]
         if "memory" in facts:

@@ -19,6 +19,7 @@ from typing import Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from .break_even import find_break_even
+from .gradients.noise import GradientSummary
 from .intervals import Interval
 from .rows import RunRow, Shares
 from .run import Source
@@ -113,6 +114,7 @@ class SchemeSummary(TypedDict):
             workers' bytes by then; None like the median time.
         score_at_equal_time, score_at_equal_bytes: at the points of ``Summary.equal``; None without them.
         wall_clock_s, iterations, bytes_sent, time_s: means.
+        gradients: their noise and heterogeneity along the runs; absent where they were not measured.
         does, bounds, memory: see ``SchemeFacts``; absent in older folders, ``bounds`` also where runs were
             measured. Other keys absent there are computed when they are read.
     """
@@ -143,6 +145,7 @@ class SchemeSummary(TypedDict):
     iterations: float
     bytes_sent: float
     time_s: Shares
+    gradients: NotRequired[GradientSummary]
     does: NotRequired[str]
     bounds: NotRequired[Bounds | None]
     memory: NotRequired[MemoryRecord | None]

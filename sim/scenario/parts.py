@@ -256,6 +256,11 @@ class Evaluate(Settings):
         f"else 'every K steps, then {100 * KEPT_APART:g} %' with the least K that fits between two scores, "
         "or 'every' alone",
     )
+    gradient_noise: Annotated[Steps, Field(ge=1)] | None = Field(
+        default=None,
+        description="steps between two measurements of the gradients' noise within workers and differences "
+        "between them, at the next score (default: none)",
+    )
 
     @property
     def kept(self) -> Keep:

@@ -223,6 +223,9 @@ class Scenario(Settings):
             if target is not None:
                 text = "nothing is trained (timing_only); use max_time or max_iterations"
                 yield Mistake(("stop", "target"), text)
+            if self.evaluate.gradient_noise is not None:
+                text = "nothing is trained (timing_only), so there are no gradients to measure; leave it out"
+                yield Mistake(("evaluate", "gradient_noise"), text)
             return
         try:
             task = find_task(name)

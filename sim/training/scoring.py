@@ -25,6 +25,7 @@ from ..errors import SchemeError
 from ..program.averaging import mean_model
 from ..records.run import BRACKET, NO_METRICS, Evaluation, On, metric_name
 from ..workloads.workload import Task, Workload
+from .gradient_noise import NoiseMeter
 from .snapshots import Published, PublishedInOrder, ScoringInterval, Snapshot, Snapshots, V, WorkerLost
 
 Scores = dict[str, float | None]
@@ -167,6 +168,7 @@ class Scorer(Generic[V]):
         reached_s: when the target was met: the end of its bracket; None: not so far.
         bracket_s: the two scored moments between which the target was met.
         diverged: a training loss was not finite.
+        noise: measures the gradients' noise at the scored moments, if wanted.
     """
 
     workload: Workload | None
@@ -179,6 +181,7 @@ class Scorer(Generic[V]):
     reached_s: float | None = None
     bracket_s: tuple[float, float] | None = None
     diverged: bool = False
+    noise: NoiseMeter | None = None
     known: KnownScores | None = None
     _snapshots: Snapshots[V] | None = field(default=None, init=False)
     _averaged: tuple[int, Mapping[str, float]] | None = None
@@ -287,6 +290,8 @@ class Scorer(Generic[V]):
         reached = self.reached_s
         earlier_s = self.evaluations[-1].time_s
         self._judge(self._evaluate(interval.end, interval.numbers))
+        if self.noise is not None and not self.diverged:
+            self.noise.measure(interval.end, self.fetch, self.evaluations[-1].metrics["train_loss"])
         if reached is None and self.reached_s is not None:
             self._narrow(earlier_s, interval)
 

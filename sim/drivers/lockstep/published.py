@@ -37,7 +37,7 @@ class PublishedRows:
 
     def kept_for(self, job: Job) -> StepOfAll[Tensor]:
         """The part that a job keeps: shared by all jobs that keep and score alike."""
-        key = job.keeps, job.scored_on
+        key = job.keeps, job.scored_on, job.gradient_noise
         if key not in self._kept:
             self._kept[key] = self._keep(job)
         return self._kept[key]
@@ -52,7 +52,7 @@ class PublishedRows:
         )
 
     @cached_property
-    def _kept(self) -> dict[tuple[Keep, tuple[On, ...]], StepOfAll[Tensor]]:
+    def _kept(self) -> dict[tuple[Keep, tuple[On, ...], int | None], StepOfAll[Tensor]]:
         return {}
 
 

@@ -308,6 +308,8 @@ def _run_together(jobs: Sequence[Job], progress: Progress | None) -> list[Run | 
     workload = None if problem is None else known.remembering(problem.workload)
     for job, scorer in zip(jobs, scorers, strict=True):
         scorer.workload, scorer.known = workload, known
+        if scorer.noise is not None and scorers[0].noise is not None:
+            scorer.noise.known = scorers[0].noise.known
         scorer.begin([job.start] * job.workers)
     first, *others = zip(jobs, scorers, strict=True)
     driver = LockstepDriver(*first, *others, progress=report_steps(jobs[0], progress))

@@ -1,0 +1,1 @@
+"""What was measured about the gradients of a run."""

@@ -1,0 +1,87 @@
+"""Moments of gradients on populations whose moments are known, and Fieller's interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.sim.records.gradients.noise import NOT_RESOLVED, ratio_of_means
+from paceline.sim.training.gradient_noise import Moments, half_batch, moments_of_halves
+
+
+def test_two_workers_by_hand() -> None:
+    halves = torch.tensor([[[3.0, 0.0], [1.0, 0.0]], [[0.0, 2.0], [0.0, 0.0]]])
+    # g_1 = (2, 0), g_2 = (0, 1), g = (1, 1/2); all gaps are 2.
+    # S2_i = 4 * 4 / 4 = 4; e_i = 4 / 4 * (1 - 4 / 8) = 1/2.
+    # H2 = (|(1, -1/2)|^2 + |(-1, 1/2)|^2) / 1 - 1/2 = 2; G2 = 5/4 - 2 * 1/2 / 4 = 1.
+    assert moments_of_halves(halves, [4, 4], [8, 8]) == Moments(4.0, 2.0, 1.0)
+
+
+def test_a_batch_of_more_than_the_shard_is_the_whole_shard() -> None:
+    halves = torch.tensor([[[3.0, 0.0], [1.0, 0.0]], [[0.0, 2.0], [0.0, 0.0]]])
+    assert moments_of_halves(halves, [64, 64], [8, 8]) == moments_of_halves(halves, [8, 8], [8, 8])
+    assert moments_of_halves(halves, [8, 8], [8, 8]) == Moments(8.0, 2.5, 1.25)
+
+
+def test_one_worker_has_no_heterogeneity() -> None:
+    halves = torch.tensor([[[3.0, 0.0], [1.0, 0.0]]])
+    assert moments_of_halves(halves, [4], [8]) == Moments(4.0, None, 3.5)
+
+
+@pytest.mark.parametrize(("batch", "shard", "half"), [(32, 100, 16), (7, 100, 3), (32, 7, 3), (1, 9, 1)])
+def test_a_half_batch(batch: int, shard: int, half: int) -> None:
+    assert half_batch(batch, shard) == half
+
+
+def test_moments_are_unbiased_on_finite_shards() -> None:
+    """Shards of 6 to 30 examples, and batches of 4, 6 and a whole shard: within three standard errors."""
+    rng = np.random.default_rng(1)
+    shards, batches = [6, 11, 30], [6, 4, 6]
+    examples = [rng.normal(rng.normal(0, 1, 5), 2.0, (size, 5)) for size in shards]
+    full = np.stack([each.mean(axis=0) for each in examples])
+    true = [
+        np.mean([each.var(axis=0, ddof=1).sum() for each in examples]),
+        full.var(axis=0, ddof=1).sum(),
+        (full.mean(axis=0) ** 2).sum(),
+    ]
+    found = []
+    for _ in range(4_000):
+        halves = [
+            each[rng.permutation(len(each))[:size]].reshape(2, size // 2, 5).mean(axis=1)
+            for each, size in zip(examples, batches, strict=True)
+        ]
+        got = moments_of_halves(torch.from_numpy(np.stack(halves)), batches, shards)
+        found.append([got.noise, got.heterogeneity, got.norm2])
+    values = np.array(found, dtype=float)
+    error = values.std(axis=0) / np.sqrt(len(values))
+    assert (np.abs(values.mean(axis=0) - true) < 3 * error).all()
+    assert (error < 0.03 * np.array(true)).all()
+
+
+def test_fiellers_interval_by_hand() -> None:
+    # Means 4 and 2, variances of the means 1/3 and 0, t = 4.3027 with two degrees of freedom.
+    got = ratio_of_means([3, 4, 5], [2, 2, 2])
+    half = 4.302653 * (1 / 3) ** 0.5 / 2
+    assert [got["value"], got["low"], got["high"]] == pytest.approx([2, 2 - half, 2 + half], rel=1e-6)
+
+
+def test_fiellers_interval_holds_the_ratio() -> None:
+    rng = np.random.default_rng(2)
+    held = 0
+    for _ in range(400):
+        noise = rng.chisquare(8, 12)
+        got = ratio_of_means((20 + 3 * noise).tolist(), (1 + 0.1 * noise + rng.normal(0, 0.5, 12)).tolist())
+        assert got["low"] is not None
+        assert got["high"] is not None
+        held += got["low"] <= 44 / 1.8 <= got["high"]
+    assert 0.92 * 400 <= held <= 0.98 * 400
+
+
+@pytest.mark.parametrize("below", [[1.0, -1.5, 0.9, -0.3], [-1.0, -1.1, -0.9, -1.0], [0.0] * 4])
+def test_a_denominator_not_told_from_zero_resolves_nothing(below: list[float]) -> None:
+    assert ratio_of_means([1.0, 2.0, 3.0, 4.0], below) == NOT_RESOLVED
+
+
+def test_one_point_resolves_nothing() -> None:
+    assert ratio_of_means([1.0], [1.0]) == NOT_RESOLVED
