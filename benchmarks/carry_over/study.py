@@ -63,16 +63,16 @@ _SOURCES: Final = {"kind": "by_source"}
 TASKS: Final[Mapping[str, StudyTask]] = {
     "logistic": StudyTask({"task": "logistic"}, 650, _DIRICHLET, (1, 8, 32), 300),
     "digits-mlp": StudyTask({"task": "digits-mlp"}, 4_810, _DIRICHLET, (2, 10, 64), 300, 2),
-    "digits-cnn": StudyTask({"task": "digits-cnn", "channels": 4}, 666, _DIRICHLET, (2, 12, 64), 400, 3),
+    "digits-cnn": StudyTask({"task": "digits-cnn", "channels": 4}, 666, _DIRICHLET, (2, 12, 64), 150, 3),
     "text-help": StudyTask(
         {"task": "text-transformer", "context": 8, "width": 16}, 11_888, _SOURCES, (1, 4, 16), 500, 3
     ),
     "text-kjv": StudyTask(
         {"task": "text-transformer", "text": "kjv", "context": 16, "width": 64},
-        84_160, _SOURCES, (1, 4, 16), 500, 5,
+        84_160, _SOURCES, (1, 4, 16), 200, 5,
     ),
     "mnist-mlp": StudyTask(
-        {"task": "mnist-5k-mlp", "hidden": 1024}, 814_090, _DIRICHLET, (4, 24, 128), 300, 3
+        {"task": "mnist-5k-mlp", "hidden": 1024}, 814_090, _DIRICHLET, (4, 24, 128), 150, 3
     ),
 }  # fmt: skip
 """Smallest first, by the time of a run; the last is the one that predictions are tested on."""
@@ -192,6 +192,29 @@ def _climb(merit: Callable[[int], float], start: int, spacing: int) -> int:
             return best
         seen[unknown[0]] = merit(unknown[0])
     return start
+
+
+def best_rate(table: Table, cell: Cell, scheme: str, place: int) -> int | None:
+    """Of the scored rates, the one whose tuning runs took the fewest steps to a level; None: not trained."""
+    means = {
+        rate: fmean(
+            (row.steps_70, row.steps_90)[place]
+            for row in (table.rows[cell, scheme, rate, TUNED_ON + i] for i in range(SEEDS))
+        )
+        for known, label, rate, seed in table.rows
+        if (known, label, seed) == (cell, scheme, SCORED_ON + SEEDS - 1)
+    }
+    best = min(means, key=means.__getitem__, default=None)
+    return None if best is None or math.isinf(means[best]) else best
+
+
+def scored_steps(table: Table, cell: Cell, scheme: str, place: int) -> list[float] | None:
+    """Steps to a level on each scoring seed, at the best rate; None where no rate was scored."""
+    rate = best_rate(table, cell, scheme, place)
+    if rate is None:
+        return None
+    rows = (table.rows[cell, scheme, rate, SCORED_ON + i] for i in range(SEEDS))
+    return [(row.steps_70, row.steps_90)[place] for row in rows]
 
 
 class Trainer:
