@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
+from .carry_over import describe_carry_over
 from .intervals import finite, median_ratio, of_ratio
 from .verdict import TIED_WITHIN, BreakEven, Verdict, find_winner, format_factor
 
 Columns = Mapping[str, Mapping[int, float]]
 """Label -> seed -> number."""
+
+PROXY_SAYS: Final = "this proxy says"
+"""Beginning of the phrase where the trained model stands for another one."""
 
 
 def find_break_even(
@@ -44,6 +49,8 @@ def find_break_even(
     place = "first" if verdict["settled"] else "ahead"
     beside = _beside(second, limit["median"], here["median"], whose) + (under and f" ({under})")
     text = f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}."
+    if whose == PROXY_SAYS:
+        text += describe_carry_over(limit["median"], here["median"])
     return BreakEven(
         text=text, examples=limit, here=here,
         equal_first=equal, equal_second=nearest, equal_factor=finite(factor),

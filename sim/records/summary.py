@@ -18,7 +18,7 @@ from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from .break_even import find_break_even
+from .break_even import PROXY_SAYS, find_break_even
 from .gradients.noise import GradientSummary
 from .intervals import Interval
 from .rows import RunRow, Shares
@@ -282,7 +282,7 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
             steps.setdefault(run["label"], {})[run["seed"]] = met or math.inf
             if taken:
                 step_s.setdefault(run["label"], {})[run["seed"]] = taken
-    whose = "this proxy says" if "proxy" in summary else "these runs say"
+    whose = PROXY_SAYS if "proxy" in summary else "these runs say"
     rates = [key for each in summary.get("tuning", []) for key in each["chosen"] if key.endswith("lr")]
     under = [*filter(None, [summary.get("choices")]), *(["rates tuned here"] if rates else [])]
     return find_break_even(verdict, steps, step_s, whose, ", ".join(under))
