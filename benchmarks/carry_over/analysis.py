@@ -51,7 +51,7 @@ Logs = Mapping[Place, Mapping[str, Floats]]
 
 def log_steps(table: Table, tasks: Sequence[str]) -> dict[Place, dict[str, Floats]]:
     """Log steps of the cells that are complete, without schemes that no rate brings to a level."""
-    found: dict[Place, dict[str, Floats]] = {}
+    logs: dict[Place, dict[str, Floats]] = {}
     for task in tasks:
         for cell in cells(task):
             if not is_complete(table, cell):
@@ -59,8 +59,8 @@ def log_steps(table: Table, tasks: Sequence[str]) -> dict[Place, dict[str, Float
             for number, level in enumerate(LEVELS):
                 place = Place(task, cell.partition, TASKS[task].batches.index(cell.batch), level)
                 steps = {scheme: scored_steps(table, cell, scheme, number) for scheme in SCHEMES}
-                found[place] = {scheme: np.log(each) for scheme, each in steps.items() if each is not None}
-    return found
+                logs[place] = {scheme: np.log(each) for scheme, each in steps.items() if each is not None}
+    return logs
 
 
 def is_complete(table: Table, cell: Cell) -> bool:
@@ -80,8 +80,8 @@ def gaps(logs: Mapping[str, Floats], scheme: str, other: str) -> Floats:
 
 def ratio(logs: Mapping[str, Floats], scheme: str, other: str = REFERENCE) -> float | None:
     """Median log ratio of two schemes' steps; None where one of them mostly misses the level."""
-    found = gaps(logs, scheme, other)
-    value = float(np.median(found)) if len(found) else math.inf
+    log_ratios = gaps(logs, scheme, other)
+    value = float(np.median(log_ratios)) if len(log_ratios) else math.inf
     return value if math.isfinite(value) else None
 
 
@@ -96,7 +96,7 @@ class Move:
 
 def moves(logs: Logs, pairs: Callable[[Place, Place], bool]) -> list[Move]:
     """Moves of all pairs of schemes between the pairs of places that are wanted."""
-    found = []
+    changes = []
     for a, b in combinations(logs, 2):
         if a.level != b.level or not pairs(a, b):
             continue
@@ -108,8 +108,8 @@ def moves(logs: Logs, pairs: Callable[[Place, Place], bool]) -> list[Move]:
                 np.var(known[np.isfinite(known)], ddof=1)
                 for known in (gaps(logs[a], one, two), gaps(logs[b], one, two))
             ]
-            found.append(Move((a.task, b.task), abs(here - there), math.sqrt(OF_MEDIAN * sum(spreads))))
-    return found
+            changes.append(Move((a.task, b.task), abs(here - there), math.sqrt(OF_MEDIAN * sum(spreads))))
+    return changes
 
 
 def between_tasks(a: Place, b: Place) -> bool:
@@ -147,12 +147,12 @@ class Spread:
     by_seeds: tuple[float, float]
 
 
-def spread(found: Sequence[Move]) -> Spread:
+def spread(changes: Sequence[Move]) -> Spread:
     """Quantiles of moves; a drawn task counts as often as it is drawn, in pairs with others."""
     rng = np.random.default_rng(38)
-    sizes = np.array([move.size for move in found])
-    tasks = sorted({task for move in found for task in move.tasks})
-    ends = np.array([[tasks.index(task) for task in move.tasks] for move in found])
+    sizes = np.array([move.size for move in changes])
+    tasks = sorted({task for move in changes for task in move.tasks})
+    ends = np.array([[tasks.index(task) for task in move.tasks] for move in changes])
     order = np.argsort(sizes)
     drawn: list[list[float]] = []
     while len(drawn) < DRAWS:
@@ -162,10 +162,12 @@ def spread(found: Sequence[Move]) -> Spread:
             continue
         passed = np.cumsum(weights) / weights.sum()
         drawn.append([sizes[order][np.searchsorted(passed, share)] for share in (0.5, RARE)])
-    chance = np.abs(rng.standard_normal(len(found)) * [move.by_seeds for move in found])
+    chance = np.abs(rng.standard_normal(len(changes)) * [move.by_seeds for move in changes])
     low, high = np.exp(np.quantile(drawn, [0.025, 0.975], axis=0)).tolist()
     (median, rare), by_seeds = (np.exp(np.quantile(each, [0.5, RARE])).tolist() for each in (sizes, chance))
-    return Spread(len(found), median, rare, (low[0], high[0]), (low[1], high[1]), (by_seeds[0], by_seeds[1]))
+    return Spread(
+        len(changes), median, rare, (low[0], high[0]), (low[1], high[1]), (by_seeds[0], by_seeds[1])
+    )
 
 
 Rule = Mapping[tuple[str, int], Floats]
@@ -174,7 +176,7 @@ Rule = Mapping[tuple[str, int], Floats]
 
 def fit(logs: Logs, noise: Mapping[tuple[Cell, int], Noise]) -> dict[tuple[str, int], Floats]:
     """Least squares of each scheme's log ratio to all-reduce, at each level."""
-    found = {}
+    rule = {}
     for scheme in OTHERS:
         for level in LEVELS:
             known = [
@@ -186,8 +188,8 @@ def fit(logs: Logs, noise: Mapping[tuple[Cell, int], Noise]) -> dict[tuple[str, 
                 and (value := ratio(each, scheme)) is not None
             ]
             inputs, targets = (np.array(column) for column in zip(*known, strict=True))
-            found[scheme, level] = np.linalg.lstsq(inputs, targets)[0]
-    return found
+            rule[scheme, level] = np.linalg.lstsq(inputs, targets)[0]
+    return rule
 
 
 def _features(measured: Noise) -> list[float]:
@@ -242,10 +244,12 @@ def errors(
     return Errors(task, len(rows), *map(float, np.mean(rows, axis=0))) if rows else None
 
 
-def paired_interval(found: Sequence[Errors], null: Callable[[Errors], float]) -> tuple[float, float]:
+def paired_interval(
+    errors_of_tasks: Sequence[Errors], null: Callable[[Errors], float]
+) -> tuple[float, float]:
     """95 % interval over tasks of the mean error of the rule less that of a null."""
     rng = np.random.default_rng(38)
-    gaps = np.array([each.rule - null(each) for each in found])
+    gaps = np.array([each.rule - null(each) for each in errors_of_tasks])
     means = gaps[rng.integers(len(gaps), size=(DRAWS, len(gaps)))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

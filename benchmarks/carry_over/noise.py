@@ -63,14 +63,14 @@ def read(file: Path = FILE) -> dict[tuple[Cell, int], Noise]:
     """What was measured, by cell and level."""
     if not file.is_file():
         file.write_text(",".join(field.name for field in fields(Noise)) + "\n")
-    found = {}
+    known = {}
     with file.open(newline="") as lines:
         for task, partition, batch, level, s2, h2, g2, points, resolved in list(csv.reader(lines))[1:]:
             moments = float(s2), float(h2), float(g2)
             counts = int(points), int(resolved)
             cell = Cell(task, partition, int(batch))
-            found[cell, int(level)] = Noise(task, partition, int(batch), int(level), *moments, *counts)
-    return found
+            known[cell, int(level)] = Noise(task, partition, int(batch), int(level), *moments, *counts)
+    return known
 
 
 def measure(table: Table, task: str) -> None:

@@ -94,6 +94,13 @@ def named_moves(logs: Logs) -> analysis.Spread:
     return analysis.spread(analysis.moves(_within(TRIED, logs), analysis.between_tasks))
 
 
+def compared_tasks(logs: Logs) -> str:
+    """These tasks, by number and size."""
+    sizes = sorted(TASKS[task].parameters for task in TRIED if any(place.task == task for place in logs))
+    number = ("no", "one", "two", "three", "four", "five")[len(sizes)]
+    return f"{number} tasks of {sizes[0]:,} to {sizes[-1]:,} parameters"
+
+
 def _moves(logs: Logs) -> list[str]:
     known = {
         "task and batch (what a verdict names)": analysis.between_tasks,
@@ -103,35 +110,34 @@ def _moves(logs: Logs) -> list[str]:
     }
     rows = []
     for what, pairs in known.items():
-        found = analysis.spread(analysis.moves(_within(TRIED, logs), pairs))
+        factors = analysis.spread(analysis.moves(_within(TRIED, logs), pairs))
         rows.append([
-            what, f"{found.count:,}",
+            what, f"{factors.count:,}",
             *(
                 f"{value:.2f} ({low:.2f} to {high:.2f})"
                 for value, (low, high) in (
-                    (found.median, found.median_interval), (found.rare, found.rare_interval)
+                    (factors.median, factors.median_interval), (factors.rare, factors.rare_interval)
                 )
             ),
-            *(f"{each:.2f}" for each in found.by_seeds),
+            *(f"{each:.2f}" for each in factors.by_seeds),
         ])  # fmt: skip
     head = ["what changes", "moves", "median", "exceeded by one in ten", "seeds alone: median", "one in ten"]
-    tried = [task for task in TRIED if any(place.task == task for place in logs)]
-    return [f"## How far a ratio moves: {', '.join(tried)}", *_table(head, rows)]
+    return [f"## How far a ratio moves between {compared_tasks(logs)}", *_table(head, rows)]
 
 
 def _predictors(logs: Logs, measured: Measured) -> list[str]:
-    found = [each for task in TASKS if (each := analysis.errors(logs, measured, task)) is not None]
-    wins = sum(each.rule_wins for each in found)
-    rows = [_error_row(each) for each in found]
+    known = [each for task in TASKS if (each := analysis.errors(logs, measured, task)) is not None]
+    wins = sum(each.rule_wins for each in known)
+    rows = [_error_row(each) for each in known]
     rows.append(
         [
             "**mean of tasks**",
             "",
-            *(f"{fmean(column):.3f}" for column in _errors(found)),
-            f"{wins} of {len(found)}",
+            *(f"{fmean(column):.3f}" for column in _errors(known)),
+            f"{wins} of {len(known)}",
         ]
     )
-    gaps = ((name, analysis.paired_interval(found, null)) for name, null in (
+    gaps = ((name, analysis.paired_interval(known, null)) for name, null in (
         ("equal steps", lambda each: each.equal), ("digits-mlp as it is", lambda each: each.proxy),
     ))  # fmt: skip
     text = "; ".join(f"against {name} {low:+.3f} to {high:+.3f}" for name, (low, high) in gaps)
@@ -151,8 +157,8 @@ def _predictors(logs: Logs, measured: Measured) -> list[str]:
     ]
 
 
-def _errors(found: Sequence[Errors]) -> list[list[float]]:
-    return [[each.equal for each in found], [each.proxy for each in found], [each.rule for each in found]]
+def _errors(known: Sequence[Errors]) -> list[list[float]]:
+    return [[each.equal for each in known], [each.proxy for each in known], [each.rule for each in known]]
 
 
 def _error_row(each: Errors) -> list[str]:
@@ -177,11 +183,11 @@ def _held_out(logs: Logs) -> list[str]:
         for level, each in errors.items()
     ]
     named = named_moves(logs)
-    found = [x for x in analysis.moves(logs, analysis.between_tasks) if HELD_OUT in x.tasks]
-    sizes = np.exp([move.size for move in found])
+    changes = [x for x in analysis.moves(logs, analysis.between_tasks) if HELD_OUT in x.tasks]
+    sizes = np.exp([move.size for move in changes])
     text = (
-        f"Of {len(found):,} moves between this task and the others, {np.mean(sizes > named.median):.0%} are "
-        f"above {named.median:.2f} (half of the others' are), and {np.mean(sizes > named.rare):.0%} above "
+        f"Of {len(changes):,} moves between this task and the others, "
+        f"{np.mean(sizes > named.median):.0%} are above {named.median:.2f} (half of the others' are), and {np.mean(sizes > named.rare):.0%} above "
         f"{named.rare:.2f} (one in ten). Their own median is {np.quantile(sizes, 0.5):.2f}, and one in ten "
         f"is above {np.quantile(sizes, analysis.RARE):.2f}."
     ).replace("%", " %")

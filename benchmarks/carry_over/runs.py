@@ -61,8 +61,9 @@ class Table:
         self.rows = {(Cell(x.task, x.partition, x.batch), x.scheme, x.rate, x.seed): x for x in read}
 
     def add(self, rows: list[Row]) -> None:
-        """Append ``rows``."""
+        """Append ``rows``; they count as they are written, rounded."""
+        written = [row.cells() for row in rows]
         with self.file.open("a", newline="") as lines:
-            csv.writer(lines, lineterminator="\n").writerows(row.cells() for row in rows)
-        for row in rows:
+            csv.writer(lines, lineterminator="\n").writerows(written)
+        for row in map(Row.read, written):
             self.rows[Cell(row.task, row.partition, row.batch), row.scheme, row.rate, row.seed] = row

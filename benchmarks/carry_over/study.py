@@ -69,10 +69,10 @@ TASKS: Final[Mapping[str, StudyTask]] = {
     ),
     "text-kjv": StudyTask(
         {"task": "text-transformer", "text": "kjv", "context": 16, "width": 64},
-        84_160, _SOURCES, (1, 4, 16), 200, 5,
+        84_160, _SOURCES, (1, 4, 16), 200, 2,
     ),
     "mnist-mlp": StudyTask(
-        {"task": "mnist-5k-mlp", "hidden": 1024}, 814_090, _DIRICHLET, (4, 24, 128), 150, 3
+        {"task": "mnist-5k-mlp", "hidden": 1024}, 814_090, _DIRICHLET, (4, 24, 128), 150, 2
     ),
 }  # fmt: skip
 """Smallest first, by the time of a run; the last is the one that predictions are tested on."""
@@ -172,13 +172,13 @@ def fall(task: str) -> Fall:
         ends[rate] = Fall(rate, losses[0], fmean(losses[-max(1, len(losses) // 10) :]))
         return ends[rate].end if run.status != "diverged" else math.inf
 
-    best = ends[_climb(end_at, -2, 2)]
+    best = ends[climb(end_at, -2, 2)]
     with file.open("a") as lines:
         lines.write(f"{task},{best.rate},{best.start:.6g},{best.end:.6g}\n")
     return best
 
 
-def _climb(merit: Callable[[int], float], start: int, spacing: int) -> int:
+def climb(merit: Callable[[int], float], start: int, spacing: int) -> int:
     """The rate whose neighbours are no better; small is good."""
     seen = {start: merit(start)}
     for away in SEARCHED:
@@ -256,7 +256,7 @@ class Trainer:
                 return seen[rate][place]
 
             begin = min(seen, key=lambda k: seen[k][place], default=start)
-            rate = _climb(merit, begin, 1)
+            rate = climb(merit, begin, 1)
             best[LEVELS[place]] = rate, merit(rate)
         return best
 

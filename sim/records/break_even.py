@@ -3,6 +3,9 @@
 Time to target is examples times seconds per example, run by run. So on a seed the first scheme W stays ahead
 of the second S exactly while its examples over those of S are fewer than S's seconds per example over W's.
 All workers' examples count; as every scheme has the same workers and batch, ratios of steps are theirs.
+
+A proxy's ratio is held against the factors by which such ratios moved between tasks of the same partition and
+level of the loss, whatever their batches: ``python -m benchmarks.carry_over`` (docs/proxies.md).
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from .carry_over import describe_carry_over
 from .intervals import finite, median_ratio, of_ratio
 from .verdict import TIED_WITHIN, BreakEven, Verdict, find_winner, format_factor
 
@@ -20,6 +22,12 @@ Columns = Mapping[str, Mapping[int, float]]
 
 PROXY_SAYS: Final = "this proxy says"
 """Beginning of the phrase where the trained model stands for another one."""
+
+COMPARED: Final = "five tasks of 650 to 84,160 parameters"
+MOVED: Final = 1.21
+"""Factor in the median."""
+MOVED_RARELY: Final = 1.61
+"""Factor that one case in ten exceeds."""
 
 
 def find_break_even(
@@ -50,7 +58,7 @@ def find_break_even(
     beside = _beside(second, limit["median"], here["median"], whose) + (under and f" ({under})")
     text = f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}."
     if whose == PROXY_SAYS:
-        text += describe_carry_over(limit["median"], here["median"])
+        text += _after_moves(limit["median"], here["median"])
     return BreakEven(
         text=text, examples=limit, here=here,
         equal_first=equal, equal_second=nearest, equal_factor=finite(factor),
@@ -62,6 +70,19 @@ def _beside(second: str, limit: float, here: float | None, whose: str) -> str:
         return f"{second} never met the target"
     # Each median may be of another seed, so that the two may contradict the order.
     return f"{whose} {_times(here)}" + (", too close to tell" if here >= limit else "")
+
+
+def _after_moves(limit: float, here: float | None) -> str:
+    """Whether the order outlives the moves; empty where it is too close to tell, or nobody else arrived."""
+    if not here or here >= limit:
+        return ""
+    survives = "neither"
+    if limit / here > MOVED:
+        survives = "both" if limit / here > MOVED_RARELY else f"{MOVED} and not {MOVED_RARELY}"
+    return (
+        f" Between {COMPARED} such a ratio moved by {MOVED} in the median and by more than {MOVED_RARELY} in "
+        f"one case of ten: this order would survive {survives}; nothing larger was tested."
+    )
 
 
 def _times(ratio: float) -> str:
