@@ -185,12 +185,13 @@ def _held_out(logs: Logs) -> list[str]:
     named = named_moves(logs)
     changes = [x for x in analysis.moves(logs, analysis.between_tasks) if HELD_OUT in x.tasks]
     sizes = np.exp([move.size for move in changes])
+    above = [f"{np.mean(sizes > factor):.0%}".replace("%", " %") for factor in (named.median, named.rare)]
+    own = np.quantile(sizes, [0.5, analysis.RARE])
     text = (
-        f"Of {len(changes):,} moves between this task and the others, "
-        f"{np.mean(sizes > named.median):.0%} are above {named.median:.2f} (half of the others' are), and {np.mean(sizes > named.rare):.0%} above "
-        f"{named.rare:.2f} (one in ten). Their own median is {np.quantile(sizes, 0.5):.2f}, and one in ten "
-        f"is above {np.quantile(sizes, analysis.RARE):.2f}."
-    ).replace("%", " %")
+        f"Of {len(changes):,} moves between this task and the others, {above[0]} are above {named.median:.2f} "
+        f"(half of the others' are), and {above[1]} above {named.rare:.2f} (one in ten). Their own median is "
+        f"{own[0]:.2f}, and one in ten is above {own[1]:.2f}."
+    )
     head = ["level", "ratios", "equal steps", "digits-mlp as it is", "rule of u and v"]
     return [title, "", "Mean absolute log error:", *_table(head, rows), text, ""]
 
