@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,22 +30,33 @@ Measured = Mapping[tuple[Cell, int], noise.Noise]
 
 
 def write_predictions(table: Table) -> None:
-    """Predict the ratios of the held-out task from the others, before any is known; once for all."""
-    if PREDICTIONS.is_file() or any(cell.task == HELD_OUT and x != REFERENCE for cell, x, _, _ in table.rows):
-        return
+    """Predict the ratios of the held-out task's cells of which only all-reduce was trained; once for all."""
+    if not PREDICTIONS.is_file():
+        PREDICTIONS.write_text("partition,batch,level,scheme,equal,digits-mlp,rule\n")
     logs, measured = analysis.log_steps(table, TRIED), noise.read()
     rule = analysis.fit(logs, measured)
-    with PREDICTIONS.open("w", newline="") as file:
+    known = {(partition, int(batch)) for partition, batch, *_ in _predicted()}
+    trained = {
+        (cell.partition, cell.batch)
+        for cell, scheme, *_ in table.rows
+        if cell.task == HELD_OUT and scheme != REFERENCE
+    }
+    with PREDICTIONS.open("a", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(["partition", "batch", "level", "scheme", "equal", "digits-mlp", "rule"])
-        for cell in cells(HELD_OUT):
-            for level in LEVELS:
-                place = Place(HELD_OUT, cell.partition, TASKS[HELD_OUT].batches.index(cell.batch), level)
-                for scheme in OTHERS:
-                    proxy = analysis.as_it_is(logs, place, scheme)
-                    by_rule = analysis.by_rule(rule, measured[cell, level], scheme)
-                    guesses = (f"{math.exp(each):.3f}" for each in (0.0, proxy or 0.0, by_rule))
-                    lines.writerow([cell.partition, cell.batch, level, scheme, *guesses])
+        for cell, level in itertools.product(cells(HELD_OUT), LEVELS):
+            if (cell.partition, cell.batch) in known | trained or (cell, level) not in measured:
+                continue
+            place = Place(HELD_OUT, cell.partition, TASKS[HELD_OUT].batches.index(cell.batch), level)
+            for scheme in OTHERS:
+                proxy = analysis.as_it_is(logs, place, scheme)
+                by_rule = analysis.by_rule(rule, measured[cell, level], scheme)
+                guesses = (f"{math.exp(each):.3f}" for each in (0.0, proxy or 0.0, by_rule))
+                lines.writerow([cell.partition, cell.batch, level, scheme, *guesses])
+
+
+def _predicted() -> list[list[str]]:
+    with PREDICTIONS.open(newline="") as lines:
+        return list(csv.reader(lines))[1:]
 
 
 def write_page(table: Table) -> None:
@@ -171,12 +183,11 @@ def _held_out(logs: Logs) -> list[str]:
     if not PREDICTIONS.is_file() or not any(place.task == HELD_OUT for place in logs):
         return [title, "", "Not yet trained.", ""]
     errors: dict[int, list[list[float]]] = {level: [] for level in LEVELS}
-    with PREDICTIONS.open(newline="") as lines:
-        for partition, batch, level, scheme, *guesses in list(csv.reader(lines))[1:]:
-            place = Place(HELD_OUT, partition, TASKS[HELD_OUT].batches.index(int(batch)), int(level))
-            value = analysis.ratio(logs.get(place, {}), scheme)
-            if value is not None:
-                errors[place.level].append([abs(value - math.log(float(each))) for each in guesses])
+    for partition, batch, level, scheme, *guesses in _predicted():
+        place = Place(HELD_OUT, partition, TASKS[HELD_OUT].batches.index(int(batch)), int(level))
+        value = analysis.ratio(logs.get(place, {}), scheme)
+        if value is not None:
+            errors[place.level].append([abs(value - math.log(float(each))) for each in guesses])
     errors[0] = [each for level in LEVELS for each in errors[level]]
     rows = [
         [f"{level} %" if level else "both", str(len(each)), *(f"{x:.3f}" for x in np.mean(each, axis=0))]
@@ -188,7 +199,7 @@ def _held_out(logs: Logs) -> list[str]:
     above = [f"{np.mean(sizes > factor):.0%}".replace("%", " %") for factor in (named.median, named.rare)]
     own = np.quantile(sizes, [0.5, analysis.RARE])
     text = (
-        f"Of {len(changes):,} moves between this task and the others, {above[0]} are above {named.median:.2f} "
+        f"Of {len(changes):,} moves between it and the others, {above[0]} are above {named.median:.2f} "
         f"(half of the others' are), and {above[1]} above {named.rare:.2f} (one in ten). Their own median is "
         f"{own[0]:.2f}, and one in ten is above {own[1]:.2f}."
     )

@@ -72,7 +72,7 @@ TASKS: Final[Mapping[str, StudyTask]] = {
         84_160, _SOURCES, (1, 4, 16), 200, 2,
     ),
     "mnist-mlp": StudyTask(
-        {"task": "mnist-5k-mlp", "hidden": 1024}, 814_090, _DIRICHLET, (4, 24, 128), 150, 2
+        {"task": "mnist-5k-mlp", "hidden": 1024}, 814_090, _DIRICHLET, (4, 24, 128), 150, 3
     ),
 }  # fmt: skip
 """Smallest first, by the time of a run; the last is the one that predictions are tested on."""
