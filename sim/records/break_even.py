@@ -24,6 +24,8 @@ PROXY_SAYS: Final = "this proxy says"
 """Beginning of the phrase where the trained model stands for another one."""
 
 COMPARED: Final = "four tasks of 650 to 84,160 parameters"
+LARGEST: Final = "814,090"
+"""Parameters of the task that the factors were checked on."""
 MOVED: Final = 1.22
 """Factor in the median."""
 MOVED_RARELY: Final = 1.69
@@ -81,7 +83,7 @@ def _after_moves(limit: float, here: float | None) -> str:
         survives = "both" if limit / here > MOVED_RARELY else f"{MOVED} and not {MOVED_RARELY}"
     return (
         f" Between {COMPARED} such a ratio moved by {MOVED} in the median and by more than {MOVED_RARELY} in "
-        f"one case of ten: this order would survive {survives}; nothing larger was tested."
+        f"one case of ten: this order would survive {survives}; nothing above {LARGEST} parameters was tested."
     )
 
 

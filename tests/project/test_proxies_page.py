@@ -15,6 +15,7 @@ from benchmarks.carry_over.noise import Noise
 from benchmarks.carry_over.page import MARK, PAGE, compared_tasks, generated, named_moves
 from benchmarks.carry_over.runs import Cell, Row, Table
 from benchmarks.carry_over.study import (
+    HELD_OUT,
     REFERENCE,
     SCHEMES,
     TASKS,
@@ -41,6 +42,7 @@ def test_the_page_and_the_sentence_are_made_of_the_rows() -> None:
     moved = named_moves(logs)
     assert (round(moved.median, 2), round(moved.rare, 2)) == (break_even.MOVED, break_even.MOVED_RARELY)
     assert compared_tasks(logs) == break_even.COMPARED
+    assert f"{TASKS[HELD_OUT].parameters:,}" == break_even.LARGEST
 
 
 @pytest.mark.slow
