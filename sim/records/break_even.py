@@ -81,10 +81,9 @@ def _after_moves(limit: float, here: float | None) -> str:
     survives = "neither"
     if limit / here > MOVED:
         survives = "both" if limit / here > MOVED_RARELY else f"{MOVED} and not {MOVED_RARELY}"
-    return (
-        f" Between {COMPARED} such a ratio moved by {MOVED} in the median and by more than {MOVED_RARELY} in "
-        f"one case of ten: this order would survive {survives}; nothing above {LARGEST} parameters was tested."
-    )
+    moved = f"by {MOVED} in the median and by more than {MOVED_RARELY} in one case of ten"
+    tested = f"nothing above {LARGEST} parameters was tested"
+    return f" Between {COMPARED} such a ratio moved {moved}: this order would survive {survives}; {tested}."
 
 
 def _times(ratio: float) -> str:

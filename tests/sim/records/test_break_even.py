@@ -113,7 +113,8 @@ def test_the_scored_model_is_the_targets(scenario: str, phrase: str) -> None:
 def test_a_proxys_order_is_held_against_the_moves_between_tasks(second_s: float, survives: str) -> None:
     """Both need 100 steps, so the order survives a move by less than the ratio of their times."""
     races: dict[str, Race] = {"a": [(1.0, 100)], "b": [(second_s, 100)]}
-    sentence = f"in one case of ten: this order would survive {survives}; nothing above 814,090 parameters was tested."
+    sentence = f"in one case of ten: this order would survive {survives}; nothing above 814,090 "
+    sentence += "parameters was tested."
     assert summary_of(races, proxy="a small one")["verdict"]["break_even"]["text"].endswith(sentence)
     assert "survive" not in break_even(races)["text"]
 
