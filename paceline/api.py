@@ -52,6 +52,7 @@ def attach(
     backend: str = "gloo",
     timeout_s: float = 60.0,
     records: Path | str | None = None,
+    gradient_noise: tuple[int, int] | None = None,
 ) -> AbstractContextManager[Attached]:
     """Average ``model`` with the other workers of this torchrun job, by ``scheme``.
 
@@ -77,6 +78,10 @@ def attach(
         records: a folder for ``attached.json``: the first steps of the run, as far as all workers came, for
             ``paceline calibrate`` and a scenario's ``compute.trace.attached``. On the machine of the rank
             that has ``run``.
+        gradient_noise: (every, batch_size): measure the noise of gradients in every multiple of so many
+            steps, into ``run.gradients``. ``batch_size``: examples of a worker's batch. DDP's ranks have
+            equal shares of it; without DDP the loop calls ``half()`` between ``backward`` for the first and
+            for the second half of a batch, each with half of the loss.
 
     Returns:
         A context. Its value has ``step(loss)``, ``rank`` and ``size`` (number of this process's worker, and
@@ -100,9 +105,13 @@ def attach(
     arguments.check_is("attach: timeout_s", timeout_s, (int, float), "seconds")
     steps, seed = arguments.read_whole("attach: steps", steps), arguments.read_whole("attach: seed", seed)
     folder = None if records is None else arguments.read_path("attach: records", records)
+    if gradient_noise is not None:
+        arguments.check_is("attach: gradient_noise", gradient_noise, tuple, "(every, batch_size)")
+        numbers = [arguments.read_whole("attach: gradient_noise", each) for each in gradient_noise]
+        gradient_noise = attaching.check_noise(*numbers)
     return attaching.attach(
         model, optimizer, scheme, steps=steps, seed=seed, inside=inside, backend=backend,
-        timeout_s=timeout_s, records=folder,
+        timeout_s=timeout_s, records=folder, gradient_noise=gradient_noise,
     )  # fmt: skip
 
 

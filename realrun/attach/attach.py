@@ -56,6 +56,7 @@ from ..group.group import SWITCH_S, Group, leave, meet
 from ..group.job_store import JobStore, open_job_store
 from ..group.store import Control, check_timeout, torchrun_store
 from ..transport.device import settle, use
+from .loop_noise import LoopNoise
 from .model_vector import ModelVector, check_wrappers
 from .replica_group import ENDED, FAILED, WANTED, ReplicaGroup, find_replica_group
 from .torch_rule import TorchRule
@@ -78,8 +79,14 @@ class Attached:
         self._replicas = replicas
         self._control = control
         self._loop = loop
+        self._noise: LoopNoise | None = None
         self._wanted = False
         self._error: PacelineError | None = None
+
+    def half(self) -> None:
+        """For ``gradient_noise``: call this after ``backward`` on the first half of a batch."""
+        if self._noise is not None and self._noise.due:
+            self._noise.half = self._vector.without_buffers(self._vector.gradient(self._x))
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """Submit the gradient left by ``backward``; return when the next one is wanted.
@@ -95,6 +102,8 @@ class Attached:
         mean_loss: Any = None
         if loss is not None:
             mean_loss = self._replicas.mean(torch.as_tensor(loss).detach().reshape(1).to(gradient))
+        if self._noise is not None:
+            self._noise.note(self._vector.without_buffers(gradient), mean_loss)
         settle(gradient.device)
         if self._replicas.leads:
             self._loop.gradients.put(Evaluated(gradient, mean_loss))
@@ -185,6 +194,7 @@ def attach(
     backend: str = "gloo",
     timeout_s: float = 60.0,
     records: Path | str | None = None,
+    gradient_noise: tuple[int, int] | None = None,
 ) -> Iterator[Attached]:
     """Attach a scheme to a training loop: see ``paceline.attach`` for arguments and errors."""
     _check_arguments(steps, seed, timeout_s, "gloo" if inside is None else backend)
@@ -221,6 +231,10 @@ def attach(
             max_iterations=steps,
         )
         worker = Attached(vector, x, replicas, control, loop)
+        if gradient_noise is not None:
+            worker._noise = LoopNoise(model, replicas, rule, *gradient_noise)
+            if spec.averages_gradients(entry.options) and not spec.encodes(entry.options):
+                rule.watched = gradient_noise[0], vector.without_buffers(x).numel()
         try:
             with _run_driver(loop, replicas, store, job, backend, timeout_s):
                 worker._next()
@@ -229,11 +243,20 @@ def attach(
                     loop.gradients.put(None)  # the loop computes no more of them
                     while worker._wanted:
                         worker._next()
+                if worker._noise is not None and worker._error is None:
+                    worker.run = worker._noise.finish(control, timeout_s, worker.run)
         finally:
             if records is not None and worker.run is not None:
                 _write_record(record_of(worker.run, job, entry), Path(records))
         if worker._error is not None:
             raise worker._error
+
+
+def check_noise(*numbers: int) -> tuple[int, int]:
+    """The two positive numbers of ``gradient_noise``; ``InputError`` for anything else."""
+    if len(numbers) != 2 or min(numbers) < 1:
+        raise InputError(f"attach: gradient_noise is {numbers}; write (every, batch_size), both positive")
+    return numbers[0], numbers[1]
 
 
 def _write_record(record: AttachedRun | None, folder: Path) -> None:

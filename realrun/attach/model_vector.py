@@ -37,6 +37,10 @@ class ModelVector:
             raise InputError(f"attach: schemes average float32 or float64, not {sorted(kinds)}")
         self.num_buffers = sum(b.numel() for b in self._buffers)
 
+    def without_buffers(self, value: Tensor) -> Tensor:
+        """The parameters' part of a vector [d]."""
+        return value[: len(value) - self.num_buffers]
+
     def value(self) -> Tensor:
         """Parameters and buffers as one vector [d]."""
         return torch.cat([_whole(t.detach()).reshape(-1) for t in (*self._parameters, *self._buffers)])

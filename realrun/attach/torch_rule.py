@@ -6,14 +6,17 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from paceline.sim.config.limits import MAX_STEPS
 from paceline.sim.errors import InputError
 from paceline.sim.program.worker import Optimizer, State
+from paceline.sim.training.gradient_noise import norm2
 from paceline.sim.training.optimizer import Adam, AdamSettings, AdamWSettings, Sgd
 
 
 class TorchRule(Optimizer):
     """An update rule with the current learning rate of a torch optimiser.
 
+    ``norms2``: |gradient|^2 by update, of those that ``watched[0]`` divides, of ``watched[1]`` elements.
     The scheme keeps the moments, since it may average them; those of the torch optimiser stay empty.
 
     Raises:
@@ -22,6 +25,8 @@ class TorchRule(Optimizer):
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
+        self.watched = MAX_STEPS, 0
+        self.norms2: dict[int, float] = {}
         if len(optimizer.param_groups) != 1:
             raise InputError(
                 f"attach: the optimizer has {len(optimizer.param_groups)} parameter groups; give it one"
@@ -49,6 +54,9 @@ class TorchRule(Optimizer):
 
     @override
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        every, elements = self.watched
+        if state.updates and state.updates % every == 0 and gradient.numel() == elements:
+            self.norms2[state.updates] = float(norm2(gradient))
         return self._rule().update(x, gradient, state)
 
     @override

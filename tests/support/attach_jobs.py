@@ -175,6 +175,43 @@ def train_together(
     return _answer(model, worker, error)
 
 
+def train_with_noise(
+    group: Group, scheme: Any, steps: int, teams: list[list[int]], batch_size: int, calls_half: bool
+) -> dict[str, Any]:
+    """Noise in every second step: of teams joined by DDP, or of halves of a batch."""
+    default_group(group)
+    made = [dist.new_group(team) for team in teams if len(team) > 1]
+    inside = next((each for each in made if isinstance(each, dist.ProcessGroup)), None)
+    model: nn.Module = _model(1)
+    if inside is not None:
+        model = DistributedDataParallel(model, process_group=inside)
+    problem = make_problem("digits-mlp", len(teams), 1, "looped", batch_size)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    error, worker = "", None
+    try:
+        with attach(
+            model, optimizer, scheme, steps=steps, seed=1, inside=inside, gradient_noise=(2, batch_size)
+        ) as worker:
+            for k in range(steps):
+                rows = problem.batches.examples(worker.rank, k)
+                optimizer.zero_grad()
+                if inside is not None:
+                    loss = _loss(model, problem, rows[inside.rank() :: inside.size()])
+                    loss.backward()  # type: ignore[no-untyped-call]
+                else:
+                    first, second = (_loss(model, problem, part) / 2 for part in (rows[::2], rows[1::2]))
+                    first.backward()  # type: ignore[no-untyped-call]
+                    if calls_half:
+                        worker.half()
+                    second.backward()  # type: ignore[no-untyped-call]
+                    loss = first + second
+                worker.step(loss)
+    except PacelineError as found:
+        error = str(found)
+    run = worker.run if worker else None
+    return {"error": error, "gradients": list(run.gradients) if run else None}
+
+
 def joined_by_others(group: Group) -> list[str]:
     """In a process of a pool of four: groups that do not go together."""
     default_group(group)

@@ -43,7 +43,10 @@ def run_scheme(group: Group, scheme: str, options: dict[str, Any], **job: Any) -
     dies, backend = job.pop("dies", None), job.pop("backend", "gloo")
     if sites := job.pop("sites", None):
         job["network"] = sites_of(sites)
-    made = make_job(scheme, options, workers=group.size, stragglers=slow, **job)
+    noise = job.pop("gradient_noise", None)
+    made = replace(
+        make_job(scheme, options, workers=group.size, stragglers=slow, **job), gradient_noise=noise
+    )
     if max_time_s is not None:
         made = replace(made, max_time_s=max_time_s)
     seen: list[torch.Tensor] = []

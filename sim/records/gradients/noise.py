@@ -79,7 +79,7 @@ def describe_gradients(points: Sequence[NoisePoint]) -> GradientSummary:
     middle, examples = points[-1]["step"] / 2, points[0]["examples"]
     halves = [[p for p in points if (p["step"] > middle) == late] for late in (False, True)]
     scale, apart = ([_ratio(half, key) for half in halves] for key in ("noise", "heterogeneity"))
-    text = "only the noise of gradients within workers was measured, as their models are never the same"
+    text = "only the noise of gradients within workers was measured: they had no model in common"
     if any(p["norm2"] is not None for p in points):
         text = (
             f"{examples} examples a step, beside what this task can use: {_in_words(scale, examples)}; "

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.gradient_noise import POPULATIONS, coverage
 from paceline.sim.records.gradients.noise import NOT_RESOLVED, ratio_of_means
 from paceline.sim.training.gradient_noise import Moments, half_batch, moments_of_halves
 
@@ -15,13 +16,13 @@ def test_two_workers_by_hand() -> None:
     # g_1 = (2, 0), g_2 = (0, 1), g = (1, 1/2); all gaps are 2.
     # S2_i = 4 * 4 / 4 = 4; e_i = 4 / 4 * (1 - 4 / 8) = 1/2.
     # H2 = (|(1, -1/2)|^2 + |(-1, 1/2)|^2) / 1 - 1/2 = 2; G2 = 5/4 - 2 * 1/2 / 4 = 1.
-    assert moments_of_halves(halves, [4, 4], [8, 8]) == Moments(4.0, 2.0, 1.0)
+    assert moments_of_halves(halves, [4, 4], [8, 8]) == pytest.approx(Moments(4.0, 2.0, 1.0))
 
 
 def test_a_batch_of_more_than_the_shard_is_the_whole_shard() -> None:
     halves = torch.tensor([[[3.0, 0.0], [1.0, 0.0]], [[0.0, 2.0], [0.0, 0.0]]])
     assert moments_of_halves(halves, [64, 64], [8, 8]) == moments_of_halves(halves, [8, 8], [8, 8])
-    assert moments_of_halves(halves, [8, 8], [8, 8]) == Moments(8.0, 2.5, 1.25)
+    assert moments_of_halves(halves, [8, 8], [8, 8]) == pytest.approx(Moments(8.0, 2.5, 1.25))
 
 
 def test_one_worker_has_no_heterogeneity() -> None:
@@ -32,31 +33,6 @@ def test_one_worker_has_no_heterogeneity() -> None:
 @pytest.mark.parametrize(("batch", "shard", "half"), [(32, 100, 16), (7, 100, 3), (32, 7, 3), (1, 9, 1)])
 def test_a_half_batch(batch: int, shard: int, half: int) -> None:
     assert half_batch(batch, shard) == half
-
-
-def test_moments_are_unbiased_on_finite_shards() -> None:
-    """Shards of 6 to 30 examples, and batches of 4, 6 and a whole shard: within three standard errors."""
-    rng = np.random.default_rng(1)
-    shards, batches = [6, 11, 30], [6, 4, 6]
-    examples = [rng.normal(rng.normal(0, 1, 5), 2.0, (size, 5)) for size in shards]
-    full = np.stack([each.mean(axis=0) for each in examples])
-    true = [
-        np.mean([each.var(axis=0, ddof=1).sum() for each in examples]),
-        full.var(axis=0, ddof=1).sum(),
-        (full.mean(axis=0) ** 2).sum(),
-    ]
-    found = []
-    for _ in range(4_000):
-        halves = [
-            each[rng.permutation(len(each))[:size]].reshape(2, size // 2, 5).mean(axis=1)
-            for each, size in zip(examples, batches, strict=True)
-        ]
-        got = moments_of_halves(torch.from_numpy(np.stack(halves)), batches, shards)
-        found.append([got.noise, got.heterogeneity, got.norm2])
-    values = np.array(found, dtype=float)
-    error = values.std(axis=0) / np.sqrt(len(values))
-    assert (np.abs(values.mean(axis=0) - true) < 3 * error).all()
-    assert (error < 0.03 * np.array(true)).all()
 
 
 def test_fiellers_interval_by_hand() -> None:
@@ -85,3 +61,15 @@ def test_a_denominator_not_told_from_zero_resolves_nothing(below: list[float]) -
 
 def test_one_point_resolves_nothing() -> None:
     assert ratio_of_means([1.0], [1.0]) == NOT_RESOLVED
+
+
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_bias_and_coverage_on_known_populations(name: str) -> None:
+    """A faster form of ``python -m benchmarks.gradient_noise``."""
+    population = POPULATIONS[name]
+    values, true = population.draw(4_000, 5), population.true
+    error = values.std(axis=0) / np.sqrt(len(values))
+    assert (np.abs(values.mean(axis=0) - true) < np.minimum(3 * error, 0.01 * true)).all()
+    for resolved, held in coverage(population, 200, 12):
+        assert resolved == 200
+        assert 0.90 * 200 <= held <= 0.98 * 200
