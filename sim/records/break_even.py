@@ -3,18 +3,33 @@
 Time to target is examples times seconds per example, run by run. So on a seed the first scheme W stays ahead
 of the second S exactly while its examples over those of S are fewer than S's seconds per example over W's.
 All workers' examples count; as every scheme has the same workers and batch, ratios of steps are theirs.
+
+A proxy's ratio is held against the factors by which such ratios moved between tasks of the same partition and
+level of the loss, whatever their batches: ``python -m benchmarks.carry_over`` (docs/proxies.md).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 from .intervals import finite, median_ratio, of_ratio
 from .verdict import TIED_WITHIN, BreakEven, Verdict, find_winner, format_factor
 
 Columns = Mapping[str, Mapping[int, float]]
 """Label -> seed -> number."""
+
+PROXY_SAYS: Final = "this proxy says"
+"""Beginning of the phrase where the trained model stands for another one."""
+
+COMPARED: Final = "five tasks of 650 to 84,160 parameters"
+LARGEST: Final = "814,090"
+"""Parameters of the task that the factors were checked on."""
+MOVED: Final = 1.21
+"""Factor in the median."""
+MOVED_RARELY: Final = 1.63
+"""Factor that one case in ten exceeds."""
 
 
 def find_break_even(
@@ -44,6 +59,8 @@ def find_break_even(
     place = "first" if verdict["settled"] else "ahead"
     beside = _beside(second, limit["median"], here["median"], whose) + (under and f" ({under})")
     text = f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}."
+    if whose == PROXY_SAYS:
+        text += _after_moves(limit["median"], here["median"])
     return BreakEven(
         text=text, examples=limit, here=here,
         equal_first=equal, equal_second=nearest, equal_factor=finite(factor),
@@ -55,6 +72,18 @@ def _beside(second: str, limit: float, here: float | None, whose: str) -> str:
         return f"{second} never met the target"
     # Each median may be of another seed, so that the two may contradict the order.
     return f"{whose} {_times(here)}" + (", too close to tell" if here >= limit else "")
+
+
+def _after_moves(limit: float, here: float | None) -> str:
+    """Whether the order outlives the moves; empty where it is too close to tell, or nobody else arrived."""
+    if not here or here >= limit:
+        return ""
+    survives = "neither"
+    if limit / here > MOVED:
+        survives = "both" if limit / here > MOVED_RARELY else f"{MOVED} and not {MOVED_RARELY}"
+    moved = f"by {MOVED} in the median and by more than {MOVED_RARELY} in one case of ten"
+    tested = f"nothing above {LARGEST} parameters was tested"
+    return f" Between {COMPARED} such a ratio moved {moved}: this order would survive {survives}; {tested}."
 
 
 def _times(ratio: float) -> str:

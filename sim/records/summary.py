@@ -18,7 +18,7 @@ from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from .break_even import find_break_even
+from .break_even import PROXY_SAYS, find_break_even
 from .gradients.noise import GradientSummary
 from .intervals import Interval
 from .rows import RunRow, Shares
@@ -282,9 +282,8 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
             steps.setdefault(run["label"], {})[run["seed"]] = met or math.inf
             if taken:
                 step_s.setdefault(run["label"], {})[run["seed"]] = taken
-    proxy = summary.get("proxy")
-    whose = "these runs say" if proxy is None else "this proxy says"
-    whose = "these curves say" if proxy == CURVES else whose
+    spoken = {None: "these runs say", CURVES: "these curves say"}
+    whose = spoken.get(summary.get("proxy"), PROXY_SAYS)
     rates = [key for each in summary.get("tuning", []) for key in each["chosen"] if key.endswith("lr")]
     under = [*filter(None, [summary.get("choices")]), *(["rates tuned here"] if rates else [])]
     doubtful = {run["label"]: None for run in summary["runs"] if OTHER_CLOCK in run.get("message", "")}

@@ -107,6 +107,26 @@ def test_the_scored_model_is_the_targets(scenario: str, phrase: str) -> None:
     assert read_facts(text).choices == phrase
 
 
+@pytest.mark.parametrize(
+    ("second_s", "survives"), [(1.1, "neither"), (1.3, "1.21 and not 1.63"), (2.0, "both")]
+)
+def test_a_proxys_order_is_held_against_the_moves_between_tasks(second_s: float, survives: str) -> None:
+    """Both need 100 steps, so the order survives a move by less than the ratio of their times."""
+    races: dict[str, Race] = {"a": [(1.0, 100)], "b": [(second_s, 100)]}
+    sentence = f"in one case of ten: this order would survive {survives}; nothing above 814,090 "
+    sentence += "parameters was tested."
+    assert summary_of(races, proxy="a small one")["verdict"]["break_even"]["text"].endswith(sentence)
+    assert "survive" not in break_even(races)["text"]
+
+
+def test_no_order_is_held_against_moves_where_it_cannot_be_told() -> None:
+    a, b = [(10.0, 50), (10.0, 300), (10.0, 100)], [(11.0, 100), (11.0, 100), (8.0, 100)]
+    close: dict[str, Race] = {"a": a, "b": b}
+    alone: dict[str, Race] = {"a": [(10.0, 100)], "b": [(None, 25)]}
+    for races in (close, alone):
+        assert "survive" not in summary_of(races, proxy="a small one")["verdict"]["break_even"]["text"]
+
+
 def test_a_second_that_never_arrives_has_its_seconds_all_the_same() -> None:
     found = break_even({"a": [(10.0, 100)], "b": [(None, 25)]})
     assert found["text"].startswith(

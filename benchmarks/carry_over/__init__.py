@@ -1,0 +1,1 @@
+"""How far the steps of a small proxy carry to another task."""
