@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.support.cluster_pool import Pool, Pools
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 # On some processors MKL's kernels for one worker and for a batch of workers add in another order. Tests that
 # compare bits are about our arithmetic: let them see the same kernels everywhere, before torch is loaded.
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+
+# How long an example takes is a matter of the machine, and of what else it does.
+settings.register_profile("untimed", parent=settings.default, deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def check_figures(study: Any, summary: Summary) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=5, deadline=None, phases=[Phase.generate])
+@settings(max_examples=5, phases=[Phase.generate])
 @given(races())
 def test_one_name_one_number(tmp_path_factory: pytest.TempPathFactory, runs: list[Run]) -> None:
     check(runs, tmp_path_factory.mktemp("race"))

@@ -36,7 +36,7 @@ def test_exact_durations_give_exact_factors() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(
     overhead_s=st.floats(5e-5, 1e-3),
     added_latency_s=st.floats(5e-5, 1e-3),

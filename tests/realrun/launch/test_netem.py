@@ -111,7 +111,7 @@ def networks(draw: st.DrawFn) -> Network:
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(networks())
 def test_nobody_is_promised_more_than_there_is(network: Network) -> None:
     every = scripts(network)

@@ -16,7 +16,7 @@ from paceline.sim.traffic.placing import Placed, _follow, place
 from paceline.sim.traffic.transfers import Transfers
 from tests.support.factory import network_of
 
-laws = settings(deadline=None, max_examples=60)
+laws = settings(max_examples=60)
 BUILDERS = {"hierarchical": hierarchical, "exchange": exchange, "ring": ring}
 
 

@@ -54,7 +54,7 @@ ALL: dict[str, Callable[[int, int], Schedule]] = {
 every = pytest.mark.parametrize("build", ALL.values(), ids=ALL)
 broadcasts = pytest.mark.parametrize("broadcast", [binomial_broadcast, gloo_broadcast])
 sizes = st.one_of(st.integers(0, 200), st.integers(0, 40 * MIB))
-laws = settings(deadline=None, derandomize=True, max_examples=60)
+laws = settings(derandomize=True, max_examples=60)
 
 
 def sent(schedule: Schedule) -> list[int]:

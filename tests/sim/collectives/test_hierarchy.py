@@ -16,7 +16,7 @@ from paceline.sim.collectives.hierarchy import (
     tiers,
 )
 
-laws = settings(deadline=None, derandomize=True, max_examples=40)
+laws = settings(derandomize=True, max_examples=40)
 hosts = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 clusters = st.lists(hosts, min_size=1, max_size=3).map(tuple)
 

@@ -28,7 +28,7 @@ from paceline.sim.errors import RunError
 from tests.support.collectives import PIPELINES, blocks_of, ends_s
 
 MIB = 2**20
-laws = settings(deadline=None, derandomize=True, max_examples=60)
+laws = settings(derandomize=True, max_examples=60)
 sites_of = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 
 

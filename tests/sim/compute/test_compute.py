@@ -73,7 +73,7 @@ def test_draws_are_those_of_a_fresh_generator() -> None:
 # --- distributions ----------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.sampled_from(["lognormal", "gamma", "shifted_exponential"]), st.floats(0.05, 0.9), st.integers(0))
 def test_jitter_has_the_mean_and_the_cv_that_it_claims(kind: str, cv: float, seed: int) -> None:
     drawn = durations(model({"time": "2 s", "jitter": {kind: {"cv": cv}}}, seed=seed))
@@ -83,7 +83,7 @@ def test_jitter_has_the_mean_and_the_cv_that_it_claims(kind: str, cv: float, see
     assert drawn.std() / drawn.mean() == pytest.approx(cv, rel=0.1)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.floats(4.5, 20), st.integers(0, 99))
 def test_pareto_has_the_mean_the_cv_and_the_tail_of_its_shape(shape: float, seed: int) -> None:
     drawn = durations(model({"time": "1 s", "jitter": {"pareto": {"shape": shape}}}, seed=seed))
@@ -169,7 +169,7 @@ def test_a_period_may_reach_into_the_next_block() -> None:
     assert [found.duration_s(0, at + k) for k in range(-1, 6)] == [1, 2, 2, 2, 2, 1, 1]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.floats(0.001, 0.3), st.integers(1, 600), st.integers(0, 99))
 def test_slow_periods_last_as_long_as_they_should(chance: float, duration: int, seed: int) -> None:
     rule = {"probability": chance, "duration": f"{duration} steps", "slowdown": 2.0}
@@ -180,7 +180,7 @@ def test_slow_periods_last_as_long_as_they_should(chance: float, duration: int, 
     assert drawn.tolist() == expected
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(2, 60), st.integers(2, 400), st.integers(0, 99))
 def test_markov_states_do_not_depend_on_the_order_of_asking(slow: int, fast: int, seed: int) -> None:
     rule = {"markov": {"slow": f"{slow} steps", "fast": f"{fast} steps"}, "slowdown": 2.0}

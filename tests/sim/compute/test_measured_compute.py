@@ -207,7 +207,7 @@ def test_the_law_is_found_by_hand() -> None:
     st.lists(st.integers(1, 2000), min_size=6, max_size=9, unique=True),
     st.integers(1, 4000),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_exact_times_give_exact_predictions(
     floor: float, fixed: float, each: float, sizes: list[int], asked: int
 ) -> None:
@@ -226,7 +226,7 @@ def test_exact_times_give_exact_predictions(
     st.lists(st.tuples(st.integers(1, 999), st.floats(1e-6, 10)), min_size=1, max_size=8),
     st.integers(1, 2000),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_what_was_measured_is_kept_and_every_prediction_is_a_duration(
     measurements: list[tuple[int, float]], asked: int
 ) -> None:

@@ -26,7 +26,7 @@ from paceline.sim.traffic.placing import Placed, _follow, place, price_s
 from tests.support.collectives import PIPELINES
 from tests.support.factory import flat_network, make_job, make_scheme, network_of, run_events
 
-laws = settings(deadline=None, derandomize=True, max_examples=25)
+laws = settings(derandomize=True, max_examples=25)
 IDEAL = TRANSPORTS["ideal"].choices
 SITES = {
     "sites": {"us": 3, "eu": 2},

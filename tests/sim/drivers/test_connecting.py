@@ -40,7 +40,7 @@ def test_a_run_is_longer_by_it_once(scheme: tuple[str, dict[str, Any]], transpor
     assert wall_s(*scheme, 0.5, **network) == pytest.approx(plain_s + 0.5)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.floats(0.0, 10.0), st.floats(1.0, 5.0), st.floats(0.0, 1.0))
 def test_stragglers_change_nothing_about_that(connect_s: float, slowdown: float, latency_s: float) -> None:
     given: dict[str, Any] = {

@@ -84,7 +84,7 @@ def test_permutation_really_permutes() -> None:
     assert len({tuple(served(seed)) for seed in range(5)}) > 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     workers=st.integers(2, 9),
     latency_s=st.sampled_from([0.0, 0.003, 0.5]),

@@ -36,8 +36,8 @@ from paceline.sim.traffic.transfers import Transfers
 from tests.support.factory import network_of
 from tests.support.networks import networks
 
-laws = settings(deadline=None, derandomize=True, max_examples=60)
-many = settings(deadline=None, max_examples=1_500)
+laws = settings(derandomize=True, max_examples=60)
+many = settings(max_examples=1_500)
 
 sizes = st.integers(0, 10_000_000)
 rates = st.floats(1e-3, 10.0)

@@ -60,7 +60,7 @@ SEVERAL_PEERS: list[tuple[str, Options]] = [
 """Exact where links are not shared."""
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     which=st.sampled_from(SCHEMES),
     workers=st.integers(2, 9),
@@ -84,7 +84,7 @@ def test_is_what_the_event_driver_finds(
     )  # fmt: skip
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     which=st.sampled_from([*SEVERAL_PEERS, *(each for each in SCHEMES if each[0] in ("gossip", "sgp"))]),
     workers=st.integers(2, 9),
@@ -127,7 +127,7 @@ def test_sites_that_are_not_shared(which: tuple[str, Options]) -> None:
 COLLECTIVE = [which for which in SCHEMES if which[0] not in ("gossip", "sgp")]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     which=st.sampled_from(COLLECTIVE),
     transport=st.sampled_from([None, "ideal", "gloo", "nccl"]),
@@ -151,7 +151,7 @@ def test_collectives_that_share_links_with_themselves(
         assert "way" in run.engine_reason
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     which=st.sampled_from(SCHEMES),
     sharing=st.sampled_from(["max_min", "none"]),
@@ -166,7 +166,7 @@ def test_a_limit_of_time_cuts_both_alike(
     assert_the_same(replace(job, max_time_s=limit_s))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     which=st.sampled_from(SCHEMES),
     cv=st.sampled_from([0.0, 0.4]),
@@ -188,7 +188,7 @@ def test_a_target_ends_both_alike(
     assert_the_same(replace(job, target=Target("train_loss", share * first, falling=True)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     which=st.sampled_from(SCHEMES),
     workers=st.integers(2, 6),

@@ -56,7 +56,7 @@ def computing(job: Job, compute: str) -> Job:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     form=st.sampled_from([*FORMS, *INSIDE]),
     topology=st.sampled_from(["", *sorted(TOPOLOGIES)]),
@@ -141,7 +141,7 @@ async def _broadcasts_in_turn(worker: Worker, options: NoOptions) -> None:
         await worker.publish(k, x)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     workers=st.integers(2, 9),
     network=st.sampled_from(NETWORKS),

@@ -28,7 +28,7 @@ from paceline.sim.schemes.scheme import Scheme
 from paceline.sim.traffic.transfers import Transfers
 from tests.support.factory import make_job, make_scheme, network_of
 
-laws = settings(deadline=None, derandomize=True, max_examples=150)
+laws = settings(derandomize=True, max_examples=150)
 ALGORITHMS = {
     "ideal": ("ring", "double_tree", "halving_doubling", "hierarchical", "ring_stop_and_wait", "gloo_ring"),
     "gloo": ("gloo_ring", "ring_stop_and_wait", "halving_doubling", "hierarchical", "auto"),

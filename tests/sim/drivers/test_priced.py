@@ -23,7 +23,7 @@ from paceline.sim.program.worker import Worker
 from paceline.sim.traffic.transfers import Transfers
 from tests.support.factory import make_job, make_scheme, network_of, run_events
 
-laws = settings(deadline=None, derandomize=True, max_examples=15)
+laws = settings(derandomize=True, max_examples=15)
 TRANSPORTS = {
     None: ("ring_stop_and_wait", "gloo_ring", "halving_doubling", "hierarchical"),
     "ideal": ("ring", "double_tree", "halving_doubling", "hierarchical", "ring_stop_and_wait", "gloo_ring"),

@@ -143,7 +143,7 @@ def drawn(forms: tuple[str, ...] = tuple(FORMS), payloads: tuple[str, ...] = ("1
 better = st.sampled_from([(1.05, 1.0), (2.0, 1.0), (8.0, 1.0), (1.0, 0.95), (1.0, 0.5), (2.0, 0.5)])
 
 
-@settings(max_examples=3, deadline=None, derandomize=True)
+@settings(max_examples=3, derandomize=True)
 @given(drawn(), better)
 def test_auto_is_the_best_and_a_better_network_costs_no_time(
     asked: dict[str, Any], change: tuple[float, float]
@@ -151,7 +151,7 @@ def test_auto_is_the_best_and_a_better_network_costs_no_time(
     keeps_the_laws(asked, *change)
 
 
-@settings(max_examples=2, deadline=None, derandomize=True)
+@settings(max_examples=2, derandomize=True)
 @given(drawn(forms=("hosts of GPUs", "equal sites")), st.sampled_from(CODES), better)
 def test_auto_is_the_best_where_hosts_or_sites_may_encode(
     asked: dict[str, Any], scheme: str, change: tuple[float, float]
@@ -160,7 +160,7 @@ def test_auto_is_the_best_where_hosts_or_sites_may_encode(
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(drawn(forms=("hosts of GPUs", "equal sites")), st.sampled_from(CODES), better)
 def test_auto_is_the_best_where_hosts_or_sites_may_encode_in_a_long_draw(
     asked: dict[str, Any], scheme: str, change: tuple[float, float]
@@ -169,7 +169,7 @@ def test_auto_is_the_best_where_hosts_or_sites_may_encode_in_a_long_draw(
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(drawn(payloads=("10 kB", "300 kB", "1 MB")), better)
 def test_auto_is_the_best_and_a_better_network_costs_no_time_in_a_long_draw(
     asked: dict[str, Any], change: tuple[float, float]

@@ -63,14 +63,14 @@ def predict(scenario: Scenario) -> None:
     assert needed is None or math.isfinite(needed)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(scenarios)
 def test_every_prediction_is_finite(scenario: Scenario) -> None:
     predict(scenario)
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(scenarios)
 def test_every_prediction_is_finite_in_a_long_draw(scenario: Scenario) -> None:
     predict(scenario)

@@ -104,7 +104,7 @@ def test_targets_are_met_when_they_are_alone(on: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     which=st.sampled_from(SCHEMES),
     on=st.sampled_from(["mean", "averaged", "workers", "worst", "leader"]),
@@ -364,7 +364,6 @@ def test_values_that_belong_together_are_run_in_pairs() -> None:
         settings_of({**grid, "a": [1]}, together=True)
 
 
-@settings(deadline=None)
 @given(sample=st.integers(1, 60), seed=st.integers(0, 9))
 def test_a_sample_covers_each_range_evenly(sample: int, seed: int) -> None:
     grid = {"a": ["1 ms..1 s"], "b": ["4..7"], "c": ["x", "y"], "d": ["1.0..2.0"]}

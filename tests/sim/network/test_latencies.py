@@ -85,7 +85,7 @@ def test_each_message_has_its_own_latency(sharing: str) -> None:
     assert run_events(job).wall_s == 4.0 + 2.0 * factor
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     gaps=st.lists(st.sampled_from([0.0, 0.1, 1.0, 7.0]), min_size=2, max_size=12),
     falls_s=st.sampled_from([0.5, 2.0, 6.0]),

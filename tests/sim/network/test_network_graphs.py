@@ -81,7 +81,7 @@ def test_ties_go_to_the_fewest_hops_and_ways_may_differ() -> None:
 
 
 @given(st.integers(2, 6), st.integers(0, 99))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_no_detour_is_shorter(hosts: int, seed: int) -> None:
     graph = nx.connected_watts_strogatz_graph(hosts + 2, 2, 0.3, seed=seed)
     names = [f"n{node}" for node in graph]

@@ -301,7 +301,7 @@ def cases(draw: st.DrawFn) -> tuple[list[int], Planned]:
 
 
 @pytest.mark.parametrize("vectorise_from", [10**9, 0], ids=["python", "arrays"])
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(case=cases())
 def test_every_history_agrees_with_exact_fractions(
     vectorise_from: int, case: tuple[list[int], Planned]

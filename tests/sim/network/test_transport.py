@@ -55,7 +55,7 @@ def transport(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["ideal", "gloo", "nccl"])
-@settings(deadline=None, derandomize=True, max_examples=20)
+@settings(derandomize=True, max_examples=20)
 @given(
     scheme=st.integers(0, 9),
     bandwidth=st.floats(1e7, 1e9),

@@ -73,7 +73,7 @@ FLOWS = st.lists(
 CHANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3), st.integers(1, 9)), max_size=12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(FLOWS, CHANGES)
 def test_bytes_are_conserved_and_rates_are_those_of_a_fresh_solution(flows: Any, changes: Any) -> None:
     bandwidth = [5.0] * 4

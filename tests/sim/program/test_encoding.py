@@ -22,7 +22,7 @@ from paceline.sim.program.encoding import _packed as packed
 from paceline.sim.program.encoding import _unpacked as unpacked
 from paceline.sim.program.groups import shards
 
-laws = settings(deadline=None, derandomize=True, max_examples=60)
+laws = settings(derandomize=True, max_examples=60)
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -12,7 +12,7 @@ from paceline.sim.program.groups import concatenate_shards, fault, members, part
 from paceline.sim.program.worker import Worker
 from paceline.sim.training.optimizer import NullOptimizer
 
-laws = settings(deadline=None, derandomize=True, max_examples=60)
+laws = settings(derandomize=True, max_examples=60)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_no_runs() -> None:
 times = st.one_of(st.none(), st.floats(0.1, 1e4))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(times, times, times), min_size=2, max_size=4), st.permutations(range(3)))
 @example([(None, 2.0, 1.0), (None, 1.0, 2.0), (2.0, 1.0, None)], [0, 1, 2])  # all medians and ratios tie
 @example([(None, 1.0, 3.0), (1.0, None, 3.0), (2.0, 1.0, None)], [0, 1, 2])  # none beats the first

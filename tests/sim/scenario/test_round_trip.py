@@ -145,7 +145,7 @@ def written(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(written())
 def test_the_resolved_scenario_loads_again_and_is_equal(value: dict[str, Any]) -> None:
     scenario = parse(write(value))
@@ -155,7 +155,7 @@ def test_the_resolved_scenario_loads_again_and_is_equal(value: dict[str, Any]) -
     assert dump(again) == text
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_broken_scenario_is_refused_in_one_line_for_each_problem(data: st.DataObject) -> None:
     """Whatever stands in place of any value, the answer is a scenario or an InputError with places."""

@@ -64,7 +64,7 @@ def test_ranks_may_be_in_any_order_on_the_ring(tmp_path: Path) -> None:
 
 
 @given(workers=st.integers(2, 30), seed=st.integers(0, 999))
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 def test_every_edge_of_a_tree_joins_an_active_worker_to_a_passive_one(
     workers: int, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -184,7 +184,7 @@ def test_equal_workers_do_plain_sgd(monkeypatch: pytest.MonkeyPatch, options: di
     assert all(torch.equal(final, x) for final in run_events(job).finals)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(x=st.floats(-10, 10), z=st.floats(-10, 10), pull=st.floats(0.01, 1.0), curvature=st.floats(0.1, 10.0))
 def test_a_pull_towards_a_better_model_never_hurts_where_f_is_convex(
     x: float, z: float, pull: float, curvature: float
@@ -204,7 +204,7 @@ def _from(job: Job, starts: torch.Tensor) -> Job:
     return replace(job, scheme=replace(job.scheme, program=program))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     pull=st.floats(0.005, 0.05),
     lr=st.floats(0.01, 0.5),
@@ -306,7 +306,7 @@ def test_half_of_the_better_points_turn_the_step_towards_newtons() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(workers=st.integers(1, 6), period=st.integers(1, 5), data=st.data())
 def test_between_two_rounds_the_budget_is_used_exactly(
     workers: int, period: int, data: st.DataObject

@@ -177,7 +177,7 @@ def test_fixed_points_of_the_controller() -> None:
     assert _settled(replace(period, steps=3), 10.0, noise=100.0).steps == 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ratios=st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30))
 def test_calibration_is_a_mean(ratios: list[float]) -> None:
     period = Period(4)

@@ -138,7 +138,7 @@ def test_an_exchange_conserves_the_sum_of_workers_and_centre(
     close(sum(x.item() for x in outcome.finals) + outcome.leader.item(), sum(STARTS))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     pull=st.floats(0.01, 1.0),
     order=st.lists(st.integers(0, 4), max_size=60),

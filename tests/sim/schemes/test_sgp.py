@@ -205,7 +205,7 @@ def _lopsided(latencies_s: Array) -> Network:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     matrices=_digraphs(),
     seed=st.integers(0, 10**6),
@@ -243,7 +243,7 @@ def test_mass_is_conserved_under_any_delay(
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     matrices=_digraphs(), overlap=st.integers(0, 1), asynchronous=st.booleans(), seed=st.integers(0, 10**6)
 )

@@ -14,7 +14,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.topology import TopologyEntry, matcha, plan, spectra, weights
 from paceline.sim.topology.matrix import edges_of, from_networkx, in_degrees, laplacian, support
 
-laws = settings(deadline=None, derandomize=True, max_examples=40)
+laws = settings(derandomize=True, max_examples=40)
 SIZES = st.integers(3, 1200)
 
 

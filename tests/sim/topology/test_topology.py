@@ -31,7 +31,7 @@ def matrices(name: str, workers: int, weights: str = "auto", seed: int = 0) -> l
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@settings(deadline=None, derandomize=True, max_examples=30)
+@settings(derandomize=True, max_examples=30)
 @given(workers=st.integers(2, 40), seed=st.integers(0, 3))
 def test_every_graph_is_doubly_stochastic_as_promised_or_refused_with_a_way_out(
     name: str, workers: int, seed: int
@@ -116,7 +116,7 @@ def test_auto_weights_conserve_the_mean_and_are_not_negative(name: str) -> None:
     assert found.least_weight >= 0
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(workers=st.integers(2, 64))
 def test_column_stochastic_weights_conserve_the_sum(workers: int) -> None:
     for name in ("star", "one_peer_exponential", "path"):

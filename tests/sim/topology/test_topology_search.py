@@ -65,7 +65,7 @@ def find(workers: int, degree: int, moves: int, restarts: int = 1, seed: int = 0
 
 
 @given(n=st.integers(6, 20), seed=st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_swaps_keep_every_degree_and_the_graph_simple(n: int, seed: int) -> None:
     graph, random = SearchGraph(n, random_even(n, 2 * n - 1, seed)), np.random.default_rng(seed)
     before = np.bincount(graph.edges.ravel(), minlength=n)
@@ -82,7 +82,7 @@ def test_swaps_keep_every_degree_and_the_graph_simple(n: int, seed: int) -> None
 
 
 @given(n=st.integers(5, 20), seed=st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_rewirings_keep_the_number_of_edges(n: int, seed: int) -> None:
     graph, random = SearchGraph(n, random_even(n, n + 1, seed)), np.random.default_rng(seed)
     for _ in range(20):
@@ -105,7 +105,7 @@ def test_starts_are_regular(n: int, k: int) -> None:
 
 @given(seed=st.integers(0, 10_000), rewire=st.booleans())
 @example(seed=59, rewire=False)  # a graph of two parts
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_block_never_makes_a_move_look_worse_than_it_is(seed: int, rewire: bool) -> None:
     n = 26
     graph = SearchGraph(n, random_regular_edges(n, 3, seed))
@@ -255,7 +255,7 @@ def test_the_seed_alone_decides() -> None:
 
 
 @given(k=st.integers(3, 6), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_metropolis_weights_are_never_better_than_the_best_constant(k: int, seed: int) -> None:
     values = eigenvalues(14, random_regular_edges(14, k, seed))
     ends = values[1:2], values[-1:]

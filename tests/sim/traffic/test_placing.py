@@ -36,8 +36,8 @@ from tests.support.collectives import PIPELINES
 from tests.support.factory import flat_network, network_of
 from tests.support.networks import networks
 
-laws = settings(deadline=None, derandomize=True, max_examples=150)
-many = settings(deadline=None, max_examples=3_000)
+laws = settings(derandomize=True, max_examples=150)
+many = settings(max_examples=3_000)
 
 TABLES: dict[str, Callable[[Sites, int, int], Schedule]] = {
     "binomial": lambda sites, n, size: binomial_broadcast(n, size, n - 1),

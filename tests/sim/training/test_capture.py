@@ -127,7 +127,7 @@ def steps(problem: TrainingProblem, together: bool, calls: int = MORE) -> list[t
     return found
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(m=st.integers(2, 6), b=st.integers(1, 5), widths=st.lists(st.integers(1, 4), min_size=2, max_size=4))
 def test_the_backward_pass_of_any_perceptron_can_be_captured(m: int, b: int, widths: list[int]) -> None:
     shapes = [(after, before) for before, after in pairwise(widths)]

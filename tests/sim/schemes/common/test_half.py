@@ -89,7 +89,7 @@ def test_values_are_rounded_divided_and_added_in_rank_order(half: Half) -> None:
 
 
 @given(half=st.sampled_from(list(HALF)), n=st.integers(1, 9), seed=st.integers(0, 999))
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 def test_another_order_differs_by_the_stated_bound(half: Half, n: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(n, 33, generator=generator)
@@ -151,13 +151,13 @@ def is_never_slower(scheme: str, half: str, cluster: dict[str, Any]) -> None:
 
 
 @given(scheme=st.sampled_from(list(COMPRESS)), half=st.sampled_from(list(HALF)), cluster=clusters())
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(derandomize=True, max_examples=40)
 def test_half_is_never_slower(scheme: str, half: str, cluster: dict[str, Any]) -> None:
     is_never_slower(scheme, half, cluster)
 
 
 @pytest.mark.slow
 @given(scheme=st.sampled_from(list(COMPRESS)), half=st.sampled_from(list(HALF)), cluster=clusters())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_half_is_never_slower_on_many_networks(scheme: str, half: str, cluster: dict[str, Any]) -> None:
     is_never_slower(scheme, half, cluster)

@@ -62,14 +62,14 @@ def check(scheme: str, compression: str, g: int, d: int) -> None:
     assert sent(text, g, d) == pytest.approx(sent(text, g, 720), rel=2e-3)
 
 
-@settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=4, phases=[Phase.explicit, Phase.generate])
 @given(st.sampled_from(SCHEMES), st.sampled_from(COMPRESSIONS), st.integers(2, 5), st.integers(8, 60))
 def test_small_models_send_the_payload(scheme: str, compression: str, g: int, d: int) -> None:
     check(scheme, compression, g, d)
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, phases=[Phase.generate])
+@settings(max_examples=60, phases=[Phase.generate])
 @given(st.sampled_from(SCHEMES), st.sampled_from(COMPRESSIONS), st.integers(2, 6), st.integers(8, 80))
 def test_small_models_send_the_payload_at_length(scheme: str, compression: str, g: int, d: int) -> None:
     check(scheme, compression, g, d)

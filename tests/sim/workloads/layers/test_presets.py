@@ -114,7 +114,7 @@ def test_a_block_counts_by_hand() -> None:
     assert (table.forward_flops, head.forward_flops) == (0, 2 * 5 * 28)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 3), st.integers(0, 3), st.integers(1, 4), st.integers(1, 20), st.booleans())
 def test_torch_builds_the_same_blocks(
     layers: int, decoders: int, heads: int, hidden: int, biases: bool
