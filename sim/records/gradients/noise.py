@@ -98,7 +98,7 @@ def _ratio(points: Sequence[NoisePoint], key: Literal["noise", "heterogeneity"])
 
 
 def _in_words(ratios: Sequence[MeanRatio], per: float | None = None) -> str:
-    """Ratios early and late, or ``per`` over them, each as 'far beyond early (a factor of 10, 3 to 30)'."""
+    """Ratios early and late, or ``per`` over them, each as 'far beyond early (10 times; 3 to 30)'."""
     phrases = []
     for ratio, when in zip(ratios, ("early", "late"), strict=True):
         value, low, high = ratio["value"], ratio["low"], ratio["high"]
@@ -109,6 +109,7 @@ def _in_words(ratios: Sequence[MeanRatio], per: float | None = None) -> str:
         powers = [round(2 * math.log10(each)) for each in (per / value if per else value, *ends)]
         factor, least, most = (_FACTORS[min(max(power, -5), 5) + 5] for power in powers)
         kind = ("near", "beyond", "far beyond", "far below", "below")[min(max(powers[0], -2), 2)]
-        between = "" if least == most else f", {least} to {most}"
-        phrases.append(f"{kind} {when} (a factor of {factor}{between})")
+        times = "" if factor == "1" else f"{factor} times"
+        more = "; ".join(filter(None, (times, "" if least == most else f"{least} to {most}")))
+        phrases.append(f"{kind} {when}" + (f" ({more})" if more else ""))
     return ", ".join(phrases)
