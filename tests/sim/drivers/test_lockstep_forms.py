@@ -77,6 +77,11 @@ def computing(job: Job, compute: str) -> Job:
     network={"latency_s": 0.0}, transport=None, sharing="max_min", compute="a trace each", stragglers="none",
     momentum=0.0, drops=False, limit_s=4.2, trains=False, evaluation_s=0.0,
 )  # fmt: skip
+@example(  # sites that act as one
+    form=INSIDE[1], topology="", workers=2, network=SITES, transport=None, sharing="max_min",
+    compute="a trace each", stragglers="none", momentum=0.0, drops=False, limit_s=None, trains=False,
+    evaluation_s=0.37,
+)  # fmt: skip
 def test_where_lockstep_is_taken_both_drivers_agree(
     form: Form, topology: str, workers: int, network: Options, transport: str | None,
     sharing: str, compute: str, stragglers: str, momentum: float, drops: bool, limit_s: float | None,
@@ -87,7 +92,9 @@ def test_where_lockstep_is_taken_both_drivers_agree(
     if topology and "topology" in options:
         options["topology"] = topology
     if network is SITES:
-        workers, network = 5, {"network": network_of(5, **SITES)}
+        sites = {"a": 2, "b": 2} if "inside" in options else SITES["sites"]
+        workers = sum(sites.values())
+        network = {"network": network_of(workers, **{**SITES, "sites": sites})}
         options |= {"inside": "sites"} if "inside" in options else {}
     job = job_of(
         (form.scheme, options), workers=workers, transport=transport, sharing=sharing, trains=trains,
