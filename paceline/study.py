@@ -185,7 +185,7 @@ class Sweep:
 
         return pd.DataFrame(
             tables.sweep_cells(self.totals),
-            columns=[*self.settings[0], *tables.labels_of(self.totals), "second takes", "even at"],
+            columns=[*self.settings[0], *tables.labels_of(self.totals), *tables.lead_names(self.totals)],
         )
 
     def report(self, out: str | Path = "report.html") -> Path:

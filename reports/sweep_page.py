@@ -21,7 +21,7 @@ from .figures.sweep import draw_points, draw_times, draw_winners, is_grid
 from .files import finish_figure, write_tables
 from .folders import Style, styles_of
 from .page import check_page, render_template
-from .sweep_tables import EVEN_AT, crossover_texts, labels_of, sweep_cells
+from .sweep_tables import crossover_texts, even_at, labels_of, lead_names, sweep_cells
 from .tables import decides
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
         "sweep.html", title=answer["scenario"], settings=settings, verdict=_verdict(answer),
         figures={name: Markup(picture.svg) for name, picture in pictures.items()},
         styles=list(_styles(answer).items()), crossovers=crossover_texts(answer),
-        intervals=intervals, grid=is_grid(answer), even_at=EVEN_AT,
+        intervals=intervals, grid=is_grid(answer), even_at=even_at(answer), lead_names=lead_names(answer),
         between=words.steps_between(answer.get("steps_between", {})),
         decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer), rows=sweep_cells(answer),
     )  # fmt: skip
@@ -123,6 +123,6 @@ def _numbers(answer: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _tex(answer: Mapping[str, Any]) -> str:
-    columns = [*short_keys(_keys(answer)), *labels_of(answer), "second takes", "even at"]
+    columns = [*short_keys(_keys(answer)), *labels_of(answer), *lead_names(answer)]
     text: str = pd.DataFrame(sweep_cells(answer), columns=columns).to_latex(index=False, escape=True)
     return text.replace("★", "$\\star$").replace("☆", "(?)")

@@ -15,8 +15,9 @@ from paceline.sim.records.verdict import Verdict, format_factor
 from . import words
 from .tables import add_text_row, decides, deciding_time, plain_table
 
-EVEN_AT: Final = "even at: examples of the first over the second's with which they would tie"
-"""About the last column of a sweep."""
+LEAD: Final = "second takes"
+"""Column of the second's factor."""
+_EVEN_AT: Final = "examples of the first over the second's with which they would tie"
 MAX_SETTINGS_SHOWN: Final = 60
 """Most settings of a sweep in the terminal."""
 
@@ -30,15 +31,15 @@ def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
         table.add_column(
             Text(re.sub(r"(?<=_)| ", "\n", label)), justify="right", overflow="fold", min_width=8
         )
-    table.add_column("second\ntakes", min_width=9)
-    table.add_column("even\nat")
+    for name in lead_names(answer):
+        table.add_column(name.replace(" ", "\n"), min_width=9 if name == LEAD else 4)
     rows = sweep_cells(answer)
     for cells in rows[:MAX_SETTINGS_SHOWN]:
         add_text_row(table, *cells)
     decided = dict.fromkeys(decides(each["by_step"]) for each in answer["settings"])
     note = f"{' or '.join(decided).capitalize()}, medians of repeats. ★ first; ☆ ahead, not settled"
     more = [f"{len(rows) - MAX_SETTINGS_SHOWN} more settings: with --out and 'report', or --json"]
-    ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}; {EVEN_AT}", *crossover_texts(answer)]
+    ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}{even_at(answer)}", *crossover_texts(answer)]
     ending += words.steps_between(answer.get("steps_between", {}))
     return Group(table, "", *(Text(f"{each}.") for each in ending))
 
@@ -48,9 +49,22 @@ def labels_of(answer: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(row["label"] for each in answer["settings"] for row in each["summary"]))
 
 
+def lead_names(answer: Mapping[str, Any]) -> list[str]:
+    """Names of the last columns of ``sweep_cells``."""
+    return [LEAD, "even at"] if _is_race(answer) else [LEAD]
+
+
+def even_at(answer: Mapping[str, Any]) -> str:
+    """About the column "even at"; "" without it."""
+    return f"; even at: {_EVEN_AT}" if _is_race(answer) else ""
+
+
+def _is_race(answer: Mapping[str, Any]) -> bool:
+    return any("break_even" in each["verdict"] for each in answer["settings"])
+
+
 def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each setting of a sweep: its values, the time of each of ``labels_of``, the second's factor,
-    and the ratio of examples of ``BreakEven``.
+    """A row for each setting of a sweep: its values, the time of each of ``labels_of``, and ``lead_names``.
 
     A star marks the first, an empty one where that is not settled.
     """
@@ -61,7 +75,8 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
         if verdict["first"] is not None:
             times[verdict["first"]] += " ★" if verdict["settled"] else " ☆"
         own = [times.get(label, "-") for label in labels_of(answer)]
-        rows.append([*map(str, each["set"].values()), *own, _behind(verdict), _even(verdict)])
+        lead = [_behind(verdict), _even(verdict)][: len(lead_names(answer))]
+        rows.append([*map(str, each["set"].values()), *own, *lead])
     return rows
 
 

@@ -82,7 +82,7 @@ def test_the_table_has_a_line_for_each_setting(
     code, text, _ = run(monkeypatch, capsys, "sweep", tiny, *GRID)
     assert code == 0
     _, head, *lines = text.splitlines()
-    assert head.split() == ["latency", "bandwidth", "reduce", "gossip", "psgd", "takes", "at"]
+    assert head.split() == ["latency", "bandwidth", "reduce", "gossip", "psgd", "takes"]
     assert [line[:9].strip() for line in lines[:4]] == ["1 ms", "1 ms", "2 s", "2 s"]
     assert all(line.count("★") + line.count("☆") == 1 for line in lines[:4])
 
