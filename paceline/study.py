@@ -176,7 +176,10 @@ class Sweep:
     def totals(self) -> dict[str, Any]:
         """The verdict of each setting and the crossovers, as in ``sweep.json``."""
         names = folder_names(len(self.studies))
-        return describe_sweep(names, self.settings, [study._without_facts for study in self.studies])
+        summaries = [
+            study._summarise(describe_schemes(study.scenario, with_bounds=False)) for study in self.studies
+        ]
+        return describe_sweep(names, self.settings, summaries)
 
     @cached_property
     def table(self) -> pd.DataFrame:

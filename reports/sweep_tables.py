@@ -92,6 +92,9 @@ def _behind(verdict: Verdict) -> str:
     """Factor of the second to the first, with its interval."""
     if verdict["factor"] is None:
         return "-"
+    low, high = verdict["interval"] or (None, None)
+    if low is not None and low == high:  # nothing is random
+        return format_factor(verdict["factor"])
     ends = ["∞" if x is None else format_factor(x)[:-1] for x in verdict["interval"] or ()]
     return format_factor(verdict["factor"]) + (f" ({' to '.join(ends)})" if ends else "")
 

@@ -310,11 +310,12 @@ def _renewed(results: Results) -> Results:
 
 
 def _facts_in(summary: Summary) -> dict[str, SchemeFacts]:
-    return {
-        row["label"]: SchemeFacts(does=row["does"], bounds=row.get("bounds"), memory=row.get("memory"))
-        for row in summary["summary"]
-        if "does" in row
-    }
+    facts = {}
+    for row in summary["summary"]:
+        if "does" in row:
+            own = SchemeFacts(does=row["does"], bounds=row.get("bounds"), memory=row.get("memory"))
+            facts[row["label"]] = SchemeFacts(**own, random=row["random"]) if "random" in row else own
+    return facts
 
 
 def runs_of(results: Results) -> list[Run]:

@@ -172,6 +172,8 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
             row["memory"] = facts["memory"]
         if row["source"] == "simulated":
             row["bounds"] = facts["bounds"]
+            if "random" in facts:
+                row["random"] = facts["random"]
     return row
 
 

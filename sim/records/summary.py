@@ -86,12 +86,14 @@ class MemoryRecord(TypedDict):
 class SchemeFacts(TypedDict):
     """Facts about a scheme apart from its runs.
 
-    ``does``: a sentence about its purpose. ``bounds``, ``memory``: None where unknown.
+    ``does``: a sentence about its purpose. ``bounds``, ``memory``: None where unknown. ``random``: whether
+    the time of a step is random, where there are no bounds to say it.
     """
 
     does: str
     bounds: Bounds | None
     memory: NotRequired[MemoryRecord | None]
+    random: NotRequired[bool]
 
 
 class SchemeSummary(TypedDict):
@@ -115,8 +117,8 @@ class SchemeSummary(TypedDict):
         score_at_equal_time, score_at_equal_bytes: at the points of ``Summary.equal``; None without them.
         wall_clock_s, iterations, bytes_sent, time_s: means.
         gradients: their noise and heterogeneity along the runs; absent where they were not measured.
-        does, bounds, memory: see ``SchemeFacts``; absent in older folders, ``bounds`` also where runs were
-            measured. Other keys absent there are computed when they are read.
+        does, bounds, memory, random: see ``SchemeFacts``; absent in older folders, ``bounds`` also where
+            runs were measured. Other keys absent there are computed when they are read.
     """
 
     scheme: str
@@ -149,6 +151,7 @@ class SchemeSummary(TypedDict):
     does: NotRequired[str]
     bounds: NotRequired[Bounds | None]
     memory: NotRequired[MemoryRecord | None]
+    random: NotRequired[bool]
 
 
 class Lead(TypedDict):
@@ -259,8 +262,7 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
             ended = not (by_step or run["reached_target"] or run["status"] == "diverged")
             at_least[run["label"]][run["seed"]] = run["wall_clock_s"] if ended else time_s
     ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
-    bounds = [row.get("bounds") for row in rows]
-    exact = by_step and source == "simulated" and all(each and not each["random"] for each in bounds)
+    exact = by_step and source == "simulated" and not any(map(_is_random, rows))
     uneven = {row["label"]: unevenness(row.get("step_shares", [])) for row in rows if is_uneven(row)}
     # Trials were simulated, and are about times to the target.
     tuned = [] if by_step or source != "simulated" else summary.get("tuning", [])
@@ -269,6 +271,11 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     if not by_step and (known := _break_even(summary, source, verdict)) is not None:
         verdict["break_even"] = known
     return verdict
+
+
+def _is_random(row: SchemeSummary) -> bool:
+    bounds = row.get("bounds")
+    return row.get("random", True) if bounds is None else bounds["random"]
 
 
 def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven | None:

@@ -110,6 +110,20 @@ def test_a_sweep_over_workers_has_the_steps_between(
     ) == {"4"}
 
 
+def test_steps_without_chance_are_settled_as_they_are_alone(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latencies = {"cluster.network.latency": ["1 ms", "9 ms"]}
+    changes = [
+        "workload={timing_only: true, payload: 1 MB}", "cluster.compute={time: 10 ms}",
+        "schemes=[all_reduce, {gossip: {topology: ring}}]",
+    ]  # fmt: skip
+    own = paceline.sweep(tiny, latencies, changes=changes, progress=False)
+    for row, study in zip(own.totals["settings"], own.studies, strict=True):
+        assert "nothing is random" in row["verdict"]["text"]
+        assert row["verdict"] == study.totals["verdict"]
+
+
 def test_progress_shows_what_is_prepared_and_summarised(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,7 +65,7 @@ def describe_schemes(
         bounds: list[Bounds | None] = [None] * len(scenario.schemes)
         if with_bounds:
             bounds = processes.measure_all(scenario, measure_bounds)
-        return {
+        facts = {
             entry.label: SchemeFacts(
                 does=find_scheme(entry.name).does,
                 bounds=each,
@@ -73,6 +73,24 @@ def describe_schemes(
             )
             for entry, each in zip(scenario.schemes, bounds, strict=True)
         }
+        if (
+            not with_bounds and scenario.stop.target is None
+        ):  # a step's time decides; is it a matter of chance?
+            for entry in scenario.schemes:
+                facts[entry.label]["random"] = is_random(scenario, entry)
+        return facts
+
+
+def is_random(scenario: Scenario, entry: SchemeEntry) -> bool:
+    """Whether the time of a scheme's step is random, as in ``Bounds``; true where it cannot be followed."""
+    job = whole_job(scenario, entry)
+    if _is_random(job):
+        return True
+    try:
+        whole = follow(job, lambda complete, _: complete > 1)
+        return follow(_redrawn(job), whole.span).step_s != whole.step_s
+    except RunError:
+        return True
 
 
 def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
@@ -116,8 +134,6 @@ def _bounds(job: Job, cycles: int, bandwidths: Sequence[float]) -> Bounds:
     }
     total = math.fsum(gains.values()) or 1.0
     of_slow = gain_s(_with_compute(job, base_s, slow=slow)) if slow else 0.0
-    seed, others = job.seed + 1, replace(job.compute, seed=job.seed + 1)
-    redrawn = replace(job, seed=seed, compute=others, transfer=replace(job.transfer, seed=seed))
     return Bounds(
         compute=gains["compute"] / total,
         waiting=gains["waiting"] / total,
@@ -128,7 +144,7 @@ def _bounds(job: Job, cycles: int, bandwidths: Sequence[float]) -> Bounds:
         slow_workers=min(of_slow, gains["waiting"]) / total,
         step_s=whole_s,
         steps=whole.steps,
-        random=_is_random(job) or step_s(redrawn) != whole_s,
+        random=_is_random(job) or step_s(_redrawn(job)) != whole_s,
         by_bandwidth=[[x, step_s(_with_transfer(job, seconds_per_byte=1 / x))] for x in bandwidths],
     )
 
@@ -158,6 +174,12 @@ def _is_random(job: Job) -> bool:
         or transfer.network.varies
         or bool(transfer.wake_up_delays_s or transfer.resume_jitter_s or transfer.uneven)
     )
+
+
+def _redrawn(job: Job) -> Job:
+    """The job under the next seed."""
+    seed, compute = job.seed + 1, replace(job.compute, seed=job.seed + 1)
+    return replace(job, seed=seed, compute=compute, transfer=replace(job.transfer, seed=seed))
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,7 @@ def test_a_scheme_says_what_it_does() -> None:
         "ring": {
             "does": "Decentralised SGD: average with the neighbours of a topology at every step.",
             "bounds": None,
+            "random": False,
         }
     }
 
