@@ -62,6 +62,7 @@ def test_who_waits_for_nobody_evaluates_after_its_own_steps() -> None:
     assert ends == [(0, 3.0), (1, 5.0), (0, 6.0), (0, 9.0)]
 
 
+@pytest.mark.slow
 def test_check_counts_whole_cycles_of_steps_and_evaluations() -> None:
     wanted = scenario({"local_sgd": {"period": 3}}, "ad_psgd", time="1 s")
     costs = [step_cost(wanted, entry) for entry in wanted.schemes]
