@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import shutil
@@ -117,7 +118,7 @@ def draw_no_more(picture: bytes) -> None:
     """Have every figure be this one: to draw it takes long, and changes no file."""
 
     def save(self: Figure, file: Any, **options: Any) -> None:
-        file.write(picture)
+        file.write(picture.decode() if isinstance(file, io.StringIO) else picture)
 
     Figure.savefig = save  # type: ignore[method-assign, assignment]
 
