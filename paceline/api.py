@@ -78,7 +78,7 @@ def attach(
         records: a folder for ``attached.json``: the first steps of the run, as far as all workers came, for
             ``paceline calibrate`` and a scenario's ``compute.trace.attached``. On the machine of the rank
             that has ``run``.
-        gradient_noise: (every, batch_size): measure the noise of gradients in every multiple of so many
+        gradient_noise: (every, batch_size): measure the noise of gradients at multiples of this number of
             steps, into ``run.gradients``. ``batch_size``: examples of a worker's batch. DDP's ranks have
             equal shares of it; without DDP the loop calls ``half()`` between ``backward`` for the first and
             for the second half of a batch, each with half of the loss.
@@ -286,7 +286,7 @@ def sweep(
         scenario: as for ``simulate``.
         grid: dotted key -> its values, as in a file; all combinations are run.
         together: run the first values of all keys, then the second ones, and so on.
-        sample: draw so many settings instead, from lists and ranges such as ``["1 ms..200 ms"]``.
+        sample: number of settings to draw instead, from lists and ranges such as ``["1 ms..200 ms"]``.
         task, changes, device: as for ``simulate``.
         progress: show the progress of the runs on standard error.
         jobs: as for ``simulate``; processes do the runs that share no training.

@@ -3,7 +3,7 @@
     python -m benchmarks.carry_over [TASK...] [--page]
 
 Trains the tasks (all, unless some are named), writes predictions before those of the held-out one, and
-renews the page. Goes on from the runs that are in the table; with --page it trains nothing.
+renews the page. Finished runs of the table are not repeated; with --page it trains nothing.
 """
 
 from __future__ import annotations

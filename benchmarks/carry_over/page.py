@@ -1,4 +1,4 @@
-"""docs/proxies.md, from the rows that there are."""
+"""docs/proxies.md, from the table's rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished runs of the study, a row each: what a later call goes on from."""
+"""Finished runs of the study, a row each, which a later call does not repeat."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ class Snapshots(Generic[V]):
     """Cuts the publications of workers, fed in order of time, into the intervals between two scorings.
 
     ``remember``: intervals get their ``changes``, which hold on to all models of an interval. ``totals``: the
-    steps of all workers together at which to score, in place of every so many. ``due_s`` is the instant to
+    steps of all workers together at which to score, in place of ``every``. ``due_s`` is the instant to
     score as soon as it has passed; None: none yet.
     """
 

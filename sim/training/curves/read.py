@@ -146,7 +146,7 @@ def _cells(row: Mapping[str, object]) -> dict[str, float | str]:
 
 
 def _read_csv(path: Path) -> Raw:
-    """Lines of a CSV file; in a W&B export the runs stand beside each other, in columns ``RUN - METRIC``."""
+    """Lines of a CSV file; a W&B export has each run in columns ``RUN - METRIC``."""
     table = read_table(path)
     split = [name.rpartition(" - ") for name in table.names]
     runs = list(dict.fromkeys(run for run, _, _ in split if run)) or [""]
