@@ -76,8 +76,9 @@ def attach(
         backend: torch's name of the backend for pattern operations; messages always go over gloo.
         timeout_s: time limit of a wait for others.
         records: a folder for ``attached.json``: the first steps of the run, as far as all workers came, for
-            ``paceline calibrate`` and a scenario's ``compute.trace.attached``. On the machine of the rank
-            that has ``run``.
+            ``paceline calibrate`` and a scenario's ``compute.trace.attached``; and for ``losses.jsonl``, the
+            workers' mean loss at each step, where ``step`` was given it: a file of curves. On the machine of
+            the rank that has ``run``; to be given on all ranks or on none.
         gradient_noise: (every, batch_size): measure the noise of gradients at multiples of this number of
             steps, into ``run.gradients``. ``batch_size``: examples of a worker's batch. DDP's ranks have
             equal shares of it; without DDP the loop calls ``half()`` between ``backward`` for the first and

@@ -17,13 +17,15 @@ A worker may be several ranks joined by DDP or FSDP. The first of them then runs
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from statistics import fmean
 from typing import Any, Final, cast
 
 import torch
@@ -80,6 +82,7 @@ class Attached:
         self._control = control
         self._loop = loop
         self._noise: LoopNoise | None = None
+        self._losses: list[Any] = []
         self._wanted = False
         self._error: PacelineError | None = None
 
@@ -92,7 +95,7 @@ class Attached:
         """Submit the gradient left by ``backward``; return when the next one is wanted.
 
         The model is then at the next gradient's point; after the last step, at this worker's final model.
-        ``loss``: of this rank's batch, for schemes that choose by it (leader SGD).
+        ``loss``: of this rank's batch, for schemes that choose by it (leader SGD), and for ``losses.jsonl``.
 
         Raises ``RunError`` if the run failed, here or on another rank, or has had all of its steps.
         """
@@ -102,6 +105,7 @@ class Attached:
         mean_loss: Any = None
         if loss is not None:
             mean_loss = self._replicas.mean(torch.as_tensor(loss).detach().reshape(1).to(gradient))
+            self._losses += [mean_loss] if self._replicas.leads else []
         if self._noise is not None:
             self._noise.note(self._vector.without_buffers(gradient), mean_loss)
         settle(gradient.device)
@@ -231,6 +235,7 @@ def attach(
             max_iterations=steps,
         )
         worker = Attached(vector, x, replicas, control, loop)
+        losses: list[list[float]] = []
         if gradient_noise is not None:
             worker._noise = LoopNoise(model, replicas, rule, *gradient_noise)
             if spec.averages_gradients(entry.options) and not spec.encodes(entry.options):
@@ -245,9 +250,12 @@ def attach(
                         worker._next()
                 if worker._noise is not None and worker._error is None:
                     worker.run = worker._noise.finish(control, timeout_s, worker.run)
+                if records is not None and worker._error is None:
+                    own = [float(each) for each in worker._losses]
+                    losses = [each for each in control.meet("losses", own, timeout_s) if each]
         finally:
             if records is not None and worker.run is not None:
-                _write_record(record_of(worker.run, job, entry), Path(records))
+                _write_records(record_of(worker.run, job, entry), losses, job, Path(records))
         if worker._error is not None:
             raise worker._error
 
@@ -259,10 +267,18 @@ def check_noise(*numbers: int) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
-def _write_record(record: AttachedRun | None, folder: Path) -> None:
+def _write_records(
+    record: AttachedRun | None, losses: Sequence[Sequence[float]], job: Job, folder: Path
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     if record is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         files.write_json(record, folder / "attached.json")
+    if losses:
+        under = {"scheme": job.label, "seed": job.seed, "workers": job.workers}
+        under |= job.options.model_dump(include={"period"})
+        means = enumerate(map(fmean, zip(*losses, strict=False)))
+        rows = (json.dumps({**under, "step": step, "train_loss": loss}) for step, loss in means)
+        files.write_atomically(folder / "losses.jsonl", "\n".join(rows) + "\n")
 
 
 def _check_arguments(steps: int, seed: int, timeout_s: float, beside: str) -> None:

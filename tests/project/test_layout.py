@@ -33,7 +33,7 @@ ROOMS = {
     "paceline": 710,
     "paceline/commands": 1_720,
     "realrun": 50,
-    "realrun/attach": 680,
+    "realrun/attach": 690,
     "realrun/calibration": 1_850,
     "realrun/driver": 2_100,
     "realrun/group": 1_300,

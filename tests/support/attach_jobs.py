@@ -131,6 +131,7 @@ def train_together(
     seed: int = 1,
     timeout_s: float = 20.0,
     dies: list[int] | None = None,
+    records: str | None = None,
 ) -> dict[str, Any]:
     """The same with several ranks a worker: each takes its share of the worker's batch.
 
@@ -156,7 +157,14 @@ def train_together(
     error, worker = "", None
     try:
         with attach(
-            model, optimizer, scheme, steps=steps, seed=seed, inside=inside, timeout_s=timeout_s
+            model,
+            optimizer,
+            scheme,
+            steps=steps,
+            seed=seed,
+            inside=inside,
+            timeout_s=timeout_s,
+            records=records,
         ) as worker:
             for k in range(loops):
                 if dies == [group.rank, k] and not leads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,8 @@ from paceline.realrun.calibration import fit as calibrate
 from paceline.realrun.calibration import fit as measured
 from paceline.sim.compute.attached import load as load_run
 from paceline.sim.errors import InputError
+from paceline.sim.training.curves.curve import CurveFile
+from paceline.sim.training.curves.read import read_curves
 from tests.support import nccl_rules
 from tests.support.attach_jobs import joined_by_others, train, train_together
 from tests.support.cluster_pool import Pool
@@ -109,7 +112,7 @@ def test_a_run_is_written_down_for_calibration(four: Pool, tmp_path: Path) -> No
     scheme = {"gossip": {"topology": "ring"}}
     folder = tmp_path / "records"
     four.ask(train, scheme=scheme, steps=12, loops=12, adam=True, records=str(folder))
-    assert [each.name for each in folder.iterdir()] == ["attached.json"]
+    assert {each.name for each in folder.iterdir()} == {"attached.json", "losses.jsonl"}
     found = load_run(folder / "attached.json")
     assert (found.workers, found.steps, found.seed, found.moments) == (4, 12, 1, 2)
     assert (found.parameters, found.bytes_per_parameter) == (64 * 64 + 64 + 640 + 10, 4.0)
@@ -118,6 +121,28 @@ def test_a_run_is_written_down_for_calibration(four: Pool, tmp_path: Path) -> No
     fit = calibrate.calibrate([measured.load(folder / "attached.json", nominal())])
     assert fit.labels == ("mix",) * 4
     assert fit.profile.range.largest_bytes == 4 * found.parameters
+
+
+@pytest.mark.parametrize(("teams", "workers"), [(None, 4), ([[0, 1], [2, 3]], 2)])
+def test_losses_are_a_measured_curve(
+    four: Pool, tmp_path: Path, teams: list[list[int]] | None, workers: int
+) -> None:
+    scheme, records = {"local_sgd": {"period": 4}}, str(tmp_path)
+    if teams is None:
+        four.ask(train, scheme=scheme, steps=9, loops=9, records=records)
+    else:
+        four.ask(
+            train_together, scheme=scheme, steps=9, loops=9, teams=teams, wrapper="ddp", batch_size=32,
+            records=records,
+        )  # fmt: skip
+    file = CurveFile(file="losses.jsonl", conditions={"batch_size": 32})
+    (curve,) = read_curves(tmp_path / "losses.jsonl", file)
+    assert (curve.scheme, curve.seed) == ("local_sgd", 1)
+    assert curve.under == {"batch_size": 32, "workers": workers, "period": 4}
+    assert curve.steps == tuple(range(9))
+    first, *_, last = curve.known("train_loss").values()
+    assert first == pytest.approx(math.log(10), abs=0.2)  # ten classes, before any step
+    assert last < first
 
 
 # --- several ranks a worker ---------------------------------------------------------------------
