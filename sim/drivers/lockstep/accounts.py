@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...records.accounting import EventLog, TimeBreakdown
 from ...records.run import HALF_SUM, RESUMPTIONS, UNTIMED_ENCODING, Event
 from ...seeds import Floats, Integers
+from .sends import Sends, SentBetween
 
 _NO_OPERATIONS: Final = RESUMPTIONS | {"next_step"}
 """Names of rows that belong to another operation, or to none."""
@@ -34,6 +35,7 @@ class StackedOperation:
         peer: as in ``Event``: one for all workers, or one each.
         handle: number of the started operation that it is about, -1 for an awaited one.
         in_half: whether values are added up in 16 bits.
+        sends: its messages; None: it has none.
     """
 
     name: str
@@ -47,6 +49,7 @@ class StackedOperation:
     peer: int | Integers = -1
     handle: int = -1
     in_half: bool = False
+    sends: Sends | None = None
 
     def until(self, time_s: float, instant_s: float) -> StackedOperation | None:
         """The part that has happened by ``time_s``, at which the run is cut off; None: nothing.
@@ -74,6 +77,7 @@ class StackedOperation:
             peer=self.peer,
             handle=self.handle,
             in_half=self.in_half,
+            sends=self.sends,
         )
 
 
@@ -128,6 +132,7 @@ class StackedAccounts:
         self._wait_s = np.zeros(workers)
         self._communicate_s = np.zeros(workers)
         self._bytes = Counts()
+        self._sent = SentBetween(workers)
 
     def add(self, operation: StackedOperation) -> None:
         """Enter an operation, or hold it until it is certain that all of it happens."""
@@ -163,6 +168,8 @@ class StackedAccounts:
             exposed_s -= waited_s
             self._communicate_s += exposed_s
         self._bytes = self._bytes.plus(operation.num_bytes)
+        if operation.sends is not None:
+            self._sent.add(operation.sends, ended)
         log = self._log
         if operation.name == UNTIMED_ENCODING or log is None or log.full:
             return
@@ -182,14 +189,16 @@ class StackedAccounts:
         bytes_sent = self._bytes.of_all(self._workers).tolist()
         rows = zip(
             bytes_sent, steps.tolist(), self._wait_s.tolist(), self._communicate_s.tolist(),
-            [None] * self._workers if ended_s is None else ended_s.tolist(), strict=True,
+            [None] * self._workers if ended_s is None else ended_s.tolist(), self._sent.of_workers(),
+            strict=True,
         )  # fmt: skip
         return [
             TimeBreakdown(
                 rank, num_bytes, done, wait_s, communicate_s,
                 ended_s=end_s if end_s is not None and end_s <= until_s else None, operations=self.names,
+                sent_to=sent_to,
             )
-            for rank, (num_bytes, done, wait_s, communicate_s, end_s) in enumerate(rows)
+            for rank, (num_bytes, done, wait_s, communicate_s, end_s, sent_to) in enumerate(rows)
         ]  # fmt: skip
 
     def events(self) -> list[Event]:
