@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from paceline.sim.collectives.collective import sends_of
+from paceline.sim.collectives.sends import sends_of
 from paceline.sim.drivers.tasks.runner import mix_values
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import root_of
@@ -136,7 +136,7 @@ class Exchanges:
             needed = tuple(r for r in others if r == pending.peer)
         pending.exchange = Exchange(f"{name} {number}", needed)
         collective, order = self._job.choice.collective_of(operation, group, self._rank)
-        pending.sends = sends_of(collective, tuple(order)).get(self._rank, ())  # as in the simulator
+        pending.sends = sends_of(((collective, order),)).of_hosts.get(self._rank, ())  # as in the simulator
         if self._expect(pending, *others):
             self._begin(pending, lambda: self._collective(operation, group, number))
 

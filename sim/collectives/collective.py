@@ -154,19 +154,18 @@ class Collective:
     @cached_property
     def sent(self) -> tuple[Integers, Integers, Integers]:
         """Source, destination and whole bytes of each of ``pairs`` [m]."""
-        keys, pair = self.pairs
-        source, destination = np.divmod(keys, self.ranks)
-        until = np.cumsum(np.bincount(pair, weights=self.num_bytes, minlength=len(keys)))
-        first = np.searchsorted(source, source)  # rounded so that the bytes of a rank add up
-        before = np.concatenate(([0.0], until))
-        ends = np.rint(until - before[first]), np.rint(before[:-1] - before[first])
-        return source, destination, (ends[0] - ends[1]).astype(np.int64)
+        source, destination = np.divmod(self.pairs[0], self.ranks)
+        until = np.cumsum(np.bincount(self.pairs[1], weights=self.num_bytes, minlength=len(source)))
+        until = np.concatenate(([0.0], until))
+        base = until[np.searchsorted(source, source)]  # of its rank: rounded, a rank's bytes add up
+        num_bytes = np.rint(until[1:] - base) - np.rint(until[:-1] - base)
+        return source, destination, num_bytes.astype(np.int64)
 
     @cached_property
     def bytes_sent(self) -> tuple[int, ...]:
         """Bytes that each rank sends."""
-        source, _, num_bytes = self.sent
-        return tuple(np.bincount(source, weights=num_bytes, minlength=self.ranks).astype(int).tolist())
+        sent = np.bincount(self.source, weights=self.num_bytes, minlength=self.ranks)
+        return tuple(round(each) for each in sent.tolist())
 
     @cached_property
     def any_needs(self) -> bool:
@@ -178,19 +177,6 @@ class Collective:
     def streams(self) -> Lists:
         """[B] the previous block of the same stream, one per ordered pair of ranks."""
         return Lists.grouped(*fronts(self.source * self.ranks + self.destination), self.messages)
-
-
-@lru_cache(maxsize=64)
-def sends_of(collective: Collective, members: tuple[int, ...]) -> dict[int, list[tuple[int, int]]]:
-    """Member -> destination and bytes of all that it sends, where rank i is ``members[i]``."""
-    source, destination, num_bytes = collective.sent
-    hosts, sends = np.array(members), dict[int, list[tuple[int, int]]]()
-    for sender, *send in zip(
-        hosts[source].tolist(), hosts[destination].tolist(), num_bytes.tolist(), strict=True
-    ):
-        if send[1]:
-            sends.setdefault(sender, []).append((send[0], send[1]))
-    return sends
 
 
 def fronts(keys: Integers) -> tuple[Integers, Integers]:

@@ -60,11 +60,13 @@ class TimeBreakdown:
     _since_s: float = 0.0
     _busy_s: float = 0.0
 
-    def send(self, sends: Iterable[tuple[int, int]]) -> None:
-        """Count the bytes sent in an operation, by destination."""
+    def send(self, sends: Iterable[tuple[int, int]]) -> int:
+        """Count an operation's bytes by destination; return their sum."""
+        before = self.bytes_sent
         for destination, num_bytes in sends:
             self.bytes_sent += num_bytes
             self.sent_to[destination] = self.sent_to.get(destination, 0) + num_bytes
+        return self.bytes_sent - before
 
     def count(self, notes: Mapping[str, float]) -> None:
         """Count the notes of a step."""

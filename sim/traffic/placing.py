@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from ..collectives.alike import TIE, time_alike
-from ..collectives.collective import Collective, sends_of
+from ..collectives.collective import Collective
 from ..collectives.pricing import BlockCosts, Layout, StreamCosts, Times, completion_s, lay_out
+from ..collectives.sends import sends_of
 from ..network.routes import RouteArrays, route_pairs
 from ..network.transfer import TransferModel
 from ..seeds import Integers
@@ -90,8 +91,8 @@ class Placed:
 
     @cached_property
     def sends(self) -> Mapping[int, list[tuple[int, int]]]:
-        """Host -> destination and bytes of all that it sends."""
-        return sends_of(self.collective, self.members)
+        """Host -> destination and bytes of each of its messages."""
+        return sends_of(((self.collective, self.members),)).of_hosts
 
     def completion(self, ready_s: tuple[float, ...], times: Times | None = None) -> Completion:
         """Completion by the times at which members join; ``times``: of the recursion, if they are known."""

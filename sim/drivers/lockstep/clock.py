@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ... import seeds
+from ...collectives.sends import Sends
 from ...compute.model import ComputeModel
 from ...errors import NotInLockstep
 from ...program import operations as ops
@@ -25,7 +26,6 @@ from .accounts import Counts, StackedAccounts, StackedOperation
 from .collectives import CollectiveTimes
 from .messages import MixTimes
 from .published import PublishedRows, PublishedSteps
-from .sends import Sends
 
 STRIP: Final = 32
 """Gradients per strip of rows [n], transposed from rows by worker; a strip fits into a cache."""

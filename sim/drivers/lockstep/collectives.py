@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...collectives.collective import side_by_side
+from ...collectives.sends import Sends, sends_of
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import root_of
@@ -16,7 +17,6 @@ from ...program.groups import partition
 from ...seeds import Floats, Integers
 from ...traffic.placing import Placed, place
 from ..job import PRICED_WORK, Job
-from .sends import Sends, sends_of_collectives
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class Collected:
     """Completion of a collective; vectors [n].
 
     ``last_s``: when the last member of a worker's group (of a broadcast, the root) had joined; ``num_bytes``:
-    sent by each; ``sends``: in all; ``work``: messages as counted by ``PRICED_WORK``.
+    sent by each, by ``sends``; ``work``: messages as counted by ``PRICED_WORK``.
     """
 
     end_s: Floats
@@ -82,8 +82,7 @@ class CollectiveTimes:
             self._idle_s = np.zeros(n)
         end_s, last_of_all_s, sent = np.empty(n), np.empty(n), np.empty(n, np.int64)
         messages = work = 0
-        joined = self.joined(operation, joined_s)
-        for each in joined:
+        for each in (joined := self.joined(operation, joined_s)):
             placed, last_s = each.placed, each.last_s
             members = list(placed.members)
             done_s, idle_s = placed.completion(each.ready_s)
@@ -99,7 +98,7 @@ class CollectiveTimes:
             messages += placed.collective.messages
             work += min(placed.collective.messages, PRICED_WORK * len(members))
         self._joined = None  # it holds all workers' values
-        sends = sends_of_collectives(tuple(each.placed for each in joined))
+        sends = sends_of(tuple((each.placed.collective, each.placed.members) for each in joined))
         return Collected(end_s, last_of_all_s, sent, sends, messages, work)
 
     def _after_connecting(self, operation: Any, joined_s: Floats) -> Floats:

@@ -19,12 +19,12 @@ from typing import Final
 
 import numpy as np
 
+from ...collectives.sends import Sends
 from ...errors import NotInLockstep
 from ...network.network import Network, rate_of
 from ...network.transfer import TransferModel
 from ...program.pattern import Pattern
 from ...seeds import Floats, Integers
-from .sends import Sends
 
 KEPT_PATTERNS: Final = 64
 """Patterns whose messages are cached; a sequence of graphs seldom has more in one period."""
@@ -170,7 +170,7 @@ def _ends_of(pattern: Pattern) -> _Ends:
 
 @lru_cache(maxsize=KEPT_PATTERNS)
 def _sends_of(ends: _Ends, num_bytes: int) -> Sends:
-    return Sends(ends.source, ends.destination, num_bytes)
+    return Sends(ends.source, ends.destination, np.full(len(ends.source), num_bytes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

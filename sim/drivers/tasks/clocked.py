@@ -271,10 +271,8 @@ class ClockedRunner(Runner[_P]):
     def note(self, pending: _P, name: str, start_s: float) -> None:
         """Record that an operation is complete, or (by another ``name``) that its coroutine resumes."""
         task = pending.task
-        if sends := pending.sends if name == pending.name else ():
-            task.breakdown.send(sends)
+        num_bytes = task.breakdown.send(pending.sends) if name == pending.name else 0
         if self.writes:
-            num_bytes = pending.bytes if sends else 0
             handle = -1 if pending.handle is None else pending.handle.number
             self.write(task, name, task.breakdown.steps, start_s, self._time.now, pending, handle, num_bytes)
 

@@ -53,11 +53,6 @@ class InFlight:
         self.start_s = self.ready_s = self.peer_s = start_s
         self.handle = handle
 
-    @property
-    def bytes(self) -> int:
-        """Bytes that this worker sends in it."""
-        return sum(num_bytes for _, num_bytes in self.sends)
-
     def check_peer(self, peer: int, workers: int) -> None:
         """Raise ``SchemeError`` where ``peer`` is this worker itself, or none of the ``workers``."""
         if not 0 <= peer < workers or peer == self.task.rank:
