@@ -40,6 +40,7 @@ from typing_extensions import TypedDict
 from ..config.units import format_seconds
 from ..seeds import Floats
 from .intervals import FEWEST, LEVEL, Interval, finite, median_ratio, of_median, of_ratio, paired_ratios
+from .money.cost import Cheapest
 
 MOST_REPEATS: Final = 100
 """Most repeats named as a number; beyond it is "more than 100"."""
@@ -154,6 +155,7 @@ class Verdict(TypedDict):
         may_be_faster: label -> values of ``tune`` with which it may be faster than the first, as far as its
             trials tell; absent where there are none.
         break_even: absent without a target, and where fewer than two schemes took steps.
+        cheapest: another scheme that costs less; absent where there is none, and without prices.
     """
 
     text: str
@@ -165,6 +167,7 @@ class Verdict(TypedDict):
     repeats_needed: int | None
     may_be_faster: NotRequired[dict[str, list[dict[str, Value]]]]
     break_even: NotRequired[BreakEven]
+    cheapest: NotRequired[Cheapest]
 
 
 def find_verdict(

@@ -1,0 +1,112 @@
+"""Prices of a scenario, and ready tables of them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+
+from ..config.problems import Mistake, mistake, place_errors
+from ..config.settings import Settings
+from ..errors import did_you_mean, quote
+from ..network.forms.sites import find_wrong_pairs
+from ..records.money.cost import DEFAULT, parse_money
+
+_FOLDER: Final = Path(__file__).parent / "prices"
+_MONEY: Final = {"type": "string", "examples": ["$2.50", "0.02 EUR"]}
+_PLACES: Final = {
+    "anyOf": [_MONEY, {"type": "object", "additionalProperties": _MONEY}],
+    "examples": ["$2.50", {"us": "$2.50", "default": "$3.20"}],
+}
+
+
+def _check_money(value: str) -> str:
+    with place_errors():
+        amount, currency = parse_money(value)
+    return f"${amount:.12g}" if currency == "$" else f"{amount:.12g} {currency}"
+
+
+Money = Annotated[str, AfterValidator(_check_money)]
+ByPlace = Annotated[
+    dict[str, Money],
+    BeforeValidator(lambda value: value if isinstance(value, Mapping) else {DEFAULT: value}),
+    WithJsonSchema(_PLACES),
+]
+
+
+class Price(Settings):
+    """Prices, all in one currency, $ or EUR."""
+
+    worker_hour: ByPlace = Field(
+        default={},
+        description="price of a worker for an hour: one, or one per site with a `default` (0 if absent)",
+    )
+    egress: ByPlace = Field(
+        default={},
+        description="price of 10^9 bytes between sites: one, or one per pair, as `between.latency` "
+        "is written (default: 0)",
+    )
+    table: str | None = Field(
+        default=None,
+        description="ready table of the prices left out above, for sites named after its regions "
+        "(`paceline list`)",
+    )
+    machine: str = Field(default="general", description="machine of the table: general or gpu")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        prices = [*self.worker_hour.values(), *self.egress.values()]
+        currencies = {parse_money(each)[1] for each in prices}
+        if len(currencies) != 1:
+            raise mistake(
+                "mixes $ and EUR; write one currency" if currencies else "needs worker_hour or egress"
+            )
+        return self
+
+    def wrong_places(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
+        """Mistakes in the names of sites and of their pairs; missing ones, too."""
+        yield from find_wrong_pairs(sites, ("price", "egress"), self.egress)
+        hours = self.worker_hour
+        for name in hours.keys() - sites.keys() - {DEFAULT}:
+            text = f"there is no such site; {did_you_mean(name, sites)}"
+            yield Mistake(("price", "worker_hour", name), text)
+        silent = [name for name in sites if name not in hours]
+        if hours and silent and DEFAULT not in hours:
+            text = f"says nothing of {', '.join(silent)}; add a 'default'"
+            yield Mistake(("price", "worker_hour"), text)
+
+
+@cache
+def price_tables() -> dict[str, list[dict[str, str]]]:
+    """Name -> rows of each ready table: what, from, to, price, source, date."""
+    paths = sorted(_FOLDER.glob("*.csv"))
+    return {path.stem: list(csv.DictReader(path.read_text("utf-8").splitlines())) for path in paths}
+
+
+def fill_in(price: Mapping[str, Any], sites: Mapping[str, Any]) -> dict[str, Any]:
+    """Prices as written, with those of their table for what they leave out."""
+    name, machine = str(price["table"]), str(price.get("machine", "general"))
+    tables = price_tables()
+    if name not in tables:
+        raise mistake(f"unknown table {quote(name)}; {did_you_mean(name, tables)}", "price", "table")
+    known = {(row["what"], row["from"], row["to"]): row["price"] for row in tables[name]}
+    machines = sorted({what for what, _, _ in known} - {"egress"})
+    if machine not in machines:
+        raise mistake(
+            f"unknown choice {quote(machine)}; choose from: {', '.join(machines)}", "price", "machine"
+        )
+    hours = {site: known[machine, site, ""] for site in sites if (machine, site, "") in known}
+    egress = {
+        f"{a}-{b}": known.get(("egress", a, b if b in hours else "internet"), "$0")
+        for a in sites for b in sites if a != b
+    }  # fmt: skip
+    if not hours:
+        regions = [region for what, region, _ in known if what == machine]
+        raise mistake(f"no site is one of its regions ({', '.join(regions)})", "price", "table")
+    filled = {"worker_hour": hours, "egress": egress}
+    own = {key: price.get(key, {}) for key in filled}  # one price for all leaves nothing to fill in
+    return {**price, **{k: {**filled[k], **v} if isinstance(v, Mapping) else v for k, v in own.items()}}
