@@ -39,7 +39,7 @@ from .figures.waterfall import Gap, draw_waterfall, gap
 from .files import write_files
 from .folders import ReportSources, SourceRuns, read_sources
 from .tables import (
-    AMOUNTS,
+    amount_names,
     amounts,
     beside_steps,
     brackets,
@@ -168,7 +168,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "missing": study.missing,
         "verdict": words.verdict(summary, source),
         "remarks": [
-            break_even["text"] if (break_even := verdict_of(summary, source).get("break_even")) else "",
+            *words.beside_verdict(summary, source),
             *by_other_models(study),
             words.medians(summary, source),
             words.paired(summary, source),
@@ -179,7 +179,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "why": words.why(summary, source),
         "failures": words.failures(summary, source) + warnings(summary, source),
         "proxy": describe_proxy(study.scenario),
-        "transport": assumptions.transport(summary),
+        "transport": assumptions.transport(summary) + words.prices(summary),
         "trained": _has(study, "train_loss"),
         "metric": metric,
         "figures": {name: Markup(picture.svg) for name, picture in drawn.items()},
@@ -195,7 +195,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "unit": column_unit(study.main.rows, is_by_step(summary)),
         "settled": verdict_of(summary, source)["settled"],
         "decides": decides(is_by_step(summary)).capitalize(),
-        "amounts": [name.capitalize() for name in AMOUNTS[is_by_step(summary)]],
+        "amounts": [name.capitalize() for name in amount_names(study.main.rows, is_by_step(summary))],
         "about": described,
         "bounded": any(line["bar"] for line in described),
         "remembered": any(line["memory"] for line in described),

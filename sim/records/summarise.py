@@ -11,8 +11,7 @@ import numpy as np
 from ..errors import InputError, quote
 from .gradients.noise import describe_gradients
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
-from .money.cost import PriceRecord
-from .money.costs import add_costs, race_cost
+from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
 from .rows import left_out_of, mean, mean_shares, row_of
 from .run import Evaluation, Run, Source
 from .scenario_facts import Goal, TransportRecord, read_facts
@@ -109,7 +108,8 @@ def _add_costs(summary: Summary, runs: Sequence[Run], price: PriceRecord, by_ste
         add_costs(row, run, price)
         costs.setdefault((run.source, run.label), []).append(race_cost(row, by_step))
     for scheme in summary["summary"]:
-        scheme["cost"] = of_median(costs[scheme["source"], scheme["label"]])
+        median = of_median(costs[scheme["source"], scheme["label"]])
+        scheme["cost"] = CostInterval(**median, currency=price["currency"])
 
 
 def summarise_resolved(

@@ -21,8 +21,7 @@ from typing_extensions import TypedDict
 from .break_even import PROXY_SAYS, find_break_even
 from .gradients.noise import GradientSummary
 from .intervals import Interval
-from .money.cost import PriceRecord
-from .money.costs import find_cheapest
+from .money.cost import CostInterval, PriceRecord, find_cheapest
 from .rows import RunRow, Shares
 from .run import OTHER_CLOCK, Source
 from .scenario_facts import CURVES, Goal, TransportRecord
@@ -150,7 +149,7 @@ class SchemeSummary(TypedDict):
     iterations: float
     bytes_sent: float
     time_s: Shares
-    cost: NotRequired[Interval]
+    cost: NotRequired[CostInterval]
     gradients: NotRequired[GradientSummary]
     does: NotRequired[str]
     bounds: NotRequired[Bounds | None]
@@ -276,12 +275,12 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     verdict = find_verdict(ranked, times, by_step, exact, uneven, at_least, tried)
     if not by_step and (known := _break_even(summary, source, verdict)) is not None:
         verdict["break_even"] = known
-    if (price := summary.get("price")) is not None:
+    if "price" in summary:
         runs, costs = (
             [r for r in summary["runs"] if r["source"] == source],
             {r["label"]: r["cost"] for r in rows},
         )
-        cheapest = find_cheapest(verdict["first"], runs, costs, price["currency"], by_step)
+        cheapest = find_cheapest(verdict["first"], runs, costs, by_step)
         if cheapest is not None:
             verdict["cheapest"] = cheapest
     return verdict

@@ -40,7 +40,6 @@ from typing_extensions import TypedDict
 from ..config.units import format_seconds
 from ..seeds import Floats
 from .intervals import FEWEST, LEVEL, Interval, finite, median_ratio, of_median, of_ratio, paired_ratios
-from .money.cost import Cheapest
 
 MOST_REPEATS: Final = 100
 """Most repeats named as a number; beyond it is "more than 100"."""
@@ -136,6 +135,13 @@ class BreakEven(TypedDict):
     equal_first: str
     equal_second: str
     equal_factor: float | None
+
+
+class Cheapest(TypedDict):
+    """The scheme that costs least, and a sentence about it and the first."""
+
+    label: str
+    text: str
 
 
 class Verdict(TypedDict):

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -55,7 +55,7 @@ class Price(Settings):
         description="ready table of the prices left out above, for sites named after its regions "
         "(`paceline list`)",
     )
-    machine: str = Field(default="general", description="machine of the table: general or gpu")
+    machine: Literal["general", "gpu"] = Field(default="general", description="machines of the table")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -74,8 +74,8 @@ class Price(Settings):
         for name in hours.keys() - sites.keys() - {DEFAULT}:
             text = f"there is no such site; {did_you_mean(name, sites)}"
             yield Mistake(("price", "worker_hour", name), text)
-        silent = [name for name in sites if name not in hours]
-        if hours and silent and DEFAULT not in hours:
+        silent = [name for name in sites if name not in hours and DEFAULT not in hours]
+        if silent and (hours or self.table):
             text = f"says nothing of {', '.join(silent)}; add a 'default'"
             yield Mistake(("price", "worker_hour"), text)
 
@@ -87,26 +87,16 @@ def price_tables() -> dict[str, list[dict[str, str]]]:
     return {path.stem: list(csv.DictReader(path.read_text("utf-8").splitlines())) for path in paths}
 
 
-def fill_in(price: Mapping[str, Any], sites: Mapping[str, Any]) -> dict[str, Any]:
-    """Prices as written, with those of their table for what they leave out."""
-    name, machine = str(price["table"]), str(price.get("machine", "general"))
-    tables = price_tables()
-    if name not in tables:
+def fill_in(price: Mapping[str, Any], cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Prices as written, and those of their table for what they leave out; of all GPUs of a worker."""
+    tables, machine = price_tables(), price.get("machine", "general")
+    sites, gpus = cluster["network"].get("sites") or {}, (cluster.get("island") or {}).get("gpus", 1)
+    if (name := price["table"]) not in tables:
         raise mistake(f"unknown table {quote(name)}; {did_you_mean(name, tables)}", "price", "table")
-    known = {(row["what"], row["from"], row["to"]): row["price"] for row in tables[name]}
-    machines = sorted({what for what, _, _ in known} - {"egress"})
-    if machine not in machines:
-        raise mistake(
-            f"unknown choice {quote(machine)}; choose from: {', '.join(machines)}", "price", "machine"
-        )
-    hours = {site: known[machine, site, ""] for site in sites if (machine, site, "") in known}
-    egress = {
-        f"{a}-{b}": known.get(("egress", a, b if b in hours else "internet"), "$0")
-        for a in sites for b in sites if a != b
-    }  # fmt: skip
-    if not hours:
-        regions = [region for what, region, _ in known if what == machine]
-        raise mistake(f"no site is one of its regions ({', '.join(regions)})", "price", "table")
+    known = {(row["what"], row["from"], row["to"]): float(row["price"]) for row in tables[name]}
+    hours = {site: f"${gpus * known[machine, site, '']:g}" for site in sites if (machine, site, "") in known}
+    ways = ((a, b, b if b in hours else "internet") for a in sites for b in sites if a != b)
+    egress = {f"{a}-{b}": f"${known.get(('egress', a, to), 0):g}" for a, b, to in ways}
     filled = {"worker_hour": hours, "egress": egress}
     own = {key: price.get(key, {}) for key in filled}  # one price for all leaves nothing to fill in
     return {**price, **{k: {**filled[k], **v} if isinstance(v, Mapping) else v for k, v in own.items()}}

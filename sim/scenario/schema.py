@@ -193,8 +193,8 @@ class Scenario(Settings):
     @classmethod
     def _fill_in_prices(cls, data: Any) -> Any:
         match data:
-            case {"price": {"table": str()} as price, "cluster": {"network": Mapping() as network}}:
-                return {**data, "price": fill_in(price, network.get("sites") or {})}
+            case {"price": {"table": str()} as price, "cluster": {"network": Mapping()} as cluster}:
+                return {**data, "price": fill_in(price, cluster)}
         return data
 
     @field_validator("schemes", mode="after")
