@@ -54,6 +54,8 @@ from .tables import (
 _HERE: Final = Path(__file__).parent
 _DEADLINES: Final = (0.25, 0.5)
 """Earlier deadlines, as shares of the equal time."""
+_LINES_OF_TRAFFIC: Final = 20
+"""Most pairs of sites, or links, in the table of bytes."""
 _WORKERS_SHOWN: Final = 16
 """Most rows of a timeline, one per worker."""
 _MARK: Final = b'<meta name="generator" content="Paceline">'
@@ -197,6 +199,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "decides": decides(is_by_step(summary)).capitalize(),
         "amounts": [name.capitalize() for name in amount_names(study.main.rows, is_by_step(summary))],
         "about": described,
+        "traffic": traffic(study),
         "bounded": any(line["bar"] for line in described),
         "remembered": any(line["memory"] for line in described),
         "comparison": side_by_side(study.main, measured) if measured else [],
@@ -323,6 +326,21 @@ def by_other_models(study: ReportSources) -> list[str]:
             model = SCORED_MODELS[on or study.scenario["evaluate"]["on"]]
             sentences.append(f"By the {model}, the ratio of examples is {words.digits(ratio)}.")
     return sentences
+
+
+def traffic(study: ReportSources) -> list[tuple[str, list[str]]]:
+    """Bytes from site to site, or else on links, of each scheme: means of whole runs; the busiest first."""
+    labels = [row["label"] for row in study.main.rows]
+    sums: dict[str, dict[str, float]] = {}
+    for run in study.main.runs:
+        between = run.get("bytes_between") or {}
+        lines = {f"{a} to {b}": count for a, row in between.items() for b, count in row.items() if a != b}
+        for name, count in (lines or run.get("bytes_on_links", {})).items():
+            mine = sums.setdefault(name, dict.fromkeys(labels, 0.0))
+            mine[run["label"]] += count
+    runs = {row["label"]: row["runs"] for row in study.main.rows}
+    busiest = sorted(sums.items(), key=lambda line: -sum(line[1].values()))[:_LINES_OF_TRAFFIC]
+    return [(name, [words.size(mine[label] / runs[label]) for label in labels]) for name, mine in busiest]
 
 
 def second_metric(study: ReportSources) -> str | None:

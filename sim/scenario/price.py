@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from ..config.problems import Mistake, mistake, place_errors
 from ..config.settings import Settings
@@ -24,13 +24,13 @@ _PLACES: Final = {
 }
 
 
-def _check_money(value: str) -> str:
+def _check_money(value: object) -> str:
     with place_errors():
         amount, currency = parse_money(value)
     return f"${amount:.12g}" if currency == "$" else f"{amount:.12g} {currency}"
 
 
-Money = Annotated[str, AfterValidator(_check_money)]
+Money = Annotated[str, BeforeValidator(_check_money)]
 ByPlace = Annotated[
     dict[str, Money],
     BeforeValidator(lambda value: value if isinstance(value, Mapping) else {DEFAULT: value}),
@@ -69,8 +69,8 @@ class Price(Settings):
 
     def wrong_places(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
         """Mistakes in the names of sites and of their pairs; missing ones, too."""
-        yield from find_wrong_pairs(sites, ("price", "egress"), self.egress)
-        hours = self.worker_hour
+        hours, egress = self.worker_hour, self.egress
+        yield from find_wrong_pairs(sites, ("price", "egress"), egress) if egress else ()
         for name in hours.keys() - sites.keys() - {DEFAULT}:
             text = f"there is no such site; {did_you_mean(name, sites)}"
             yield Mistake(("price", "worker_hour", name), text)
@@ -82,7 +82,7 @@ class Price(Settings):
 
 @cache
 def price_tables() -> dict[str, list[dict[str, str]]]:
-    """Name -> rows of each ready table: what, from, to, price, source, date."""
+    """Name -> rows of each ready table, prices in $; source [M]: from memory, no page was opened."""
     paths = sorted(_FOLDER.glob("*.csv"))
     return {path.stem: list(csv.DictReader(path.read_text("utf-8").splitlines())) for path in paths}
 
@@ -95,8 +95,10 @@ def fill_in(price: Mapping[str, Any], cluster: Mapping[str, Any]) -> dict[str, A
         raise mistake(f"unknown table {quote(name)}; {did_you_mean(name, tables)}", "price", "table")
     known = {(row["what"], row["from"], row["to"]): float(row["price"]) for row in tables[name]}
     hours = {site: f"${gpus * known[machine, site, '']:g}" for site in sites if (machine, site, "") in known}
-    ways = ((a, b, b if b in hours else "internet") for a in sites for b in sites if a != b)
-    egress = {f"{a}-{b}": f"${known.get(('egress', a, to), 0):g}" for a, b, to in ways}
+    regions = {region for _, region, _ in known}
+    ways = ((a, b, "*" if b in regions else "internet") for a in sites for b in sites if a != b)
+    rates = {(a, b): known.get(("egress", a, b), known.get(("egress", a, to), 0)) for a, b, to in ways}
+    egress = {f"{a}-{b}": f"${rate:g}" for (a, b), rate in rates.items()}
     filled = {"worker_hour": hours, "egress": egress}
     own = {key: price.get(key, {}) for key in filled}  # one price for all leaves nothing to fill in
     return {**price, **{k: {**filled[k], **v} if isinstance(v, Mapping) else v for k, v in own.items()}}
