@@ -237,4 +237,5 @@ def _frame_row(row: SchemeSummary) -> dict[str, Any]:
         "reached": row["reached"],
         "diverged": row["diverged"],
         "partial": row["partial"],
+        **({"cost": row["cost"]["median"]} if "cost" in row else {}),
     }

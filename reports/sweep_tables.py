@@ -10,7 +10,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from paceline.sim.config.keys import short_keys
-from paceline.sim.records.money.cost import format_cost
 from paceline.sim.records.verdict import Verdict, format_factor
 
 from . import words
@@ -74,7 +73,7 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
         verdict = each["verdict"]
         times = {
             row["label"]: deciding_time(each["by_step"], row)[0]
-            + (f", {format_cost(row['cost'])}" if "cost" in row else "")
+            + (f", {words.cost(row)}" if "cost" in row else "")
             for row in each["summary"]
         }
         if verdict["first"] is not None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 from paceline.sim.records.comparison import Comparison, MeanRow, off_pct
 from paceline.sim.records.intervals import DRAWN_RUNS
-from paceline.sim.records.money.cost import format_cost, format_money
+from paceline.sim.records.money.cost import format_money
 from paceline.sim.records.run import BRACKET, Source
 from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, unevenness, verdict_of
 from paceline.sim.records.verdict import format_factor
@@ -187,7 +187,7 @@ def amount_names(rows: Sequence[SchemeSummary], by_step: bool) -> list[str]:
 
 def amounts(row: SchemeSummary, by_step: bool) -> tuple[str, ...]:
     """Amounts beside the time: medians until the target was met (``>``: bounds), or means of whole runs."""
-    spent = (format_cost(row["cost"]),) if "cost" in row else ()
+    spent = (words.cost(row),) if "cost" in row else ()
     if by_step:
         wall, sent = words.duration(row["wall_clock_s"]), words.size(row["bytes_sent"])
         return wall, f"{row['iterations']:,.0f}", sent, *spent

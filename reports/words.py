@@ -131,8 +131,20 @@ def verdict(summary: Summary, source: Source | None = None) -> str:
 
 def beside_verdict(summary: Summary, source: Source) -> list[str]:
     """Sentences about what the order depends on, and about who costs least."""
-    known = verdict_of(summary, source)
-    return [known[key]["text"] for key in ("break_even", "cheapest") if key in known]
+    known, rows = verdict_of(summary, source), {row["label"]: row for row in ranked(summary, source)}
+    sentences = [known["break_even"]["text"]] if "break_even" in known else []
+    first, cheapest = known["first"], known.get("cheapest")
+    if first is not None and cheapest is not None and first != cheapest:
+        least, more = (cost(rows[label]) for label in (cheapest, first))
+        per = "a step" if is_by_step(summary) else "to the target"
+        sentences.append(f"{cheapest} costs least: {least} {per}, where {first} costs {more}.")
+    return sentences
+
+
+def cost(row: SchemeSummary) -> str:
+    """The median cost; "-" if there is none."""
+    spent = row["cost"]
+    return "-" if spent["median"] is None else format_money(spent["median"], spent["currency"])
 
 
 def prices(summary: Mapping[str, Any]) -> list[str]:

@@ -21,11 +21,11 @@ from typing_extensions import TypedDict
 from .break_even import PROXY_SAYS, find_break_even
 from .gradients.noise import GradientSummary
 from .intervals import Interval
-from .money.cost import CostInterval, PriceRecord, find_cheapest
+from .money.cost import CostInterval, PriceRecord, race_cost
 from .rows import RunRow, Shares
 from .run import OTHER_CLOCK, Source
 from .scenario_facts import CURVES, Goal, TransportRecord
-from .verdict import BreakEven, Tried, Value, Verdict, find_verdict
+from .verdict import BreakEven, Tried, Value, Verdict, find_verdict, find_winner
 
 SUMMARY_VERSION: Final = 3
 """Version of ``summary.json``; changes when an older reader would misunderstand it."""
@@ -275,14 +275,12 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     verdict = find_verdict(ranked, times, by_step, exact, uneven, at_least, tried)
     if not by_step and (known := _break_even(summary, source, verdict)) is not None:
         verdict["break_even"] = known
-    if "price" in summary:
-        runs, costs = (
-            [r for r in summary["runs"] if r["source"] == source],
-            {r["label"]: r["cost"] for r in rows},
-        )
-        cheapest = find_cheapest(verdict["first"], runs, costs, by_step)
-        if cheapest is not None:
-            verdict["cheapest"] = cheapest
+    costs: dict[str, dict[int, float]] = {row["label"]: {} for row in rows if "cost" in row}
+    for run in summary["runs"] if costs else ():
+        if run["source"] == source:
+            costs[run["label"]][run["seed"]] = race_cost(run, by_step)
+    if (cheapest := find_winner(costs)) is not None:
+        verdict["cheapest"] = cheapest
     return verdict
 
 

@@ -137,13 +137,6 @@ class BreakEven(TypedDict):
     equal_factor: float | None
 
 
-class Cheapest(TypedDict):
-    """The scheme that costs least, and a sentence about it and the first."""
-
-    label: str
-    text: str
-
-
 class Verdict(TypedDict):
     """The first scheme, as far as it is known.
 
@@ -161,7 +154,7 @@ class Verdict(TypedDict):
         may_be_faster: label -> values of ``tune`` with which it may be faster than the first, as far as its
             trials tell; absent where there are none.
         break_even: absent without a target, and where fewer than two schemes took steps.
-        cheapest: another scheme that costs less; absent where there is none, and without prices.
+        cheapest: label of the scheme that costs least; absent without prices, or where none arrives.
     """
 
     text: str
@@ -173,7 +166,7 @@ class Verdict(TypedDict):
     repeats_needed: int | None
     may_be_faster: NotRequired[dict[str, list[dict[str, Value]]]]
     break_even: NotRequired[BreakEven]
-    cheapest: NotRequired[Cheapest]
+    cheapest: NotRequired[str]
 
 
 def find_verdict(

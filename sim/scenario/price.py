@@ -14,7 +14,7 @@ from ..config.problems import Mistake, mistake, place_errors
 from ..config.settings import Settings
 from ..errors import did_you_mean, quote
 from ..network.forms.sites import find_wrong_pairs
-from ..records.money.cost import DEFAULT, parse_money
+from ..records.money.cost import OTHERS, parse_money
 
 _FOLDER: Final = Path(__file__).parent / "prices"
 _MONEY: Final = {"type": "string", "examples": ["$2.50", "0.02 EUR"]}
@@ -33,7 +33,7 @@ def _check_money(value: object) -> str:
 Money = Annotated[str, BeforeValidator(_check_money)]
 ByPlace = Annotated[
     dict[str, Money],
-    BeforeValidator(lambda value: value if isinstance(value, Mapping) else {DEFAULT: value}),
+    BeforeValidator(lambda value: value if isinstance(value, Mapping) else {OTHERS: value}),
     WithJsonSchema(_PLACES),
 ]
 
@@ -71,10 +71,10 @@ class Price(Settings):
         """Mistakes in the names of sites and of their pairs; missing ones, too."""
         hours, egress = self.worker_hour, self.egress
         yield from find_wrong_pairs(sites, ("price", "egress"), egress) if egress else ()
-        for name in hours.keys() - sites.keys() - {DEFAULT}:
+        for name in hours.keys() - sites.keys() - {OTHERS}:
             text = f"there is no such site; {did_you_mean(name, sites)}"
             yield Mistake(("price", "worker_hour", name), text)
-        silent = [name for name in sites if name not in hours and DEFAULT not in hours]
+        silent = [name for name in sites if name not in hours and OTHERS not in hours]
         if silent and (hours or self.table):
             text = f"says nothing of {', '.join(silent)}; add a 'default'"
             yield Mistake(("price", "worker_hour"), text)

@@ -1,10 +1,10 @@
-"""Prices of workers and of bytes between sites, the cost of a run, and the cheapest scheme."""
+"""Prices of workers and of bytes between sites, and the cost of a run."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from typing_extensions import TypedDict
@@ -13,10 +13,9 @@ from ...errors import InputError, quote
 from ..intervals import Interval
 from ..rows import RunRow
 from ..run import Run
-from ..verdict import Cheapest, find_winner
 
-DEFAULT: Final = "default"
-"""Key of the price of all sites, or pairs of sites, that have none of their own."""
+OTHERS: Final = "default"
+"""Name of all sites, or pairs of sites, without a price of their own."""
 _AMOUNT: Final = re.compile(r"(\$?) ?([0-9]{1,12}(?:\.[0-9]{1,12})?)((?: EUR)?)")
 
 
@@ -40,11 +39,7 @@ class CostInterval(Interval):
 
 
 def parse_money(value: object) -> tuple[float, str]:
-    """Amount and currency; ``InputError`` for anything else.
-
-    >>> parse_money("$2.50"), parse_money("0.02 EUR")
-    ((2.5, '$'), (0.02, 'EUR'))
-    """
+    """Amount and currency of ``$2.50`` or ``2.5 EUR``; ``InputError`` for anything else."""
     match = _AMOUNT.fullmatch(str(value))
     if match is None or bool(match[1]) == bool(match[3]):
         raise InputError(f"{quote(str(value))} is no price; write for example $2.50 or 2.5 EUR")
@@ -62,11 +57,6 @@ def format_money(amount: float, currency: str) -> str:
     return f"${text}" if currency == "$" else f"{text} {currency}"
 
 
-def format_cost(spent: CostInterval) -> str:
-    """The median cost; "-" if there is none."""
-    return "-" if spent["median"] is None else format_money(spent["median"], spent["currency"])
-
-
 def read_price(document: Any) -> PriceRecord:
     """Prices in a resolved scenario's document; ``KeyError`` where it has none."""
     price, cluster = document["price"], document["cluster"]
@@ -75,8 +65,8 @@ def read_price(document: Any) -> PriceRecord:
         for key in ("worker_hour", "egress")
     )
     (currency,) = {currency for _, currency in (*hours.values(), *egress.values())}
-    sites = cluster["network"].get("sites") or {DEFAULT: cluster["workers"]}
-    other = hours.get(DEFAULT, (0.0, currency))
+    sites = cluster["network"].get("sites") or {OTHERS: cluster["workers"]}
+    other = hours.get(OTHERS, (0.0, currency))
     return PriceRecord(
         currency=currency,
         per_hour=sum(number * hours.get(site, other)[0] for site, number in sites.items()),
@@ -96,7 +86,7 @@ def cost(
     for a, row in sent.items():
         for b, num_bytes in row.items():
             if a != b:
-                names = (f"{a}-{b}", f"{b}-{a}", DEFAULT)
+                names = (f"{a}-{b}", f"{b}-{a}", OTHERS)
                 total += (
                     next((egress[name] for name in names if name in egress), 0.0) * share * num_bytes / 1e9
                 )
@@ -116,18 +106,3 @@ def race_cost(run: RunRow, by_step: bool) -> float:
     if by_step:
         spent = run["cost"] / run["iterations"] if run["status"] == "completed" else None
     return math.inf if spent is None else spent
-
-
-def find_cheapest(
-    first: str | None, runs: Sequence[RunRow], costs: Mapping[str, CostInterval], by_step: bool
-) -> Cheapest | None:
-    """The cheapest scheme by paired ratios, if it is not the ``first``; ``costs``: by label."""
-    by_seed: dict[str, dict[int, float]] = {}
-    for run in runs:
-        by_seed.setdefault(run["label"], {})[run["seed"]] = race_cost(run, by_step)
-    label = find_winner(by_seed)
-    if label in (first, None) or first is None:
-        return None
-    least, other = (format_cost(costs[each]) for each in (label, first))
-    unit = "a step" if by_step else "to the target"
-    return Cheapest(label=label, text=f"{label} costs least: {least} {unit}, where {first} costs {other}.")
