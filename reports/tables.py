@@ -67,9 +67,9 @@ def render_summary(summary: Summary) -> RenderableType:
     table.add_column("scheme", overflow="fold", min_width=15)
     if len(sources) > 1:
         table.add_column("source", no_wrap=True)
-    beside, spent = amount_names(summary["summary"], by_step), slice(len(AMOUNTS[by_step]), None)
-    names = ["\n".join(name.rsplit(" ", 1)) for name in (decides(by_step), "vs best", *beside[: spent.start])]
-    names[-1] += "".join(f"\nand {each.removesuffix(' to target')}" for each in beside[spent])
+    beside, own = amount_names(summary["summary"], by_step), len(AMOUNTS[by_step])
+    names = ["\n".join(name.rsplit(" ", 1)) for name in (decides(by_step), "vs best", *beside[:own])]
+    names[-1] += "".join(f"\nand {each.removesuffix(' to target')}" for each in beside[own:])
     for name in (*names, "compute /\ncomm. / wait"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", min_width=11)
@@ -79,8 +79,7 @@ def render_summary(summary: Summary) -> RenderableType:
         settled = verdict_of(summary, source)["settled"]
         for row in mine:
             label, *middle, ending = cells(summary, row, unit)
-            sent = "\n".join(middle[spent.start + 1 :])
-            middle[spent.start + 1 :] = [sent]
+            middle[own + 1 :] = ["\n".join(middle[own + 1 :])]  # the cost stands under what was sent
             line = [label, *([source] if len(sources) > 1 else []), *middle, shares(row), ending]
             add_text_row(table, *line, style="bold" if settled and row is mine[0] else "")
     if not sources:

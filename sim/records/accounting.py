@@ -62,11 +62,12 @@ class TimeBreakdown:
 
     def send(self, sends: Iterable[tuple[int, int]]) -> int:
         """Count an operation's bytes by destination; return their sum."""
-        before = self.bytes_sent
+        total, sent_to = 0, self.sent_to
         for destination, num_bytes in sends:
-            self.bytes_sent += num_bytes
-            self.sent_to[destination] = self.sent_to.get(destination, 0) + num_bytes
-        return self.bytes_sent - before
+            total += num_bytes
+            sent_to[destination] = sent_to.get(destination, 0) + num_bytes
+        self.bytes_sent += total
+        return total
 
     def count(self, notes: Mapping[str, float]) -> None:
         """Count the notes of a step."""

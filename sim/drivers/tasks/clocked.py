@@ -245,7 +245,7 @@ class ClockedRunner(Runner[_P]):
             self.blocked(pending, pending.start_s, pending.busy_s, peer_s)
         if self.writes:
             self.note(pending, pending.name, pending.start_s)
-        else:  # saves a call, for large runs
+        elif pending.sends:  # saves a call, for large runs
             task.breakdown.send(pending.sends)
         if kind is ops.Gradient:
             self.with_value(pending, partial(self.advance, task))
