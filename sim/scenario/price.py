@@ -15,6 +15,7 @@ from ..config.settings import Settings
 from ..errors import did_you_mean, quote
 from ..network.forms.sites import find_wrong_pairs
 from ..records.money.cost import OTHERS, parse_money
+from .parts import count_gpus
 
 _FOLDER: Final = Path(__file__).parent / "prices"
 _MONEY: Final = {"type": "string", "examples": ["$2.50", "0.02 EUR"]}
@@ -59,12 +60,11 @@ class Price(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        prices = [*self.worker_hour.values(), *self.egress.values()]
-        currencies = {parse_money(each)[1] for each in prices}
-        if len(currencies) != 1:
-            raise mistake(
-                "mixes $ and EUR; write one currency" if currencies else "needs worker_hour or egress"
-            )
+        currencies = {parse_money(each)[1] for each in (*self.worker_hour.values(), *self.egress.values())}
+        if not currencies:
+            raise mistake("needs worker_hour or egress, or a table and sites named after its regions")
+        if len(currencies) > 1:
+            raise mistake("mixes $ and EUR; write one currency")
         return self
 
     def wrong_places(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
@@ -72,8 +72,7 @@ class Price(Settings):
         hours, egress = self.worker_hour, self.egress
         yield from find_wrong_pairs(sites, ("price", "egress"), egress) if egress else ()
         for name in hours.keys() - sites.keys() - {OTHERS}:
-            text = f"there is no such site; {did_you_mean(name, sites)}"
-            yield Mistake(("price", "worker_hour", name), text)
+            yield Mistake(("price", "worker_hour", name), f"no such site; {did_you_mean(name, sites)}")
         silent = [name for name in sites if name not in hours and OTHERS not in hours]
         if silent and (hours or self.table):
             text = f"says nothing of {', '.join(silent)}; add a 'default'"
@@ -87,18 +86,26 @@ def price_tables() -> dict[str, list[dict[str, str]]]:
     return {path.stem: list(csv.DictReader(path.read_text("utf-8").splitlines())) for path in paths}
 
 
-def fill_in(price: Mapping[str, Any], cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Prices as written, and those of their table for what they leave out; of all GPUs of a worker."""
-    tables, machine = price_tables(), price.get("machine", "general")
-    sites, gpus = cluster["network"].get("sites") or {}, (cluster.get("island") or {}).get("gpus", 1)
-    if (name := price["table"]) not in tables:
+def fill_in(data: Any) -> Any:
+    """Scenario not validated yet, with the prices of a table for those left out; of all GPUs of a worker."""
+    match data:
+        case {
+            "price": {"table": str(name)} as price,
+            "cluster": {"network": {"sites": Mapping() as sites}} as cluster,
+        }:
+            own = {"worker_hour": price.get("worker_hour", {}), "egress": price.get("egress", {})}
+        case _:
+            return data
+    if name not in (tables := price_tables()):
         raise mistake(f"unknown table {quote(name)}; {did_you_mean(name, tables)}", "price", "table")
+    machine, gpus = str(price.get("machine", "general")), count_gpus(cluster.get("island"))
     known = {(row["what"], row["from"], row["to"]): float(row["price"]) for row in tables[name]}
-    hours = {site: f"${gpus * known[machine, site, '']:g}" for site in sites if (machine, site, "") in known}
     regions = {region for _, region, _ in known}
     ways = ((a, b, "*" if b in regions else "internet") for a in sites for b in sites if a != b)
     rates = {(a, b): known.get(("egress", a, b), known.get(("egress", a, to), 0)) for a, b, to in ways}
-    egress = {f"{a}-{b}": f"${rate:g}" for (a, b), rate in rates.items()}
-    filled = {"worker_hour": hours, "egress": egress}
-    own = {key: price.get(key, {}) for key in filled}  # one price for all leaves nothing to fill in
-    return {**price, **{k: {**filled[k], **v} if isinstance(v, Mapping) else v for k, v in own.items()}}
+    filled = {
+        "worker_hour": {a: f"${gpus * known[machine, a, '']:g}" for a in sites if (machine, a, "") in known},
+        "egress": {f"{a}-{b}": f"${rate:g}" for (a, b), rate in rates.items()},
+    }  # one price for all leaves nothing to fill in
+    whole = {key: {**filled[key], **v} if isinstance(v, Mapping) else v for key, v in own.items()}
+    return {**data, "price": {**price, **whole}}

@@ -192,10 +192,7 @@ class Scenario(Settings):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_prices(cls, data: Any) -> Any:
-        match data:
-            case {"price": {"table": str()} as price, "cluster": {"network": Mapping()} as cluster}:
-                return {**data, "price": fill_in(price, cluster)}
-        return data
+        return fill_in(data)
 
     @field_validator("schemes", mode="after")
     @classmethod

@@ -51,7 +51,7 @@ ROOMS = {
     "sim/network": 1_983,
     "sim/program": 1_300,
     "sim/records": 4_292,
-    "sim/scenario": 1_720,
+    "sim/scenario": 1_724,
     "sim/schemes": 4_200,
     "sim/topology": 3_350,
     "sim/traffic": 3_200,

@@ -27,8 +27,8 @@ def price_of(scenario: Scenario) -> dict[str, Any]:
     [
         ("{worker_hour: 3}", "price.worker_hour: '3' is no price; write for example $2.50"),
         ("{worker_hour: $3, egress: 2 EUR}", "price: mixes $ and EUR; write one currency"),
-        ("{}", "price: needs worker_hour or egress"),
-        ("{worker_hour: {eu: $1, mars: $2}}", "price.worker_hour.mars: there is no such site; "),
+        ("{}", "price: needs worker_hour or egress, or a table"),
+        ("{worker_hour: {eu: $1, mars: $2}}", "price.worker_hour.mars: no such site; "),
         ("{worker_hour: {eu: $1}}", "price.worker_hour: says nothing of us; add a 'default'"),
         ("{egress: {us-mars: $1}}", "price.egress.us-mars: no two sites have this name"),
         ("{table: awz}", "price.table: unknown table 'awz'; did you mean 'aws'?"),
