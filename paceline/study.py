@@ -137,7 +137,8 @@ class Study:
         from paceline.reports import tables
 
         by_step, rows = is_by_step(self.totals), ranking(self.totals["summary"], self.winner)
-        names = ("scheme", tables.decides(by_step), "vs best", *tables.AMOUNTS[by_step], "status")
+        amounts = tables.amount_names(rows, by_step)
+        names = ("scheme", tables.decides(by_step), "vs best", *amounts, "status")
         frame = pd.DataFrame([tables.cells(self.totals, row) for row in rows], columns=list(names))
         name, verdict = map(html.escape, (self.scenario.name, self.totals["verdict"]["text"]))
         return f"<p><b>{name}</b>: {verdict}</p>{frame.to_html(index=False)}"
@@ -236,4 +237,5 @@ def _frame_row(row: SchemeSummary) -> dict[str, Any]:
         "reached": row["reached"],
         "diverged": row["diverged"],
         "partial": row["partial"],
+        **({"cost": row["cost"]["median"]} if "cost" in row else {}),
     }

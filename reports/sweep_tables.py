@@ -71,7 +71,11 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     for each in answer["settings"]:
         verdict = each["verdict"]
-        times = {row["label"]: deciding_time(each["by_step"], row)[0] for row in each["summary"]}
+        times = {
+            row["label"]: deciding_time(each["by_step"], row)[0]
+            + (f", {words.cost(row)}" if "cost" in row else "")
+            for row in each["summary"]
+        }
         if verdict["first"] is not None:
             times[verdict["first"]] += " ★" if verdict["settled"] else " ☆"
         own = [times.get(label, "-") for label in labels_of(answer)]

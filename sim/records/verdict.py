@@ -154,6 +154,7 @@ class Verdict(TypedDict):
         may_be_faster: label -> values of ``tune`` with which it may be faster than the first, as far as its
             trials tell; absent where there are none.
         break_even: absent without a target, and where fewer than two schemes took steps.
+        cheapest: label of the scheme that costs least; absent without prices, or where none arrives.
     """
 
     text: str
@@ -165,6 +166,7 @@ class Verdict(TypedDict):
     repeats_needed: int | None
     may_be_faster: NotRequired[dict[str, list[dict[str, Value]]]]
     break_even: NotRequired[BreakEven]
+    cheapest: NotRequired[str]
 
 
 def find_verdict(

@@ -87,9 +87,9 @@ ScoredModel = Annotated[On, BeforeValidator(read_on, json_schema_input_type=On |
 PROFILE: Final = {"type": "string", "examples": ["profile.yaml"]}
 
 
-def _gpus(network: Mapping[str, Any]) -> int:
-    """Workers per host of a network not validated yet."""
-    match network.get("host"):
+def count_gpus(of: object) -> int:
+    """GPUs of a ``host`` or an ``island`` not validated yet."""
+    match of:
         case {"gpus": int(gpus)} if gpus > 0:
             return gpus
     return 1
@@ -150,7 +150,7 @@ class Cluster(Settings):
             case {"network": {"graph": graph} as network} if graph is not None:
                 try:
                     hosts = len(Graph.model_validate(graph, context=info.context).hosts)
-                    return {"workers": hosts * _gpus(network), **data}
+                    return {"workers": hosts * count_gpus(network.get("host")), **data}
                 except ValidationError:  # which is reported where it stands
                     return {"workers": 1, **data}
             case {"network": {"sites": sites}} if sites is not None:

@@ -13,7 +13,7 @@ from paceline.sim.experiments.costs.bandwidth import PRECISION, Utilisation
 from paceline.sim.experiments.costs.scaling_law import HOFFMANN
 from paceline.sim.experiments.costs.tokens import throughput, tokens_per_example
 from paceline.sim.experiments.prepare import prepare
-from paceline.sim.scenario.schema import Scenario, parse
+from paceline.sim.scenario.schema import Scenario, parse, resolve_scenario
 from paceline.sim.workloads.layers.settings import LayerProfile
 
 PARAMETERS = 124_439_808
@@ -132,3 +132,26 @@ def test_the_table_names_what_is_not_known(
     assert "2 workers, 124,439,808 parameters, 16,384 tokens a step" in printed
     assert "not known: it needs values" in printed
     assert f"loss {answer['loss_by_scaling_law']:.3f}" in printed
+
+
+def test_a_step_an_hour_and_tokens_in_dollars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: two workers at $2 an hour; each sends all bytes to the other site at $0.5 a GB."""
+    monkeypatch.setattr("paceline.sim.experiments.costs.step_cost.ENOUGH_WORK", 2_000)
+    monkeypatch.setattr("paceline.sim.experiments.costs.bandwidth.ENOUGH_PART_WORK", 300)
+    priced = resolve_scenario(scenario_of(), None, ["price={worker_hour: $2, egress: $0.5}"])
+    answer = throughput(priced, tokens=1e9)
+    for row, exchanges in zip(answer["schemes"], (1.0, 0.1), strict=True):
+        step = 4 * row["step_s"] / 3600 + exchanges * 2 * 4 * PARAMETERS / 1e9 * 0.5
+        assert row["costs"]["a step"] == pytest.approx(step, rel=1e-6)
+        assert row["costs"]["an hour"] == pytest.approx(step * 3600 / row["step_s"], rel=1e-6)
+        assert row["costs"]["10^9 tokens"] == pytest.approx(step * 1e9 / (2 * 8 * 1024), rel=1e-6)
+        assert row["costs"]["all tokens"] == pytest.approx(row["costs"]["10^9 tokens"])
+    console = Console(width=100)
+    with console.capture() as printed:
+        console.print(render_throughput(answer))
+    assert "Prices: $4 an hour for all workers, and $0.5 for a GB between sites." in printed.get()
+
+
+def test_without_prices_nothing_costs(answer: dict[str, Any]) -> None:
+    assert answer["price"] is None
+    assert {row["costs"] for row in answer["schemes"]} == {None}
