@@ -1,0 +1,1 @@
+"""Recommendations in words."""
