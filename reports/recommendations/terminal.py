@@ -67,18 +67,37 @@ def _status(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
 def _notes(answer: Mapping[str, Any]) -> list[str]:
     notes = [f"{each['text']}." for each in answer["crossovers"]]
     turning = {each["key"] for each in answer["crossovers"]}
-    low, high = answer["factors"]
     steady = [key.removeprefix("cluster.") for key in answer["varied"] if key not in turning]
     if steady and answer["second"]:
         notes.append(
-            f"{answer['first']} stays ahead of {answer['second']} at {low:g} to {high:g} times "
-            f"{words.listed(steady)}."
+            f"{answer['first']} stays ahead of {answer['second']} at {1 / answer['furthest']:g} to "
+            f"{answer['furthest']:g} times {words.listed(steady)}."
         )
     if answer["measure_next"]:
         notes.append(f"Measure next: {answer['measure_next']}.")
-    if answer["measured"]:
+    if answer["outside_measured"]:
         notes.append(f"Outside what was measured (docs/board.md): {words.listed(answer['measured'])}.")
     else:
         notes.append("The cluster lies inside what was measured (docs/board.md).")
     notes.append(f"{answer['trials']} trials and {answer['runs']} runs of the last {answer['finalists']}.")
     return notes
+
+
+def render_periods(answer: Mapping[str, Any]) -> RenderableType:
+    """The smallest periods by seconds alone: a line for each scheme."""
+    lines = []
+    for row in answer["schemes"]:
+        if "problem" in row:
+            lines.append(f"{row['label']}: {row['problem']}.")
+            continue
+        every = "at every step" if row["period"] == 1 else f"every {row['period']:,} steps"
+        lines.append(
+            f"{row['label']}: average {every}. A step takes {words.duration(row['step_s'])}, an average "
+            f"{words.duration(row['average_s'])}: then averages take {100 * row['share']:.1f} % of the time, "
+            f"and more often they take over {words.percent(answer['share'])}."
+        )
+    note = (
+        "By seconds alone: nothing is trained here, and averaging seldom may cost examples. Add a task and "
+        "stop.target, or measured curves (workload.curves), and candidates race."
+    )
+    return Group(*(Text(line, style="bold") for line in lines), "", Text(note))

@@ -1,4 +1,4 @@
-"""Candidates: schemes x topologies x periods x compression that a scenario, its cluster and its devices allow."""
+"""Candidates: schemes x topologies x periods x compression that a scenario and its devices allow."""
 
 from __future__ import annotations
 
@@ -37,10 +37,19 @@ def with_candidates(scenario: Scenario) -> tuple[Scenario, dict[str, str]]:
         except ValidationError as error:
             problems[label] = explain(error, Scenario, {**document, "schemes": [written]})[0].message
             continue
-        own = [(each.name, each.options) for each in entries if each.optimizer is None]
-        if (entry.name, entry.options) not in own and label not in {each.label for each in entries}:
+        if not any((x.name, x.options, x.optimizer) == (entry.name, entry.options, None) for x in entries):
             entries.append(entry)
-    return scenario.model_copy(update={"schemes": tuple(entries)}), problems
+    return scenario.model_copy(update={"schemes": tuple(map(_spelled_out, entries))}), problems
+
+
+def _spelled_out(entry: SchemeEntry) -> SchemeEntry:
+    """The entry; one that was alone of its scheme, and has its name as label, with its period there."""
+    period = getattr(entry.options, "period", None)
+    return (
+        entry.model_copy(update={"label": f"{entry.name} {period}"})
+        if period and entry.label == entry.name
+        else entry
+    )
 
 
 def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -72,7 +81,7 @@ def step_seconds(scenario: Scenario, entry: SchemeEntry) -> float:
 
 def outdone(scenario: Scenario, step_s: Mapping[str, float]) -> dict[str, str]:
     """Label -> a plainer scheme whose step takes no longer: without codes, or with averages more often."""
-    plainer = {}
+    plainer = dict[str, str]()
     for entry in scenario.schemes:
         for other in scenario.schemes:
             if _is_plainer(other, entry) and step_s[entry.label] > _SAVES * step_s[other.label]:

@@ -1,47 +1,82 @@
-"""How far a winner's place holds: break-even latency, bandwidth and computing time, by re-pricing."""
+"""How far a winner's place holds: break-even latency and bandwidth, by re-pricing the first two.
+
+In lockstep one training serves all values of a quantity (``sweep/grid.py``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-
-import numpy as np
 
 from ...config.units import format_rate, format_seconds
 from ...records.run import Run
 from ...records.summarise import summarise_resolved
+from ...records.summary import Summary
 from ...records.sweeps.crossovers import Crossover, find_crossovers
 from ...records.verdict import BreakEven, format_factor
 from ...scenario.schema import Scenario, dump
 from ..prepare import with_chosen
 
-FACTORS: Final = tuple(float(f"{x:.4g}") for x in np.geomspace(0.1, 10, 9))
-"""On a quantity of the scenario; 1 is among them."""
+FURTHEST: Final = 10.0
+"""Largest factor on a quantity, and one over the smallest."""
+_HALVINGS: Final = 3
 _PARTS: Final = ("between", "within")
 """Parts of a network in sites; the first that is there has the quantity."""
+_NAMES: Final = {"latency": format_seconds, "bandwidth": format_rate}
 
 
 def knobs(scenario: Scenario) -> dict[str, Any]:
-    """Key -> value of each quantity that is varied: one number, or one for each pair of sites."""
-    network, time_s = scenario.cluster.network, scenario.cluster.compute.time
-    part = next((name for name in _PARTS if getattr(network, name) is not None), None)
-    holder = network if part is None else getattr(network, part)
+    """Key -> the latency and the bandwidth, one number or one for each pair of sites, where they are."""
+    network = scenario.cluster.network
+    part = next((name for name in _PARTS if getattr(network, name) is not None), "")
+    holder = getattr(network, part) if part else network
     prefix = f"cluster.network.{part}." if part else "cluster.network."
-    quantities = {f"{prefix}{name}": getattr(holder, name) for name in ("latency", "bandwidth")}
-    return {key: value for key, value in {**quantities, "cluster.compute.time": time_s}.items() if value}
+    return {f"{prefix}{name}": value for name in _NAMES if (value := getattr(holder, name))}
 
 
-def scaled(scenario: Scenario, key: str, factor: float) -> Scenario:
+def find_turns(
+    two: Scenario, key: str, runs: Sequence[Run], simulate: Callable[[list[Scenario]], list[list[Run]]]
+) -> list[Crossover]:
+    """Crossovers of two schemes along a quantity: both ends first, then halved towards a change.
+
+    ``runs``: of the scenario as it is.
+    """
+    known = {1.0: _summary(two, runs)}
+
+    def follow(*factors: float) -> None:
+        scenarios = [_scaled(two, key, factor) for factor in factors]
+        known.update({x: _summary(two, own) for x, own in zip(factors, simulate(scenarios), strict=True)})
+
+    follow(1 / FURTHEST, FURTHEST)
+    for end in (1 / FURTHEST, FURTHEST):
+        low, high = 1.0, end
+        for _ in range(_HALVINGS if _first(known[end]) != _first(known[1.0]) else 0):
+            middle = (low * high) ** 0.5
+            follow(middle)
+            low, high = (middle, high) if _first(known[middle]) == _first(known[low]) else (low, middle)
+    factors = sorted(known)
+    return find_crossovers([_setting(two, key, x) for x in factors], [known[x] for x in factors])
+
+
+def _first(summary: Summary) -> str | None:
+    return summary["verdict"]["first"]
+
+
+def _summary(scenario: Scenario, runs: Sequence[Run]) -> Summary:
+    return summarise_resolved(dump(scenario), scenario.name, runs, facts={})
+
+
+def _scaled(scenario: Scenario, key: str, factor: float) -> Scenario:
     """The scenario with a quantity of ``knobs`` times ``factor``, and its collectives chosen anew."""
     *path, name = key.split(".")
-    holders = [scenario]
+    holders: list[Any] = [scenario]
     for part in path:
         holders.append(getattr(holders[-1], part))
     names = [name, *(["upload"] if name == "bandwidth" and getattr(holders[-1], "upload", None) else [])]
     changes = {each: _times(getattr(holders[-1], each), factor) for each in names}
-    for part, holder in zip([*reversed(path), ""], reversed(holders), strict=True):
-        changed = holder.model_copy(update=changes)
-        changes = {part: changed}
+    for part, holder in zip(["", *path][::-1], holders[::-1], strict=True):
+        changes = {part: holder.model_copy(update=changes)}
+    changed = changes[""]
     return with_chosen(changed, changed.schemes)
 
 
@@ -51,35 +86,30 @@ def _times(value: Any, factor: float) -> Any:
     return factor * value
 
 
-def setting_of(scenario: Scenario, key: str, factor: float) -> dict[str, Any]:
-    """The setting of a sweep: the quantity's value where it is one number, else the factor."""
+def _setting(scenario: Scenario, key: str, factor: float) -> dict[str, Any]:
+    """Setting as of a sweep: the quantity where it is one number, else the factor on it."""
     value = knobs(scenario)[key]
     values = set(value.values()) if isinstance(value, Mapping) else {value}
     if len(values) > 1:
         return {f"times {key}": factor}
-    return {key: (format_rate if key.endswith("bandwidth") else format_seconds)(factor * values.pop())}
+    return {key: _NAMES[key.rpartition(".")[2]](factor * values.pop())}
 
 
-def crossovers_along(scenario: Scenario, key: str, runs: Sequence[Sequence[Run]]) -> list[Crossover]:
-    """Crossovers along one quantity; ``runs``: of the scenario at each of ``FACTORS``."""
-    settings = [setting_of(scenario, key, factor) for factor in FACTORS]
-    text = dump(scenario)
-    summaries = [summarise_resolved(text, scenario.name, own, facts={}) for own in runs]
-    return find_crossovers(settings, summaries)
-
-
-def measure_next(scenario: Scenario, crossovers: Sequence[Crossover], examples: BreakEven | None) -> str:
-    """The quantity whose break-even is nearest to its value here, as a phrase; "" where none turns."""
-    turns = dict[str, tuple[float, str]]()
-    for each in crossovers:
-        at = each["at"]["median"]
-        if at is None:
-            continue
+def measure_next(scenario: Scenario, turns: Sequence[Crossover], examples: BreakEven | None) -> str:
+    """The quantity whose break-even is nearest to its value here, as a phrase; "" where nothing turns."""
+    near = list[tuple[float, str]]()
+    for each in turns:
         key = each["key"].removeprefix("times ")
-        values = knobs(scenario)[key]
-        here = 1.0 if key != each["key"] else max(values.values()) if isinstance(values, Mapping) else values
-        turns[key] = max(at / here, here / at), f"{key}, {format_factor(at / here)} of what stands here"
-    if examples is not None and (limit := examples["examples"]["median"]) and (ratio := examples["here"]["median"]):
-        what = "loss curves of your model (workload.curves), for ratios of examples"
-        turns["examples"] = limit / ratio, f"{what} turn the order at {format_factor(limit / ratio)}"
-    return min(turns.values())[1] if turns else ""
+        value = knobs(scenario)[key]
+        here = 1.0 if key != each["key"] else max(value.values()) if isinstance(value, Mapping) else value
+        if at := each["at"]["median"]:
+            text = f"{key.removeprefix('cluster.')}: at {format_factor(at / here)} its value the order turns"
+            near.append((max(at / here, here / at), text))
+    if (
+        examples is not None
+        and (limit := examples["examples"]["median"])
+        and (x := examples["here"]["median"])
+    ):
+        text = f"loss curves of your own model (workload.curves): {format_factor(limit / x)} the examples of "
+        near.append((limit / x, text + "the first, against the second's, turn the order"))
+    return min(near)[1] if near else ""

@@ -12,10 +12,12 @@ from ...network.build import build_network
 from ...scenario.schema import Scenario
 
 Range = tuple[float, float]
-MEASURED: Final[Mapping[str, Mapping[str, Range]]] = MappingProxyType({
-    "gloo": {"workers": (2, 32), "latency_s": (0.05e-3, 50e-3), "bytes_per_s": (12.5e6, 625e6)},
-    "nccl": {"workers": (2, 32), "latency_s": (0.05e-3, 10e-3), "bytes_per_s": (125e6, 625e6)},
-})
+MEASURED: Final[Mapping[str, Mapping[str, Range]]] = MappingProxyType(
+    {
+        "gloo": {"workers": (2, 32), "latency_s": (0.05e-3, 50e-3), "bytes_per_s": (12.5e6, 625e6)},
+        "nccl": {"workers": (2, 32), "latency_s": (0.05e-3, 10e-3), "bytes_per_s": (125e6, 625e6)},
+    }
+)
 """Transport -> ranges of the lab (docs/validation.md) and of netem_collectives (docs/board.md)."""
 _WORDS: Final = {"workers": "workers", "latency_s": "latencies", "bytes_per_s": "bandwidths"}
 _FORMATS: Final = {"workers": str, "latency_s": format_seconds, "bytes_per_s": format_rate}

@@ -127,13 +127,17 @@ class Race:
         """Mean time of the best values, and the score where they never arrive; small is good."""
         best = self._best(entry)[0]
         trials = [trial for trial in self.tried[entry.label] if trial["values"] == best]
-        scores = [math.inf if (x := trial["score"]) is None else x if self.score[1] else -x for trial in trials]
+        scores = [
+            math.inf if (x := trial["score"]) is None else x if self.score[1] else -x for trial in trials
+        ]
         return mean_time_s(trials), sum(scores) / len(scores)
 
     def _cap_s(self) -> float:
         if self.within_s is not None:
             return self.within_s
-        return SLACK * min(self._merit(entry)[0] for entry in self.scenario.schemes if entry.label in self.tried)
+        return SLACK * min(
+            self._merit(entry)[0] for entry in self.scenario.schemes if entry.label in self.tried
+        )
 
     def _seconds(self, entry: SchemeEntry) -> float:
         seconds = self.step_s[entry.label]

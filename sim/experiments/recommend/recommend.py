@@ -13,19 +13,18 @@ import torch
 
 from ...devices import one_thread
 from ...errors import InputError
-from ...records.intervals import UNKNOWN, finite, of_median
+from ...records.intervals import FEWEST, UNKNOWN, finite, of_median
 from ...records.run import Run
 from ...records.summarise import summarise_resolved
 from ...records.summary import Summary, Tuned
 from ...records.sweeps.crossovers import Crossover
 from ...records.unfinished import NOTHING_KEPT, Parts
 from ...scenario.schema import Scenario, dump
-from ..jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
+from ..jobs import ALONE, JobProcesses, RunsProgress
 from ..simulate import processes_for, run_here, simulate
-from ..sweep import grid
-from ..tune import deciding_score, with_chosen
+from ..tune import with_chosen
 from .candidates import outdone, step_seconds
-from .holds import FACTORS, crossovers_along, knobs, measure_next, scaled
+from .holds import FURTHEST, find_turns, knobs, measure_next
 from .measured import outside_measured
 from .race import Race
 
@@ -33,30 +32,39 @@ _HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
-class Recommendation:
-    """The result of a race.
+class Raced:
+    """The end of a race.
 
     Attributes:
         scenario: the last candidates with their values.
         runs: theirs, on the scenario's seeds.
         tuning: their trials.
-        summary: of these.
-        answer: output of ``paceline recommend``, as plain values.
+        race: all trials.
+        plainer: label -> the plainer scheme for which a candidate was left out.
     """
 
     scenario: Scenario
     runs: Sequence[Run]
     tuning: Sequence[Tuned]
-    summary: Summary
-    answer: dict[str, Any]
+    race: Race
+    plainer: Mapping[str, str]
+
+    @property
+    def steps(self) -> float:
+        """Steps of all workers in trials and runs."""
+        return self.race.steps + sum(run.iterations for run in self.runs) * self.scenario.cluster.workers
 
 
-def within(scenario: Scenario, hours: float) -> Scenario:
-    """The scenario with the time as its goal: runs end after it, and the score decides.
+def with_goal(scenario: Scenario, hours: float | None) -> Scenario:
+    """The scenario; with ``hours``, its runs end after them and have no target, so that the score decides.
 
     Raises:
-        InputError: nothing is trained, or the hours are none.
+        InputError: nothing is trained, the hours are none, or there is no goal at all.
     """
+    if hours is None:
+        if is_trained(scenario) and scenario.stop.target is None:
+            raise InputError("stop.target: a race needs a goal: add one, or say --hours")
+        return scenario
     if not is_trained(scenario):
         raise InputError("--hours: nothing is trained here, so there is no score to compare; leave it out")
     if not 0 < hours < math.inf:
@@ -65,14 +73,11 @@ def within(scenario: Scenario, hours: float) -> Scenario:
     on = scenario.evaluate.on if target is None else target.on
     stop = stop.model_copy(update={"target": None, "max_time": hours * _HOUR_S})
     evaluate = scenario.evaluate.model_copy(update={"on": on})
-    return scenario.model_copy(update={"stop": stop, "evaluate": evaluate, "repeats": _repeats(scenario)})
+    repeats = scenario.repeats if isinstance(scenario.repeats, int) else FEWEST
+    return scenario.model_copy(update={"stop": stop, "evaluate": evaluate, "repeats": repeats})
 
 
-def _repeats(scenario: Scenario) -> int:
-    return scenario.repeats if isinstance(scenario.repeats, int) else scenario.repeats.most
-
-
-def recommend(
+def run_race(
     scenario: Scenario,
     score: tuple[str, bool],
     hours: float | None = None,
@@ -82,49 +87,53 @@ def recommend(
     parts: Parts = NOTHING_KEPT,
     warn: Callable[[str], None] | None = None,
     processes: JobProcesses = ALONE,
-) -> Recommendation:
-    """Race a resolved scenario's schemes, and say which to run.
+) -> Raced:
+    """Race a resolved scenario's schemes, and run the last ones.
 
     Args:
-        scenario: with all candidates, and ``within`` the hours if they are the goal.
+        scenario: with all candidates, and ``with_goal``.
         score: name of the score, and whether small is good.
         hours: time as the goal; None: the target is.
+        device, progress, parts, warn, processes: as for ``simulate``.
     """
-    at_work = processes_for(device, processes)
-
-    def run_all(planned: Sequence[PlannedRun]) -> Sequence[Run]:
-        here = partial(run_here, device, "auto")
-        return list(at_work.run_all(planned, here, parts=parts, progress=progress, warn=warn))
-
-    timed = hours is not None
+    here, at_work = partial(run_here, device, "auto"), processes_for(device, processes)
+    run_all = partial(at_work.run_all, run_here=here, parts=parts, progress=progress, warn=warn)
     with one_thread():
         step_s = {entry.label: step_seconds(scenario, entry) for entry in scenario.schemes}
         plainer = outdone(scenario, step_s)
         racing = _only(scenario, step_s.keys() - plainer.keys())
-        race = Race(racing, step_s, run_all, score, _HOUR_S * hours if hours is not None else None)
+        race = Race(racing, step_s, run_all, score, None if hours is None else hours * _HOUR_S)
         tuning = race.finalists() if is_trained(scenario) and len(racing.schemes) > 1 else []
-        last = with_chosen(_only(racing, {each["label"] for each in tuning}) if tuning else racing, tuning)
-    options = {"device": device, "progress": progress, "processes": processes}
-    runs = list(simulate(last, parts=parts, warn=warn, **options))
-    summary = summarise_resolved(dump(last), last.name, runs, tuning, facts={})
-    rows = _rows(race, runs, plainer)
-    first = _by_score(runs, *score) if timed else _by_time(summary)
-    crossovers = []
-    if not timed and first["second"] is not None:
-        two = _only(last, {first["first"], first["second"]})
-        crossovers = [each for key in knobs(two) for each in _crossovers(two, key, options)]
-    answer = {
-        "scenario": scenario.name, "hours": hours, "score": score[0], **first,
-        "values": next((each["chosen"] for each in tuning if each["label"] == first["first"]), {}),
-        "candidates": rows,
-        "varied": list(knobs(last)) if not timed else [], "factors": [FACTORS[0], FACTORS[-1]],
-        "crossovers": crossovers,
-        "measure_next": measure_next(last, crossovers, first["examples"]),
-        "measured": outside_measured(last), "finalists": len(last.schemes),
-        "trials": race.num_trials, "runs": len(runs),
-        "steps": race.steps + sum(run.iterations * scenario.cluster.workers for run in runs),
+    last = with_chosen(_only(racing, {each["label"] for each in tuning}) if tuning else racing, tuning)
+    runs = list(simulate(last, device=device, progress=progress, parts=parts, warn=warn, processes=processes))
+    return Raced(last, runs, tuning, race, plainer)
+
+
+def recommend(raced: Raced, run_each: Callable[[list[Scenario]], list[list[Run]]]) -> dict[str, Any]:
+    """Output of ``paceline recommend``, as plain values: the first, all candidates, and what would turn it.
+
+    ``run_each``: runs scenarios that differ in their networks (``sweep.grid.simulate``).
+    """
+    last, runs, race = raced.scenario, raced.runs, raced.race
+    summary = summarise_resolved(dump(last), last.name, runs, raced.tuning, facts={})
+    timed = race.within_s is not None
+    first = _by_score(runs, *race.score) if timed else _by_time(summary)
+    turns: list[Crossover] = []
+    varied = [] if timed or first["second"] is None else list(knobs(last))
+    two = _only(last, {first["first"], first["second"]})
+    for key in varied:
+        turns += find_turns(
+            two, key, [x for x in runs if x.label in (first["first"], first["second"])], run_each
+        )
+    return {
+        "scenario": last.name, "within_s": race.within_s, "score": race.score[0], **first,
+        "values": next((each["chosen"] for each in raced.tuning if each["label"] == first["first"]), {}),
+        "candidates": _rows(race, runs, raced.plainer),
+        "varied": varied, "furthest": FURTHEST, "crossovers": turns,
+        "measure_next": measure_next(last, turns, first["examples"]),
+        "outside_measured": outside_measured(last),
+        "finalists": len(last.schemes), "trials": race.num_trials, "runs": len(runs), "steps": raced.steps,
     }  # fmt: skip
-    return Recommendation(last, runs, tuning, summary, answer)
 
 
 def is_trained(scenario: Scenario) -> bool:
@@ -180,10 +189,7 @@ def _score(run: Run, metric: str) -> float:
 
 def _by_time(summary: Summary) -> dict[str, Any]:
     """First and second by the verdict, whose words and interval are those of ``simulate``."""
-    verdict = summary["verdict"]
-    kept = ("first", "second", "settled", "text", "factor", "interval")
-    known = verdict.get("break_even")
-    return {key: verdict[key] for key in kept} | {"examples": known}
+    return {**summary["verdict"], "examples": summary["verdict"].get("break_even")}
 
 
 def _by_score(runs: Sequence[Run], metric: str, falling: bool) -> dict[str, Any]:
@@ -198,13 +204,21 @@ def _by_score(runs: Sequence[Run], metric: str, falling: bool) -> dict[str, Any]
     lead = UNKNOWN
     if second is not None:
         lead = of_median([scores[second][seed] - mine for seed, mine in scores[first].items()])
+    settled = lead["low"] is not None and lead["low"] > 0
+    words = f"{first}: {metric.replace('_', ' ')} {sign * statistics.median(scores[first].values()):.4g}"
+    if lead["median"] is not None:
+        words += f", ahead of {second} by {lead['median']:.2g}"
+        words += (
+            ""
+            if lead["low"] is None or lead["high"] is None
+            else f" ({lead['low']:.2g} to {lead['high']:.2g})"
+        )
+    text = words if settled else f"{words}, not settled"
     return {
-        "first": first, "second": second, "settled": lead["low"] is not None and lead["low"] > 0,
-        "lead": lead, "examples": None,
-    }  # fmt: skip
-
-
-def _crossovers(two: Scenario, key: str, options: Mapping[str, Any]) -> list[Crossover]:
-    """Where another of two schemes is ahead, along one quantity; lockstep trains once for all its values."""
-    scenarios = [scaled(two, key, factor) for factor in FACTORS]
-    return crossovers_along(two, key, grid.simulate(scenarios, **options))
+        "first": first,
+        "second": second,
+        "settled": settled,
+        "text": text,
+        "lead": lead,
+        "examples": None,
+    }

@@ -1,0 +1,178 @@
+"""How far is a recommendation from the best candidate, and what part of trying all of them does it cost?
+
+Twenty drawn scenarios of 4 workers. *Exhaustive*: every candidate tunes on the same grid (all values on one seed, the
+best two on two more) and runs on the scenario's seeds, without cut-offs. *Regret*: the recommended candidate's time to
+the target over that of the exhaustive first, each with its own values, median ratio on ``OTHERS`` other seeds,
+less 1. *Cost*: steps of all workers in trials and runs, the recommendation's over the exhaustive's.
+
+``python -m benchmarks.recommend [NUMBER]`` prints the table of docs/recommend.md;
+``python -m benchmarks.recommend periods`` that of the smallest periods beside a stranger's measurements.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from benchmarks.board.tables import HERE
+from paceline.sim.config.tables import read_table
+from paceline.sim.config.units import parse_bandwidth
+from paceline.sim.experiments.jobs import PlannedRun
+from paceline.sim.experiments.prepare import resolve
+from paceline.sim.experiments.recommend.candidates import with_candidates
+from paceline.sim.experiments.recommend.period import smallest_period, smallest_periods
+from paceline.sim.experiments.recommend.race import tune_of
+from paceline.sim.experiments.recommend.recommend import run_race
+from paceline.sim.experiments.simulate import run_here, simulate
+from paceline.sim.experiments.tune import choose, deciding_score, next_trials
+from paceline.sim.records.intervals import of_ratio
+from paceline.sim.records.run import Run
+from paceline.sim.records.summarise import summarise_resolved
+from paceline.sim.records.summary import Tuned
+from paceline.sim.scenario.schema import Scenario, dump, load, resolve_scenario
+
+NUMBER: Final = 20
+OTHERS: Final = 15
+OTHER_SEED: Final = 10_000
+MOST_CANDIDATES: Final = 24
+_CPU: Final = torch.device("cpu")
+
+
+def draw(rng: np.random.Generator) -> dict[str, Any]:
+    """A scenario whose runs take some tenths of a second."""
+
+    def spread(low: float, high: float) -> float:
+        return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+    stragglers: list[Any] = [[], [{"workers": [1], "slowdown": 2}], [{"probability": 0.05, "slowdown": 4}]]
+    partition: list[Any] = [{"kind": "iid"}, {"kind": "dirichlet", "alpha": 0.5}]
+    return {
+        "name": "drawn",
+        "seed": int(rng.integers(1000)),
+        "workload": {
+            "task": "digits-mlp", "batch_size": int(rng.choice([16, 32])),
+            "optimizer": {"lr": round(spread(0.05, 0.2), 3), "momentum": 0.9},
+            "payload": f"{spread(1, 100):.3g} MB", "partition": partition[rng.integers(2)],
+        },
+        "cluster": {
+            "workers": 4,
+            "compute": {"time": f"{spread(20, 200):.3g} ms", "jitter": {"lognormal": {"cv": 0.2}}},
+            "stragglers": stragglers[rng.integers(3)],
+            "network": {"latency": f"{spread(1, 100):.3g} ms", "bandwidth": f"{spread(50, 5000):.4g} Mbit/s"},
+        },
+        "evaluate": {"every": "4 steps"},
+        "schemes": ["all_reduce"],
+        "stop": {
+            "target": {"metric": "test_accuracy", "value": float(rng.choice([0.9, 0.94]))},
+            "max_iterations": 300,
+        },
+        "repeats": 5,
+        "events": "none",
+    }  # fmt: skip
+
+
+def exhaustive(scenario: Scenario) -> tuple[Scenario, str, float]:
+    """All candidates with their values, the label of the first, and the steps of all workers."""
+    tuned = scenario.model_copy(update={"tune": tune_of(scenario, scenario.schemes[0])})
+    trials: list[Run] = []
+    while planned := next_trials(tuned, trials):
+        trials += [_here(each) for each in planned]
+    chosen, tuning = choose(tuned, trials)
+    runs = list(simulate(chosen))
+    steps = sum(run.iterations for run in [*trials, *runs]) * scenario.cluster.workers
+    return chosen, first_of(chosen, runs, tuning), steps
+
+
+def first_of(scenario: Scenario, runs: Sequence[Run], tuning: Sequence[Tuned]) -> str:
+    """Label of the first, by the rule of verdicts."""
+    return str(summarise_resolved(dump(scenario), scenario.name, runs, tuning, facts={})["winner"])
+
+
+def _here(planned: PlannedRun) -> Run:
+    return run_here(None, "auto", planned, None, None)
+
+
+def times(scenario: Scenario, label: str) -> dict[int, float]:
+    """Seed -> time to the target of one candidate on other seeds; infinite where it was missed."""
+    one = tuple(entry for entry in scenario.schemes if entry.label == label)
+    changed = scenario.model_copy(
+        update={"schemes": one, "seed": OTHER_SEED, "repeats": OTHERS, "tune": None}
+    )
+    return {run.seed: float("inf") if run.met is None else run.met.time_s for run in simulate(changed)}
+
+
+def compare(number: int) -> list[float]:
+    """Print a row for each drawn scenario, then the means."""
+    rows = []
+    print("| scenario | candidates | recommended | exhaustive first | regret | cost | seconds |", flush=True)
+    print("| ---: | ---: | --- | --- | ---: | ---: | --- |", flush=True)
+    for place in range(1, number + 1):
+        drawn, _ = with_candidates(resolve_scenario(draw(np.random.default_rng(place))))
+        assert len(drawn.schemes) <= MOST_CANDIDATES
+        scenario = resolve(drawn, _CPU)
+        begin_s = time.process_time()
+        raced = run_race(scenario, deciding_score(scenario))
+        middle_s = time.process_time()
+        chosen, first, steps = exhaustive(scenario)
+        end_s = time.process_time()
+        mine = first_of(raced.scenario, raced.runs, raced.tuning)
+        regret = (of_ratio(times(raced.scenario, mine), times(chosen, first))["median"] or np.inf) - 1
+        cost = raced.steps / steps
+        rows.append((regret, cost))
+        seconds = f"{middle_s - begin_s:.0f} of {end_s - middle_s:.0f}"
+        cells = (
+            place,
+            len(scenario.schemes),
+            mine,
+            first,
+            f"{100 * regret:.1f} %",
+            f"{100 * cost:.0f} %",
+            seconds,
+        )
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+    regrets, costs = zip(*rows, strict=True)
+    print(
+        f"\nregret: mean {100 * statistics.fmean(regrets):.1f} %, worst {100 * max(regrets):.1f} %, at most 3 % in "
+        f"{sum(x <= 0.03 for x in regrets)} of {number}; cost: mean {100 * statistics.fmean(costs):.0f} %"
+    )
+    return list(regrets)
+
+
+def periods() -> None:
+    """Print the smallest periods by predicted and by measured seconds of a step and an average."""
+    from benchmarks.board.diloco_measured.mapping import _COMPUTE_S, _PAYLOAD_OF_FRAME, _SCENARIO
+
+    print("| rate | predicted average | measured average | predicted period | measured period | apart |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    table = read_table(HERE / "diloco_measured" / "measured.csv")
+    for _, cells in table.rows:
+        row = dict(zip(table.names, cells, strict=True))
+        if row["algorithm"] != "diloco" or row["period"] != "1":
+            continue
+        steps, averages = int(row["steps"]), int(row["averages"])
+        average_s = (float(row["measured_s"]) - steps * _COMPUTE_S) / averages
+        rate = parse_bandwidth(row["rate"]) * _PAYLOAD_OF_FRAME
+        (mine,) = smallest_periods(load(_SCENARIO, [f"cluster.network.bandwidth={rate:.0f} B/s"]))
+        least = smallest_period(_COMPUTE_S, average_s)
+        print(
+            f"| {row['rate']} | {mine['average_s']:.3f} s | {average_s:.3f} s | {mine['period']} | {least} | "
+            f"{100 * (mine['period'] / least - 1):+.1f} % |"
+        )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The command."""
+    if arguments == ["periods"]:
+        periods()
+    else:
+        compare(int(arguments[0]) if arguments else NUMBER)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
