@@ -137,7 +137,8 @@ class Study:
         from paceline.reports import tables
 
         by_step, rows = is_by_step(self.totals), ranking(self.totals["summary"], self.winner)
-        names = ("scheme", tables.decides(by_step), "vs best", *tables.AMOUNTS[by_step], "status")
+        amounts = tables.amount_names(rows, by_step)
+        names = ("scheme", tables.decides(by_step), "vs best", *amounts, "status")
         frame = pd.DataFrame([tables.cells(self.totals, row) for row in rows], columns=list(names))
         name, verdict = map(html.escape, (self.scenario.name, self.totals["verdict"]["text"]))
         return f"<p><b>{name}</b>: {verdict}</p>{frame.to_html(index=False)}"

@@ -21,7 +21,7 @@ from paceline.sim.records.verdict import format_factor
 from .figures.curves import draw_curves
 from .figures.drawing import CSS, Picture, own_style
 from .folders import ReportSources, read_sources
-from .tables import AMOUNTS, amounts, column_unit, decides, deciding_time
+from .tables import amount_names, amounts, column_unit, decides, deciding_time
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -103,7 +103,7 @@ def _tex(studies: Sequence[ReportSources]) -> str:
                         decides(by_step): reached,
                         "95 % interval": between.replace("∞", "inf") or "-",
                         "vs best": "-" if ratio is None else format_factor(ratio),
-                        **dict(zip(AMOUNTS[by_step], amounts(row, by_step), strict=True)),
+                        **dict(zip(amount_names([row], by_step), amounts(row, by_step), strict=True)),
                         "reached": f"{row['reached']}/{row['runs']}",
                     }
                 )

@@ -39,7 +39,7 @@ from .figures.waterfall import Gap, draw_waterfall, gap
 from .files import write_files
 from .folders import ReportSources, SourceRuns, read_sources
 from .tables import (
-    AMOUNTS,
+    amount_names,
     amounts,
     beside_steps,
     brackets,
@@ -54,6 +54,8 @@ from .tables import (
 _HERE: Final = Path(__file__).parent
 _DEADLINES: Final = (0.25, 0.5)
 """Earlier deadlines, as shares of the equal time."""
+_LINES_OF_TRAFFIC: Final = 20
+"""Most pairs of sites, or links, in the table of bytes."""
 _WORKERS_SHOWN: Final = 16
 """Most rows of a timeline, one per worker."""
 _MARK: Final = b'<meta name="generator" content="Paceline">'
@@ -168,7 +170,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "missing": study.missing,
         "verdict": words.verdict(summary, source),
         "remarks": [
-            break_even["text"] if (break_even := verdict_of(summary, source).get("break_even")) else "",
+            *words.beside_verdict(summary, source),
             *by_other_models(study),
             words.medians(summary, source),
             words.paired(summary, source),
@@ -179,7 +181,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "why": words.why(summary, source),
         "failures": words.failures(summary, source) + warnings(summary, source),
         "proxy": describe_proxy(study.scenario),
-        "transport": assumptions.transport(summary),
+        "transport": assumptions.transport(summary) + words.prices(summary),
         "trained": _has(study, "train_loss"),
         "metric": metric,
         "figures": {name: Markup(picture.svg) for name, picture in drawn.items()},
@@ -195,8 +197,9 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "unit": column_unit(study.main.rows, is_by_step(summary)),
         "settled": verdict_of(summary, source)["settled"],
         "decides": decides(is_by_step(summary)).capitalize(),
-        "amounts": [name.capitalize() for name in AMOUNTS[is_by_step(summary)]],
+        "amounts": [name.capitalize() for name in amount_names(study.main.rows, is_by_step(summary))],
         "about": described,
+        "traffic": traffic(study),
         "bounded": any(line["bar"] for line in described),
         "remembered": any(line["memory"] for line in described),
         "comparison": side_by_side(study.main, measured) if measured else [],
@@ -323,6 +326,21 @@ def by_other_models(study: ReportSources) -> list[str]:
             model = SCORED_MODELS[on or study.scenario["evaluate"]["on"]]
             sentences.append(f"By the {model}, the ratio of examples is {words.digits(ratio)}.")
     return sentences
+
+
+def traffic(study: ReportSources) -> list[tuple[str, list[str]]]:
+    """Bytes from site to site, or else on links, of each scheme: means of whole runs; the busiest first."""
+    labels = [row["label"] for row in study.main.rows]
+    sums: dict[str, dict[str, float]] = {}
+    for run in study.main.runs:
+        between = run.get("bytes_between") or {}
+        lines = {f"{a} to {b}": count for a, row in between.items() for b, count in row.items() if a != b}
+        for name, count in (lines or run.get("bytes_on_links", {})).items():
+            mine = sums.setdefault(name, dict.fromkeys(labels, 0.0))
+            mine[run["label"]] += count
+    runs = {row["label"]: row["runs"] for row in study.main.rows}
+    busiest = sorted(sums.items(), key=lambda line: -sum(line[1].values()))[:_LINES_OF_TRAFFIC]
+    return [(name, [words.size(mine[label] / runs[label]) for label in labels]) for name, mine in busiest]
 
 
 def second_metric(study: ReportSources) -> str | None:

@@ -115,8 +115,10 @@ def _numbers(answer: Mapping[str, Any]) -> pd.DataFrame:
     rows = []
     for setting in answer["settings"]:
         for row in setting["summary"]:
-            intervals = ("time_to_target_s", "step_s", "ratio_to_best")
-            parts = {f"{key}_{end}": value for key in intervals for end, value in row[key].items()}
+            intervals = ("time_to_target_s", "step_s", "ratio_to_best", "cost")
+            parts = {
+                f"{key}_{end}": value for key in intervals if key in row for end, value in row[key].items()
+            }
             counts = {key: row[key] for key in ("runs", "reached", "diverged", "bytes_sent")}
             rows.append({**setting["set"], "scheme": row["label"], **parts, **counts})
     return pd.DataFrame(rows)

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from paceline.sim.config.keys import short_keys
+from paceline.sim.records.money.cost import format_cost
 from paceline.sim.records.verdict import Verdict, format_factor
 
 from . import words
@@ -71,7 +72,11 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     for each in answer["settings"]:
         verdict = each["verdict"]
-        times = {row["label"]: deciding_time(each["by_step"], row)[0] for row in each["summary"]}
+        times = {
+            row["label"]: deciding_time(each["by_step"], row)[0]
+            + (f", {format_cost(row['cost'])}" if "cost" in row else "")
+            for row in each["summary"]
+        }
         if verdict["first"] is not None:
             times[verdict["first"]] += " ★" if verdict["settled"] else " ☆"
         own = [times.get(label, "-") for label in labels_of(answer)]

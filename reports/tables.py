@@ -16,6 +16,7 @@ from rich.text import Text
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 from paceline.sim.records.comparison import Comparison, MeanRow, off_pct
 from paceline.sim.records.intervals import DRAWN_RUNS
+from paceline.sim.records.money.cost import format_cost, format_money
 from paceline.sim.records.run import BRACKET, Source
 from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, unevenness, verdict_of
 from paceline.sim.records.verdict import format_factor
@@ -23,7 +24,7 @@ from paceline.sim.records.verdict import format_factor
 from . import assumptions, words
 
 AMOUNTS: Final = {False: ("steps to target", "sent to target"), True: ("wall clock", "steps", "sent")}
-"""Columns beside the deciding time: to the target; beside a time per step, of whole runs."""
+"""Columns beside the deciding time and the cost: to the target; beside a time per step, of whole runs."""
 
 MAX_ROUTES: Final = 20
 """Kinds of routes shown by ``paceline check``; ``--json`` has them all."""
@@ -66,8 +67,10 @@ def render_summary(summary: Summary) -> RenderableType:
     table.add_column("scheme", overflow="fold", min_width=15)
     if len(sources) > 1:
         table.add_column("source", no_wrap=True)
-    names = (decides(by_step), "vs best", *AMOUNTS[by_step])
-    for name in (*("\n".join(name.rsplit(" ", 1)) for name in names), "compute /\ncomm. / wait"):
+    beside, spent = amount_names(summary["summary"], by_step), slice(len(AMOUNTS[by_step]), None)
+    names = ["\n".join(name.rsplit(" ", 1)) for name in (decides(by_step), "vs best", *beside[: spent.start])]
+    names[-1] += "".join(f"\nand {each.removesuffix(' to target')}" for each in beside[spent])
+    for name in (*names, "compute /\ncomm. / wait"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", min_width=11)
     for source in sources:
@@ -76,6 +79,8 @@ def render_summary(summary: Summary) -> RenderableType:
         settled = verdict_of(summary, source)["settled"]
         for row in mine:
             label, *middle, ending = cells(summary, row, unit)
+            sent = "\n".join(middle[spent.start + 1 :])
+            middle[spent.start + 1 :] = [sent]
             line = [label, *([source] if len(sources) > 1 else []), *middle, shares(row), ending]
             add_text_row(table, *line, style="bold" if settled and row is mine[0] else "")
     if not sources:
@@ -84,13 +89,12 @@ def render_summary(summary: Summary) -> RenderableType:
     for source in sources:
         of_source = f"{source}: " if len(sources) > 1 else ""
         lines.append(Text(f"{of_source}{words.verdict(summary, source)}", style="bold"))
-        if known := verdict_of(summary, source).get("break_even"):
-            lines.append(Text(f"{of_source}{known['text']}"))
+        lines += [Text(f"{of_source}{each}") for each in words.beside_verdict(summary, source)]
         if note := words.paired(summary, source):
             lines.append(Text(f"{of_source}{note}"))
     lines += [Text(sentence) for source in sources for sentence in warnings(summary, source)]
-    beside = [Text(each) for each in beside_steps(summary["summary"])] if by_step else []
-    return Group(table, "", *beside, *lines)
+    notes = [Text(each) for each in beside_steps(summary["summary"])] if by_step else []
+    return Group(table, "", *notes, *lines)
 
 
 _SAME_SHARES: Final = 1.05
@@ -175,11 +179,18 @@ def decides(by_step: bool) -> str:
     return "time per step" if by_step else "time to target"
 
 
+def amount_names(rows: Sequence[SchemeSummary], by_step: bool) -> list[str]:
+    """The names of ``amounts``."""
+    priced = any("cost" in row for row in rows)
+    return [*AMOUNTS[by_step], *(["cost of a step" if by_step else "cost to target"] if priced else [])]
+
+
 def amounts(row: SchemeSummary, by_step: bool) -> tuple[str, ...]:
-    """The texts of ``AMOUNTS``: medians until the target was met (``>``: bounds), or means of whole runs."""
+    """Amounts beside the time: medians until the target was met (``>``: bounds), or means of whole runs."""
+    spent = (format_cost(row["cost"]),) if "cost" in row else ()
     if by_step:
         wall, sent = words.duration(row["wall_clock_s"]), words.size(row["bytes_sent"])
-        return wall, f"{row['iterations']:,.0f}", sent
+        return wall, f"{row['iterations']:,.0f}", sent, *spent
     least = "" if row["time_to_target_s"]["median"] is not None else "> "
     steps, sent_bytes = (
         (row["at_least_steps"], row["at_least_bytes"])
@@ -189,6 +200,7 @@ def amounts(row: SchemeSummary, by_step: bool) -> tuple[str, ...]:
     return (
         "-" if steps is None else f"{least}{steps:,.0f}",
         "-" if sent_bytes is None else f"{least}{words.size(sent_bytes)}",
+        *spent,
     )
 
 
@@ -377,7 +389,7 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         times.caption = f"sent: by all workers together, {answer['sent_over']}"
     needs.caption = f"bandwidth {answer['knob']} with which every worker computes so much of its time"
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
-    lines: list[RenderableType] = [Text(head), "", times, "", *beside, "", needs]
+    lines: list[RenderableType] = [Text(head), "", times, "", *_throughput_costs(answer), *beside, "", needs]
     losses: dict[str, list[str]] = {}
     for row in answer["schemes"]:
         for text in row.get("published_text", ()):
@@ -390,6 +402,19 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
             f"{answer['scaling_law']}"
         )]  # fmt: skip
     return Group(*lines)
+
+
+def _throughput_costs(answer: Mapping[str, Any]) -> list[RenderableType]:
+    """What steps, hours and tokens cost under each scheme."""
+    known = [row for row in answer["schemes"] if row.get("costs")]
+    if not known:
+        return []
+    names = [name for name, amount in known[0]["costs"].items() if amount is not None]
+    table = _schemes_table(*(f"{name}\ncosts" for name in names))
+    for row in known:
+        amounts_of = (row["costs"][name] for name in names)
+        add_text_row(table, row["label"], *(format_money(x, answer["price"]["currency"]) for x in amounts_of))
+    return [table, *map(Text, words.prices(answer)), ""]
 
 
 def _memory(answer: Mapping[str, Any]) -> list[RenderableType]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from paceline.sim.config.units import format_bytes
 from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.intervals import Interval
+from paceline.sim.records.money.cost import format_money
 from paceline.sim.records.run import Source
 from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summary import (
@@ -126,6 +127,25 @@ def verdict(summary: Summary, source: Source | None = None) -> str:
     """The winner, as far as the repeats tell (``paceline.sim.records.verdict``)."""
     wanted = source or main_source(summary)
     return summary["verdict"]["text"] if wanted is None else verdict_of(summary, wanted)["text"]
+
+
+def beside_verdict(summary: Summary, source: Source) -> list[str]:
+    """Sentences about what the order depends on, and about who costs least."""
+    known = verdict_of(summary, source)
+    return [known[key]["text"] for key in ("break_even", "cheapest") if key in known]
+
+
+def prices(summary: Mapping[str, Any]) -> list[str]:
+    """The prices in a sentence; empty without any."""
+    if (price := summary.get("price")) is None:
+        return []
+    ends = [format_money(each, price["currency"]) for each in sorted(price["egress"].values()) or [0.0]]
+    between = ends[0] if ends[0] == ends[-1] else f"{ends[0]} to {ends[-1]}"
+    table = f" (table {price['table']})" if price["table"] else ""
+    return [
+        f"Prices{table}: {format_money(price['per_hour'], price['currency'])} an hour for all workers, and "
+        f"{between} for a GB between sites."
+    ]
 
 
 def repeats(rows: Sequence[SchemeSummary]) -> str:

@@ -164,7 +164,8 @@ def schema() -> None:
 
 
 def list_names(as_json: AsJson = False) -> None:
-    """List the ready scenarios, and what scenarios can name: schemes, topologies, tasks."""
+    """List the ready scenarios, and what scenarios can name: schemes, prices, topologies, tasks."""
+    from paceline.sim.scenario.price import price_tables
     from paceline.sim.scenario.ready import describe_scenario, ready_scenarios
     from paceline.sim.schemes import SCHEMES
     from paceline.sim.topology import TOPOLOGIES
@@ -173,10 +174,13 @@ def list_names(as_json: AsJson = False) -> None:
     ready = {name: describe_scenario(path) for name, path in ready_scenarios().items()}
     names = {"topologies": sorted(TOPOLOGIES), "tasks": sorted(TASKS)}
     if as_json:
-        print_json({"scenarios": ready, "schemes": sorted(SCHEMES), **names})
+        print_json({"scenarios": ready, "schemes": sorted(SCHEMES), **names, "prices": price_tables()})
         return
     does = {name: SCHEMES[name].does for name in sorted(SCHEMES)}
-    for kind, lines in (("scenarios", ready), ("schemes", does)):
+    sold = {
+        name: " ".join(dict.fromkeys(row["from"] for row in rows)) for name, rows in price_tables().items()
+    }
+    for kind, lines in (("scenarios", ready), ("schemes", does), ("prices", sold)):
         sys.stdout.write(f"{kind}:\n" + "".join(f"  {name}: {line}\n" for name, line in lines.items()))
     for kind, members in names.items():
         sys.stdout.write(f"{kind}: {' '.join(members)}\n")

@@ -319,7 +319,11 @@ def hand_over(
     if as_json:
         print_json(summary)
     else:
-        for sentence in (*assumptions.transport(summary), *filter(None, [summary.get("proxy")])):
+        for sentence in (
+            *assumptions.transport(summary),
+            *words.prices(summary),
+            *filter(None, [summary.get("proxy")]),
+        ):
             terminal().print(sentence, highlight=False)
         terminal().print(render_summary(summary))
         for sentence in (

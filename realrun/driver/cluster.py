@@ -124,7 +124,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         in_flight -= {each for each in in_flight if ops.is_droppable(each.operation)}
         spent, log = self._breakdown, self._log
         log.steps, log.ended_s, log.bytes_sent = spent.steps, spent.ended_s, spent.bytes_sent
-        log.operations = spent.operations
+        log.operations, log.sent_to = spent.operations, spent.sent_to
 
     # --- the loop -------------------------------------------------------------------------------
 

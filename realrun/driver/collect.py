@@ -60,7 +60,7 @@ def joined_events(logs: Sequence[RankLog], starts: StartTimes) -> list[Event]:
 def time_breakdown(log: RankLog, starts: StartTimes, until_s: float = math.inf) -> TimeBreakdown:
     """A worker's time up to a moment, with its blocked time split into waiting and communicating."""
     breakdown = TimeBreakdown(log.rank, log.bytes_sent, log.steps, ended_s=log.ended_s)
-    breakdown.operations = log.operations
+    breakdown.operations, breakdown.sent_to = log.operations, log.sent_to
     for published in log.published:
         breakdown.count(published.notes)
     for each in log.exposures:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from paceline.sim.collectives.sends import sends_of
 from paceline.sim.drivers.tasks.runner import mix_values
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import root_of
@@ -86,7 +87,8 @@ class Exchanges:
         number = self._number("mix")
         pending.exchange = Exchange(f"mix {number}", tuple({*sources, *destinations}))
         pending.version = value._version
-        pending.bytes = message_bytes(value, self._job.bytes_per_parameter) * len(destinations)
+        num_bytes = message_bytes(value, self._job.bytes_per_parameter)
+        pending.sends = [(destination, num_bytes) for destination in destinations]
         if not sources and not destinations:
             pending.result = list
             self._loop.soon(partial(self._listener.complete, pending))
@@ -99,7 +101,7 @@ class Exchanges:
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         peer, tag, value = operation.destination, operation.tag, operation.value
         pending.peer, pending.version = peer, value._version
-        pending.bytes = message_bytes(value, self._job.bytes_per_parameter)
+        pending.sends = ((peer, message_bytes(value, self._job.bytes_per_parameter)),)
         if self._expect(pending, peer):
             number = self.counts.sends(peer, tag, self._transport.messages.buffers.message_bytes(value))
             pending.exchange = Exchange(_message_key(self._rank, peer, tag, number), (peer,))
@@ -134,7 +136,7 @@ class Exchanges:
             needed = tuple(r for r in others if r == pending.peer)
         pending.exchange = Exchange(f"{name} {number}", needed)
         collective, order = self._job.choice.collective_of(operation, group, self._rank)
-        pending.bytes = collective.bytes_sent[order.index(self._rank)]  # as in the simulator
+        pending.sends = sends_of(((collective, order),)).of_hosts.get(self._rank, ())  # as in the simulator
         if self._expect(pending, *others):
             self._begin(pending, lambda: self._collective(operation, group, number))
 

@@ -107,7 +107,8 @@ class RankLog:
         iterates: digests of its kept models, without leaders and averages; see ``digest_iterates``.
         final: its last published value.
         leader: the last model that it published as standing for all.
-        steps, ended_s, bytes_sent, operations: as in ``paceline.sim.records.accounting.TimeBreakdown``.
+        steps, ended_s, bytes_sent, sent_to, operations: see
+            ``paceline.sim.records.accounting.TimeBreakdown``.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True, ser_json_inf_nan="constants")
@@ -123,6 +124,7 @@ class RankLog:
     steps: int = 0
     ended_s: float | None = None
     bytes_sent: int = 0
+    sent_to: dict[int, int] = field(default_factory=dict)
     operations: set[str] = field(default_factory=set)
     timing: Timing = field(default_factory=Timing)
 

@@ -146,6 +146,22 @@ class Collective:
         return len(self.source)
 
     @cached_property
+    def pairs(self) -> tuple[Integers, Integers]:
+        """Ordered pairs of ranks with blocks [m], as source * ranks + destination; [B] each block's pair."""
+        keys, pair = np.unique(self.source * self.ranks + self.destination, return_inverse=True)
+        return keys, pair
+
+    @cached_property
+    def sent(self) -> tuple[Integers, Integers, Integers]:
+        """Source, destination and whole bytes of each of ``pairs`` [m]."""
+        source, destination = np.divmod(self.pairs[0], self.ranks)
+        until = np.cumsum(np.bincount(self.pairs[1], weights=self.num_bytes, minlength=len(source)))
+        until = np.concatenate(([0.0], until))
+        base = until[np.searchsorted(source, source)]  # of its rank: rounded, a rank's bytes add up
+        num_bytes = np.rint(until[1:] - base) - np.rint(until[:-1] - base)
+        return source, destination, num_bytes.astype(np.int64)
+
+    @cached_property
     def bytes_sent(self) -> tuple[int, ...]:
         """Bytes that each rank sends."""
         sent = np.bincount(self.source, weights=self.num_bytes, minlength=self.ranks)

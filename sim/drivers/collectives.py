@@ -115,7 +115,7 @@ class CollectivesInFlight:
             )
         placed = collective.placed
         is_met = collective.flows is None and self._is_met(collective, pending)
-        pending.bytes = placed.collective.bytes_sent[placed.position[rank]]
+        pending.sends = placed.sends.get(rank, ())
         collective.inputs[rank] = getattr(operation, "value", None)
         collective.joined_s[rank] = collective.last_s = self._clock.now
         collective.waiting[rank] = pending

@@ -367,7 +367,7 @@ class EventDriver(ClockedRunner[Pending]):
         if self._dead:
             self._expect(pending, *sources, *destinations)
         num_bytes = message_bytes(value, self.job.bytes_per_parameter)
-        pending.bytes = num_bytes * len(destinations)
+        pending.sends = [(destination, num_bytes) for destination in destinations]
         for slot, source in enumerate(sources):
             self._transfers.receive(source, rank, PATTERN_TAG, pending, slot)
         for destination in destinations:
@@ -379,9 +379,10 @@ class EventDriver(ClockedRunner[Pending]):
         pending.parts, pending.on_settled = 1, self._settled
         pending.peer = operation.destination
         pending.version = operation.value._version
-        pending.bytes = message_bytes(operation.value, self.job.bytes_per_parameter)
+        num_bytes = message_bytes(operation.value, self.job.bytes_per_parameter)
+        pending.sends = ((operation.destination, num_bytes),)
         rank = pending.task.rank
-        self._transfers.send(rank, operation.destination, f"p2p {operation.tag}", pending.bytes, pending)
+        self._transfers.send(rank, operation.destination, f"p2p {operation.tag}", num_bytes, pending)
 
     def _begin_receive(self, pending: Pending) -> None:
         operation: ops.Receive = pending.operation  # type: ignore[assignment]

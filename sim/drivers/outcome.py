@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from ..network.carried import bytes_carried
 from ..records.accounting import SMALL_WEIGHT_NOTE, TimeBreakdown, mean_share
 from ..records.run import COMPUTING, OTHER_CLOCK, Event, Pace, Run, Source, Status
 from ..training.scoring import Scorer, digest
@@ -68,6 +69,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
     """The record of a run whose end has been scored."""
     iterations = sum(a.steps for a in outcome.breakdowns) / job.workers
     bytes_sent = sum(a.bytes_sent for a in outcome.breakdowns)
+    between, on_links = bytes_carried(job.transfer.network, [a.sent_to for a in outcome.breakdowns])
     until_s = outcome.pace.time_s if outcome.counted else outcome.wall_s
     status, message = outcome.status, outcome.message
     if status == "completed" and scorer.diverged:
@@ -100,6 +102,8 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         else (),
         pace=outcome.pace,
         gradients=tuple(scorer.noise.points) if scorer.noise is not None else (),
+        between=between,
+        on_links=on_links,
     )
 
 

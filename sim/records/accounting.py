@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,7 +43,7 @@ class TimeBreakdown:
     *communicate* (blocked after that). Communication hidden behind a running gradient is compute.
     ``operations`` are the names of begun operations, with ``ANY_SOURCE`` for a receive from anybody.
     ``averages`` counts averages that may leave out stragglers and wanted this worker's contribution,
-    ``left_out`` those made without it.
+    ``left_out`` those made without it. ``sent_to``: worker -> bytes, which add up to ``bytes_sent``.
     """
 
     worker: int
@@ -55,9 +55,18 @@ class TimeBreakdown:
     operations: set[str] = field(default_factory=set)
     averages: int = 0
     left_out: int = 0
+    sent_to: dict[int, int] = field(default_factory=dict)
     _running: int = 0
     _since_s: float = 0.0
     _busy_s: float = 0.0
+
+    def send(self, sends: Iterable[tuple[int, int]]) -> int:
+        """Count an operation's bytes by destination; return their sum."""
+        before = self.bytes_sent
+        for destination, num_bytes in sends:
+            self.bytes_sent += num_bytes
+            self.sent_to[destination] = self.sent_to.get(destination, 0) + num_bytes
+        return self.bytes_sent - before
 
     def count(self, notes: Mapping[str, float]) -> None:
         """Count the notes of a step."""

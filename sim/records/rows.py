@@ -78,6 +78,10 @@ class RunRow(TypedDict):
     average_s: NotRequired[list[float | None]]
     leaves_out: NotRequired[list[str]]
     pace: NotRequired[PaceRecord]
+    bytes_between: NotRequired[dict[str, dict[str, int]]]
+    bytes_on_links: NotRequired[dict[str, int]]
+    cost: NotRequired[float]
+    cost_to_target: NotRequired[float | None]
     gradients: NotRequired[list[NoisePoint]]
     rows: NotRequired[RowCounts]
 
@@ -116,6 +120,8 @@ def row_of(run: Run) -> RunRow:
         "engine": run.engine or None,
         "engine_reason": run.engine_reason or None,
         "left_out": [list(each) for each in run.left_out] or None,
+        "bytes_between": {name: dict(row) for name, row in run.between.items()} or None,
+        "bytes_on_links": dict(run.on_links) or None,
         "gradients": list(run.gradients) or None,
     }
     row |= cast(RunRow, {key: value for key, value in optional.items() if value is not None})
@@ -149,6 +155,8 @@ def run_of(row: RunRow, evaluations: Sequence[Evaluation], events: Sequence[Even
         engine_reason=row.get("engine_reason", ""),
         left_out=tuple((late, of) for late, of in row.get("left_out", ())),
         pace=Pace.read(row["pace"]) if "pace" in row else None,
+        between=row.get("bytes_between", {}),
+        on_links=row.get("bytes_on_links", {}),
         gradients=tuple(row.get("gradients", ())),
     )
 

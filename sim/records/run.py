@@ -262,6 +262,10 @@ class Run:
     """
     pace: Pace | None = None
     """Progress until the first worker is through, or until all are where they keep step; None: unknown."""
+    between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Bytes from each site to each; empty where there is one site."""
+    on_links: Mapping[str, int] = field(default_factory=dict)
+    """Bytes on each used link beyond the access links."""
     gradients: tuple[NoisePoint, ...] = ()
     """Noise, heterogeneity and size of the gradients along the run, where they were measured."""
 

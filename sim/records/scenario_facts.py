@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 from ..config import yaml_file
 from ..config.units import parse_bytes, parse_seconds
 from ..errors import InputError
+from .money.cost import PriceRecord, read_price
 from .run import metric_name
 
 VALIDATED_LATENCY_S: Final = 0.010
@@ -55,6 +56,7 @@ class ScenarioFacts(NamedTuple):
     proxy: str | None
     choices: str | None
     planned: PlannedRuns | None
+    price: PriceRecord | None
 
 
 def read_facts(scenario_yaml: str) -> ScenarioFacts:
@@ -66,6 +68,7 @@ def read_facts(scenario_yaml: str) -> ScenarioFacts:
         describe_proxy(document),
         _read(_choices, document),
         _read(_planned, document),
+        _read(read_price, document),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import InputError, quote
 from .gradients.noise import describe_gradients
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
+from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
 from .rows import left_out_of, mean, mean_shares, row_of
 from .run import Evaluation, Run, Source
 from .scenario_facts import Goal, TransportRecord, read_facts
@@ -39,6 +40,7 @@ def summarise(
     transport: TransportRecord | None = None,
     proxy: str | None = None,
     choices: str | None = None,
+    price: PriceRecord | None = None,
 ) -> Summary:
     """Summarise runs of one or both sources; rows come in the order in which their schemes first appear.
 
@@ -48,6 +50,7 @@ def summarise(
         transport: carrier of the bytes, if known.
         proxy: what the trained model stands for, if for another one.
         choices: target, scored model and partition, as a phrase.
+        price: of workers and traffic; None: no costs.
 
     Raises:
         InputError: two runs share source, label and seed.
@@ -92,8 +95,21 @@ def summarise(
         summary["proxy"] = proxy
     if choices is not None:
         summary["choices"] = choices
+    if price is not None:
+        _add_costs(summary, runs, price, by_step)
     summary["verdict"] = verdict_of(summary, runs[0].source) if runs else find_verdict([], {})
     return summary
+
+
+def _add_costs(summary: Summary, runs: Sequence[Run], price: PriceRecord, by_step: bool) -> None:
+    summary["price"] = price
+    costs: dict[tuple[Source, str], list[float]] = {}
+    for row, run in zip(summary["runs"], runs, strict=True):
+        add_costs(row, run, price)
+        costs.setdefault((run.source, run.label), []).append(race_cost(row, by_step))
+    for scheme in summary["summary"]:
+        median = of_median(costs[scheme["source"], scheme["label"]])
+        scheme["cost"] = CostInterval(**median, currency=price["currency"])
 
 
 def summarise_resolved(
@@ -109,8 +125,9 @@ def summarise_resolved(
     """
     known = read_facts(scenario_yaml)
     return summarise(
-        scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy, known.choices
-    )
+        scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy, known.choices,
+        known.price,
+    )  # fmt: skip
 
 
 def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from .break_even import PROXY_SAYS, find_break_even
 from .gradients.noise import GradientSummary
 from .intervals import Interval
+from .money.cost import CostInterval, PriceRecord, find_cheapest
 from .rows import RunRow, Shares
 from .run import OTHER_CLOCK, Source
 from .scenario_facts import CURVES, Goal, TransportRecord
@@ -116,6 +117,7 @@ class SchemeSummary(TypedDict):
             workers' bytes by then; None like the median time.
         score_at_equal_time, score_at_equal_bytes: at the points of ``Summary.equal``; None without them.
         wall_clock_s, iterations, bytes_sent, time_s: means.
+        cost: to the target, or of a step where there is none; absent without prices.
         gradients: their noise and heterogeneity along the runs; absent where they were not measured.
         does, bounds, memory, random: see ``SchemeFacts``; absent in older folders, ``bounds`` also where
             runs were measured. Other keys absent there are computed when they are read.
@@ -147,6 +149,7 @@ class SchemeSummary(TypedDict):
     iterations: float
     bytes_sent: float
     time_s: Shares
+    cost: NotRequired[CostInterval]
     gradients: NotRequired[GradientSummary]
     does: NotRequired[str]
     bounds: NotRequired[Bounds | None]
@@ -227,6 +230,7 @@ class Summary(TypedDict):
         transport: of the bytes.
         proxy: a sentence about the model that the trained one stood for; absent where it stood for itself.
         choices: target, scored model and partition, as a phrase; absent without a target.
+        price: of workers and traffic, where the scenario has it.
     """
 
     version: int
@@ -235,6 +239,7 @@ class Summary(TypedDict):
     transport: NotRequired[TransportRecord]
     proxy: NotRequired[str]
     choices: NotRequired[str]
+    price: NotRequired[PriceRecord]
     runs: list[RunRow]
     summary: list[SchemeSummary]
     winner: str | None
@@ -270,6 +275,14 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     verdict = find_verdict(ranked, times, by_step, exact, uneven, at_least, tried)
     if not by_step and (known := _break_even(summary, source, verdict)) is not None:
         verdict["break_even"] = known
+    if "price" in summary:
+        runs, costs = (
+            [r for r in summary["runs"] if r["source"] == source],
+            {r["label"]: r["cost"] for r in rows},
+        )
+        cheapest = find_cheapest(verdict["first"], runs, costs, by_step)
+        if cheapest is not None:
+            verdict["cheapest"] = cheapest
     return verdict
 
 

@@ -137,6 +137,13 @@ class BreakEven(TypedDict):
     equal_factor: float | None
 
 
+class Cheapest(TypedDict):
+    """The scheme that costs least, and a sentence about it and the first."""
+
+    label: str
+    text: str
+
+
 class Verdict(TypedDict):
     """The first scheme, as far as it is known.
 
@@ -154,6 +161,7 @@ class Verdict(TypedDict):
         may_be_faster: label -> values of ``tune`` with which it may be faster than the first, as far as its
             trials tell; absent where there are none.
         break_even: absent without a target, and where fewer than two schemes took steps.
+        cheapest: another scheme that costs less; absent where there is none, and without prices.
     """
 
     text: str
@@ -165,6 +173,7 @@ class Verdict(TypedDict):
     repeats_needed: int | None
     may_be_faster: NotRequired[dict[str, list[dict[str, Value]]]]
     break_even: NotRequired[BreakEven]
+    cheapest: NotRequired[Cheapest]
 
 
 def find_verdict(

@@ -50,6 +50,7 @@ from .device_memory import check_device_memory
 from .entries import SchemeEntry, WorkloadEntry, labels_of
 from .measured import Priced, price
 from .parts import Cluster, CollectiveSettings, EvaluateSettings, LabSettings, Stop, TargetSettings, read_on
+from .price import Price, fill_in
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, max_repeats, read_auto
 from .tune import Tune, with_values
@@ -100,6 +101,9 @@ class Scenario(Settings):
     )
     tune: Tune | None = Field(
         default=None, description="values tuned for each scheme before its runs, on other seeds"
+    )
+    price: Price | None = Field(
+        default=None, description="prices of workers and of bytes between sites (default: no costs are shown)"
     )
     collectives: CollectiveSettings = Field(
         default=CollectiveSettings(), description="algorithms of collective operations"
@@ -185,6 +189,14 @@ class Scenario(Settings):
                 return {**data, "stop": {**stop, "target": {"on": on, **target}}}
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_prices(cls, data: Any) -> Any:
+        match data:
+            case {"price": {"table": str()} as price, "cluster": {"network": Mapping()} as cluster}:
+                return {**data, "price": fill_in(price, cluster)}
+        return data
+
     @field_validator("schemes", mode="after")
     @classmethod
     def _label(cls, entries: tuple[SchemeEntry, ...]) -> tuple[SchemeEntry, ...]:
@@ -207,6 +219,7 @@ class Scenario(Settings):
                 self._wrong_workload(),
                 self._wrong_schemes(),
                 self._wrong_collectives(),
+                self.price.wrong_places(self.cluster.network.sites or {}) if self.price else (),
                 self._wrong_statistics(),
             )
         )

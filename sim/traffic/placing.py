@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, Final
@@ -12,6 +12,7 @@ import numpy as np
 from ..collectives.alike import TIE, time_alike
 from ..collectives.collective import Collective
 from ..collectives.pricing import BlockCosts, Layout, StreamCosts, Times, completion_s, lay_out
+from ..collectives.sends import sends_of
 from ..network.routes import RouteArrays, route_pairs
 from ..network.transfer import TransferModel
 from ..seeds import Integers
@@ -87,6 +88,11 @@ class Placed:
     def position(self) -> dict[int, int]:
         """Host -> rank."""
         return {host: rank for rank, host in enumerate(self.members)}
+
+    @cached_property
+    def sends(self) -> Mapping[int, list[tuple[int, int]]]:
+        """Host -> destination and bytes of each of its messages."""
+        return sends_of(((self.collective, self.members),)).of_hosts
 
     def completion(self, ready_s: tuple[float, ...], times: Times | None = None) -> Completion:
         """Completion by the times at which members join; ``times``: of the recursion, if they are known."""
@@ -253,7 +259,7 @@ def _costs_together(costs: tuple[BlockCosts, ...]) -> BlockCosts:
 def place(collective: Collective, members: tuple[int, ...], model: TransferModel) -> Placed:
     """Place a collective on hosts: rank i on ``members[i]``."""
     c = collective
-    keys, pair = np.unique(c.source * c.ranks + c.destination, return_inverse=True)
+    keys, pair = c.pairs
     sources, destinations = np.divmod(keys, c.ranks)
     routes = route_pairs(sources, destinations, members, model)
     back = routes

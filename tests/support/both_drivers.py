@@ -92,6 +92,9 @@ def assert_the_same(job: Job) -> None:
     assert (run.status, run.reached_target, run.iterations, run.bytes_sent, run.exchanges) == (
         expected.status, expected.reached_target, expected.iterations, expected.bytes_sent, expected.exchanges
     )  # fmt: skip
+    assert (run.between, run.on_links) == (expected.between, expected.on_links)
+    if run.between:
+        assert sum(sum(row.values()) for row in run.between.values()) == run.bytes_sent
     for name in ("time_to_target_s", "bracket_s"):
         assert getattr(run, name) == close(getattr(expected, name))
     assert len(run.evaluations) == len(expected.evaluations)
@@ -100,7 +103,8 @@ def assert_the_same(job: Job) -> None:
         assert ours.time_s == close(theirs.time_s)
         assert ours.metrics == theirs.metrics
     for mine, other in zip(lockstep.breakdowns, events.breakdowns, strict=True):
-        assert (mine.steps, mine.bytes_sent) == (other.steps, other.bytes_sent)
+        assert (mine.steps, mine.bytes_sent, mine.sent_to) == (other.steps, other.bytes_sent, other.sent_to)
+        assert sum(mine.sent_to.values()) == mine.bytes_sent
         ours_s, theirs_s = mine.share(lockstep.wall_s), other.share(events.wall_s)
         for share in ("compute", "communicate", "wait"):
             assert getattr(ours_s, share) == pytest.approx(getattr(theirs_s, share), abs=1e-9 * events.wall_s)

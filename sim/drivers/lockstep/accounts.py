@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...collectives.sends import Sends, add_up
 from ...records.accounting import EventLog, TimeBreakdown
 from ...records.run import HALF_SUM, RESUMPTIONS, UNTIMED_ENCODING, Event
 from ...seeds import Floats, Integers
@@ -34,6 +35,7 @@ class StackedOperation:
         peer: as in ``Event``: one for all workers, or one each.
         handle: number of the started operation that it is about, -1 for an awaited one.
         in_half: whether values are added up in 16 bits.
+        sends: its messages; None: it has none.
     """
 
     name: str
@@ -47,6 +49,7 @@ class StackedOperation:
     peer: int | Integers = -1
     handle: int = -1
     in_half: bool = False
+    sends: Sends | None = None
 
     def until(self, time_s: float, instant_s: float) -> StackedOperation | None:
         """The part that has happened by ``time_s``, at which the run is cut off; None: nothing.
@@ -70,10 +73,11 @@ class StackedOperation:
             peer_s=np.where(ended, self.peer_s, so_far_s),
             known_s=self.known_s,
             blocks=self.blocks,
-            num_bytes=np.where(ended, self.num_bytes, 0),
+            num_bytes=self.num_bytes,
             peer=self.peer,
             handle=self.handle,
             in_half=self.in_half,
+            sends=self.sends,
         )
 
 
@@ -107,6 +111,10 @@ class Counts:
         return np.full(workers, self.alike + self.beside, np.int64)
 
 
+MAX_KEPT_SENDS: Final = 64
+"""Most sends counted apart; a scheme repeats few."""
+
+
 class StackedAccounts:
     """The accounts of all workers.
 
@@ -127,7 +135,7 @@ class StackedAccounts:
         self.names: set[str] = set()
         self._wait_s = np.zeros(workers)
         self._communicate_s = np.zeros(workers)
-        self._bytes = Counts()
+        self._sent: dict[Sends, int | Integers] = {}  # and how often
 
     def add(self, operation: StackedOperation) -> None:
         """Enter an operation, or hold it until it is certain that all of it happens."""
@@ -162,7 +170,10 @@ class StackedAccounts:
             self._wait_s += waited_s
             exposed_s -= waited_s
             self._communicate_s += exposed_s
-        self._bytes = self._bytes.plus(operation.num_bytes)
+        if (sends := operation.sends) is not None:
+            self._sent[sends] = self._sent.get(sends, 0) + (1 if ended is None else ended.astype(np.int64))
+            if len(self._sent) > MAX_KEPT_SENDS:
+                self._sent = {add_up(self._sent, self._workers): 1}
         log = self._log
         if operation.name == UNTIMED_ENCODING or log is None or log.full:
             return
@@ -179,17 +190,18 @@ class StackedAccounts:
 
         ``steps``: published by each; ``until_s``: the last instant of the run.
         """
-        bytes_sent = self._bytes.of_all(self._workers).tolist()
+        sent = add_up(self._sent, self._workers).of_hosts
         rows = zip(
-            bytes_sent, steps.tolist(), self._wait_s.tolist(), self._communicate_s.tolist(),
+            steps.tolist(), self._wait_s.tolist(), self._communicate_s.tolist(),
             [None] * self._workers if ended_s is None else ended_s.tolist(), strict=True,
         )  # fmt: skip
         return [
             TimeBreakdown(
-                rank, num_bytes, done, wait_s, communicate_s,
+                rank, sum(size for _, size in sent.get(rank, ())), done, wait_s, communicate_s,
                 ended_s=end_s if end_s is not None and end_s <= until_s else None, operations=self.names,
+                sent_to=dict(sent.get(rank, ())),
             )
-            for rank, (num_bytes, done, wait_s, communicate_s, end_s) in enumerate(rows)
+            for rank, (done, wait_s, communicate_s, end_s) in enumerate(rows)
         ]  # fmt: skip
 
     def events(self) -> list[Event]:

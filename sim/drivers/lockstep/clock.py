@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ... import seeds
+from ...collectives.sends import Sends
 from ...compute.model import ComputeModel
 from ...errors import NotInLockstep
 from ...program import operations as ops
@@ -146,12 +147,12 @@ class LockstepClock:
             self._collectives.check_idle(begin_s)
             num_bytes = message_bytes(_row(operation.value), self._job.bytes_per_parameter)
             mixed = self._mixes.times(operation.pattern, begin_s, num_bytes)
-            self.messages += mixed.messages
-            self.work += mixed.messages
+            self.messages += len(mixed.sends.source)
+            self.work += len(mixed.sends.source)
             self._sent = self._sent.plus(mixed.num_bytes)
             return self._enter(
                 name, begin_s, mixed.end_s, mixed.peer_s, mixed.known_s, blocks, mixed.num_bytes, mixed.peer,
-                handle,
+                handle, sends=mixed.sends,
             )  # fmt: skip
         collected = self._collectives.times(operation, begin_s)
         self.messages += collected.messages
@@ -159,7 +160,7 @@ class LockstepClock:
         self._sent = self._sent.plus(collected.num_bytes)
         return self._enter(
             name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes,
-            in_half=ops.adds_in_half(operation),
+            in_half=ops.adds_in_half(operation), sends=collected.sends,
         )  # fmt: skip
 
     def _enter(
@@ -174,10 +175,12 @@ class LockstepClock:
         peer: int | Integers = -1,
         handle: int = -1,
         in_half: bool = False,
+        sends: Sends | None = None,
     ) -> StackedOperation:
         entry = StackedOperation(
-            name, self._done, start_s, end_s, peer_s, known_s, blocks, num_bytes, peer, handle, in_half
-        )
+            name, self._done, start_s, end_s, peer_s, known_s, blocks, num_bytes, peer, handle, in_half,
+            sends,
+        )  # fmt: skip
         self._accounts.add(entry)
         return entry
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...collectives.collective import side_by_side
+from ...collectives.sends import Sends, sends_of
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import root_of
@@ -23,12 +24,13 @@ class Collected:
     """Completion of a collective; vectors [n].
 
     ``last_s``: when the last member of a worker's group (of a broadcast, the root) had joined; ``num_bytes``:
-    sent by each; ``work``: messages as counted by ``PRICED_WORK``.
+    sent by each, by ``sends``; ``work``: messages as counted by ``PRICED_WORK``.
     """
 
     end_s: Floats
     last_s: Floats
     num_bytes: Integers
+    sends: Sends
     messages: int
     work: int
 
@@ -80,7 +82,7 @@ class CollectiveTimes:
             self._idle_s = np.zeros(n)
         end_s, last_of_all_s, sent = np.empty(n), np.empty(n), np.empty(n, np.int64)
         messages = work = 0
-        for each in self.joined(operation, joined_s):
+        for each in (joined := self.joined(operation, joined_s)):
             placed, last_s = each.placed, each.last_s
             members = list(placed.members)
             done_s, idle_s = placed.completion(each.ready_s)
@@ -96,7 +98,8 @@ class CollectiveTimes:
             messages += placed.collective.messages
             work += min(placed.collective.messages, PRICED_WORK * len(members))
         self._joined = None  # it holds all workers' values
-        return Collected(end_s, last_of_all_s, sent, messages, work)
+        sends = sends_of(tuple((each.placed.collective, each.placed.members) for each in joined))
+        return Collected(end_s, last_of_all_s, sent, sends, messages, work)
 
     def _after_connecting(self, operation: Any, joined_s: Floats) -> Floats:
         """``joined_s``, and for groups that do not know each other yet the time in which they connect."""

@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from ...collectives.sends import Sends
 from ...errors import NotInLockstep
 from ...network.network import Network, rate_of
 from ...network.transfer import TransferModel
@@ -167,6 +168,11 @@ def _ends_of(pattern: Pattern) -> _Ends:
     )
 
 
+@lru_cache(maxsize=KEPT_PATTERNS)
+def _sends_of(ends: _Ends, num_bytes: int) -> Sends:
+    return Sends(ends.source, ends.destination, np.full(len(ends.source), num_bytes))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Messages:
     """The messages of one pattern on one network; a number is for all of them."""
@@ -181,15 +187,15 @@ class _Messages:
 class Mixed:
     """Completion of a mix; vectors [n].
 
-    ``peer_s``, ``known_s``: see ``StackedOperation``; ``num_bytes``: sent by each worker; ``peer``: its last
-    source, -1 where it received nothing.
+    ``peer_s``, ``known_s``: see ``StackedOperation``; ``num_bytes``: sent by each worker, in ``sends``;
+    ``peer``: its last source, -1 where it received nothing.
     """
 
     end_s: Floats
     peer_s: Floats
     known_s: Floats
     num_bytes: int | Integers
-    messages: int
+    sends: Sends
     peer: Integers
 
 
@@ -218,7 +224,7 @@ class MixTimes:
             raise NotInLockstep(
                 "a worker has several messages under way at once, which share its link (network.sharing)"
             )
-        number, by_links = len(ends.source), self._shared and self._may_be_cut
+        sends, by_links = _sends_of(ends, num_bytes), self._shared and self._may_be_cut
         sender_s = ends.from_source.take(begin_s)
         receiver_s = begin_s if ends.one_peer else begin_s.take(ends.destination)
         together_s = np.maximum(sender_s, receiver_s)
@@ -235,12 +241,12 @@ class MixTimes:
             sent_together_s = ends.by_source.take(together_s)
             peer_s = np.maximum(together_s, sent_together_s, out=sent_together_s)
             known_s = np.maximum(left_s, sent_s) if by_links else peer_s
-            return Mixed(end_s, peer_s, known_s, num_bytes, number, ends.source)
+            return Mixed(end_s, peer_s, known_s, num_bytes, sends, ends.source)
         end_s = _latest(ends, begin_s, arrived_s, left_s)
         peer_s = _latest(ends, begin_s, together_s, together_s)
         known_s = _latest(ends, begin_s, left_s, left_s) if by_links else peer_s
         last = _last_sources(ends, together_s)
-        return Mixed(end_s, peer_s, known_s, num_bytes * ends.num_sent, number, last)
+        return Mixed(end_s, peer_s, known_s, num_bytes * ends.num_sent, sends, last)
 
     def _messages(self, pattern: Pattern) -> _Messages:
         known = self._known.get(id(pattern))

@@ -246,7 +246,7 @@ class ClockedRunner(Runner[_P]):
         if self.writes:
             self.note(pending, pending.name, pending.start_s)
         else:  # saves a call, for large runs
-            task.breakdown.bytes_sent += pending.bytes
+            task.breakdown.send(pending.sends)
         if kind is ops.Gradient:
             self.with_value(pending, partial(self.advance, task))
         else:
@@ -271,8 +271,7 @@ class ClockedRunner(Runner[_P]):
     def note(self, pending: _P, name: str, start_s: float) -> None:
         """Record that an operation is complete, or (by another ``name``) that its coroutine resumes."""
         task = pending.task
-        num_bytes = pending.bytes if name == pending.name else 0
-        task.breakdown.bytes_sent += num_bytes
+        num_bytes = task.breakdown.send(pending.sends) if name == pending.name else 0
         if self.writes:
             handle = -1 if pending.handle is None else pending.handle.number
             self.write(task, name, task.breakdown.steps, start_s, self._time.now, pending, handle, num_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from torch import Tensor
@@ -28,7 +28,7 @@ class InFlight:
     # Class attributes, not slots: most operations change few of them, and a million begin a minute.
     ready_s: float
     peer_s: float  # when the last peer that is needed had started, as far as that is known
-    bytes = 0
+    sends: Sequence[tuple[int, int]] = ()  # destination and bytes of each of its messages
     peer = -1
     busy_s = 0.0
     done = False

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,7 +35,9 @@ from ...drivers.job import Job
 from ...drivers.lockstep.driver import LockstepDriver
 from ...drivers.lockstep.exact import why_not
 from ...drivers.lockstep.stacked import StackedTask
+from ...drivers.outcome import Outcome
 from ...errors import RunError, SchemeError
+from ...network.carried import bytes_carried
 from ...network.network import Network, Route
 from ...program import operations as ops
 from ...records.accounting import PaceMarks
@@ -237,6 +239,7 @@ class Followed:
         work: messages and steps of workers, including the start.
         here_s: seconds to simulate a step, of the processor where there is no GPU.
         exchanges: names of the operations by which workers exchanged anything, sorted.
+        between: bytes from each site to each, the start included.
     """
 
     span: Span
@@ -244,6 +247,7 @@ class Followed:
     work: int
     here_s: float
     exchanges: tuple[str, ...] = ()
+    between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -356,8 +360,13 @@ def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followe
     )  # fmt: skip
     programs = [job.program(rank) for rank in range(job.workers)]
     driver = EventDriver(job, programs, scorer, priced=True)
-    exchanges = driver.run().exchanges
-    return replace(watch.followed(driver.work + watch.published), exchanges=exchanges)
+    outcome = driver.run()
+    return _with_exchanges(watch.followed(driver.work + watch.published), outcome, job)
+
+
+def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
+    between, _ = bytes_carried(job.transfer.network, [each.sent_to for each in outcome.breakdowns])
+    return replace(followed, exchanges=outcome.exchanges, between=between)
 
 
 def _watch(job: Job, cycle: int, wanted: Enough | Span) -> _Watch:
@@ -393,8 +402,8 @@ class _CyclesInLockstep(LockstepDriver):
 
 def _follow_in_lockstep(job: Job, cycle: int, wanted: Enough | Span) -> Followed:
     driver = _CyclesInLockstep(replace(job, record_events=False), _watch(job, cycle, wanted))
-    exchanges = driver.run().exchanges
-    return replace(driver.watch.followed(driver.work), exchanges=exchanges)
+    outcome = driver.run()
+    return _with_exchanges(driver.watch.followed(driver.work), outcome, job)
 
 
 def _clock_here(job: Job) -> Callable[[], float]:

@@ -13,14 +13,16 @@ import torch
 from ...devices import one_thread
 from ...errors import InputError, RunError
 from ...network.settings import NetworkSettings
+from ...records.money.cost import PriceRecord, cost
+from ...records.scenario_facts import read_facts
 from ...scenario.entries import SchemeEntry
-from ...scenario.schema import Scenario
+from ...scenario.schema import Scenario, dump
 from ...workloads.layers.settings import LayerProfile
 from ..prepare import prepare, resolve
 from .bandwidth import UTILISATIONS, Utilisation
 from .published import published_losses
 from .scaling_law import CAVEAT, HOFFMANN
-from .step_cost import encodes, left_out
+from .step_cost import Followed, encodes, left_out
 
 _HOUR_S: Final = 3600.0
 MAX_TOKENS: Final = 1e24
@@ -66,8 +68,9 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
             )
     resolved = resolve(scenario, torch.device("cpu"))
     batch = resolved.cluster.workers * resolved.workload.batch_size * length
+    price = read_facts(dump(resolved)).price
     with one_thread():
-        rows = [_row(resolved, entry, batch, tokens, profile) for entry in resolved.schemes]
+        rows = [_row(resolved, entry, batch, tokens, profile, price) for entry in resolved.schemes]
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
@@ -81,7 +84,20 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
         "utilisations": list(UTILISATIONS),
         "sent_over": _sent_over(resolved.cluster.network),
         "knob": "between two sites" if resolved.cluster.network.between is not None else "of a host",
+        "price": price,
         "schemes": rows,
+    }
+
+
+def _costs(step: Followed, price: PriceRecord, batch: int, steps: float | None) -> dict[str, float | None]:
+    whole = sum(sum(row.values()) for row in step.between.values())
+    in_step = step.bytes_per_worker * len(step.pace.steps)
+    of_step = cost(price, step.step_s, step.between, in_step / max(whole, 1))
+    return {
+        "a step": of_step,
+        "an hour": of_step * _HOUR_S / step.step_s if step.step_s else None,
+        "10^9 tokens": of_step * 1e9 / batch,
+        "all tokens": None if steps is None else steps * of_step,
     }
 
 
@@ -94,7 +110,12 @@ def _sent_over(network: NetworkSettings) -> str:
 
 
 def _row(
-    scenario: Scenario, entry: SchemeEntry, batch: int, tokens: float | None, profile: LayerProfile
+    scenario: Scenario,
+    entry: SchemeEntry,
+    batch: int,
+    tokens: float | None,
+    profile: LayerProfile,
+    price: PriceRecord | None,
 ) -> dict[str, Any]:
     steps = None if tokens is None else tokens / batch
     try:
@@ -119,5 +140,6 @@ def _row(
         "published": published,
         "published_text": texts,
         "bytes_per_step": step.bytes_per_worker,
+        "costs": None if price is None else _costs(step, price, batch, steps),
         "bytes_sent": None if steps is None else steps * step.bytes_per_worker * scenario.cluster.workers,
     }

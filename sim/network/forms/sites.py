@@ -93,7 +93,9 @@ class Between(Settings):
     )
 
 
-def find_wrong_pairs(sites: Mapping[str, int], at: KeyPath, values: Mapping[str, float]) -> Iterator[Mistake]:
+def find_wrong_pairs(
+    sites: Mapping[str, int], at: KeyPath, values: Mapping[str, object]
+) -> Iterator[Mistake]:
     """Mistakes in the names of pairs in ``values`` at key ``at``; missing pairs, too."""
     pairs = _pair_names(sites)
     names = [name for name in values if name != DEFAULT]

@@ -1,0 +1,1 @@
+"""Money: prices, and the cost of a run."""

@@ -1,0 +1,133 @@
+"""Prices of workers and of bytes between sites, the cost of a run, and the cheapest scheme."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from typing_extensions import TypedDict
+
+from ...errors import InputError, quote
+from ..intervals import Interval
+from ..rows import RunRow
+from ..run import Run
+from ..verdict import Cheapest, find_winner
+
+DEFAULT: Final = "default"
+"""Key of the price of all sites, or pairs of sites, that have none of their own."""
+_AMOUNT: Final = re.compile(r"(\$?) ?([0-9]{1,12}(?:\.[0-9]{1,12})?)((?: EUR)?)")
+
+
+class PriceRecord(TypedDict):
+    """Prices of a scenario.
+
+    ``currency``: ``$`` or ``EUR``; ``per_hour``: of all workers together; ``egress``: per 10^9 bytes, by pair
+    of sites (``us-eu``) as the scenario names it; ``table``: the ready table, if any.
+    """
+
+    currency: str
+    per_hour: float
+    egress: dict[str, float]
+    table: str | None
+
+
+class CostInterval(Interval):
+    """A median cost with its interval."""
+
+    currency: str
+
+
+def parse_money(value: object) -> tuple[float, str]:
+    """Amount and currency; ``InputError`` for anything else.
+
+    >>> parse_money("$2.50"), parse_money("0.02 EUR")
+    ((2.5, '$'), (0.02, 'EUR'))
+    """
+    match = _AMOUNT.fullmatch(str(value))
+    if match is None or bool(match[1]) == bool(match[3]):
+        raise InputError(f"{quote(str(value))} is no price; write for example $2.50 or 2.5 EUR")
+    return float(match[2]), match[1] or match[3].strip()
+
+
+def format_money(amount: float, currency: str) -> str:
+    """An amount with at most three digits.
+
+    >>> format_money(1234.5, "$"), format_money(0.01234, "$"), format_money(2.5, "EUR")
+    ('$1,234', '$0.0123', '2.5 EUR')
+    """
+    places = max(0, 2 - math.floor(math.log10(amount))) if amount > 0 else 0
+    text = f"{amount:,.{places}f}".rstrip("0").rstrip(".") if places else f"{amount:,.0f}"
+    return f"${text}" if currency == "$" else f"{text} {currency}"
+
+
+def format_cost(spent: CostInterval) -> str:
+    """The median cost; "-" if there is none."""
+    return "-" if spent["median"] is None else format_money(spent["median"], spent["currency"])
+
+
+def read_price(document: Any) -> PriceRecord:
+    """Prices in a resolved scenario's document; ``KeyError`` where it has none."""
+    price, cluster = document["price"], document["cluster"]
+    hours, egress = (
+        {name: parse_money(text) for name, text in price.get(key, {}).items()}
+        for key in ("worker_hour", "egress")
+    )
+    (currency,) = {currency for _, currency in (*hours.values(), *egress.values())}
+    sites = cluster["network"].get("sites") or {DEFAULT: cluster["workers"]}
+    other = hours.get(DEFAULT, (0.0, currency))
+    return PriceRecord(
+        currency=currency,
+        per_hour=sum(number * hours.get(site, other)[0] for site, number in sites.items()),
+        egress={name: amount for name, (amount, _) in egress.items()},
+        table=price.get("table"),
+    )
+
+
+def cost(
+    price: PriceRecord, seconds: float, sent: Mapping[str, Mapping[str, int]], share: float = 1.0
+) -> float:
+    """Cost of all workers for some seconds, waiting or not, and of a share of bytes from each site to each.
+
+    A pair without a price of its own has that of the way back, else the default's, else none.
+    """
+    total, egress = price["per_hour"] * seconds / 3600, price["egress"]
+    for a, row in sent.items():
+        for b, num_bytes in row.items():
+            if a != b:
+                names = (f"{a}-{b}", f"{b}-{a}", DEFAULT)
+                total += (
+                    next((egress[name] for name in names if name in egress), 0.0) * share * num_bytes / 1e9
+                )
+    return total
+
+
+def add_costs(row: RunRow, run: Run, price: PriceRecord) -> None:
+    """Add the cost of a run, and to its target, by when each pair of sites has its part of the bytes."""
+    row["cost"], row["cost_to_target"] = cost(price, run.wall_clock_s, run.between), None
+    if (met := run.met) is not None:
+        row["cost_to_target"] = cost(price, met.time_s, run.between, met.bytes_sent / max(run.bytes_sent, 1))
+
+
+def race_cost(run: RunRow, by_step: bool) -> float:
+    """Cost to the target, or of a step; infinite for a run that did not get there."""
+    spent = run["cost_to_target"]
+    if by_step:
+        spent = run["cost"] / run["iterations"] if run["status"] == "completed" else None
+    return math.inf if spent is None else spent
+
+
+def find_cheapest(
+    first: str | None, runs: Sequence[RunRow], costs: Mapping[str, CostInterval], by_step: bool
+) -> Cheapest | None:
+    """The cheapest scheme by paired ratios, if it is not the ``first``; ``costs``: by label."""
+    by_seed: dict[str, dict[int, float]] = {}
+    for run in runs:
+        by_seed.setdefault(run["label"], {})[run["seed"]] = race_cost(run, by_step)
+    label = find_winner(by_seed)
+    if label in (first, None) or first is None:
+        return None
+    least, other = (format_cost(costs[each]) for each in (label, first))
+    unit = "a step" if by_step else "to the target"
+    return Cheapest(label=label, text=f"{label} costs least: {least} {unit}, where {first} costs {other}.")

@@ -1,0 +1,104 @@
+"""Prices of a scenario, and ready tables of them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from ..config.problems import Mistake, mistake, place_errors
+from ..config.settings import Settings
+from ..errors import did_you_mean, quote
+from ..network.forms.sites import find_wrong_pairs
+from ..records.money.cost import DEFAULT, parse_money
+
+_FOLDER: Final = Path(__file__).parent / "prices"
+_MONEY: Final = {"type": "string", "examples": ["$2.50", "0.02 EUR"]}
+_PLACES: Final = {
+    "anyOf": [_MONEY, {"type": "object", "additionalProperties": _MONEY}],
+    "examples": ["$2.50", {"us": "$2.50", "default": "$3.20"}],
+}
+
+
+def _check_money(value: object) -> str:
+    with place_errors():
+        amount, currency = parse_money(value)
+    return f"${amount:.12g}" if currency == "$" else f"{amount:.12g} {currency}"
+
+
+Money = Annotated[str, BeforeValidator(_check_money)]
+ByPlace = Annotated[
+    dict[str, Money],
+    BeforeValidator(lambda value: value if isinstance(value, Mapping) else {DEFAULT: value}),
+    WithJsonSchema(_PLACES),
+]
+
+
+class Price(Settings):
+    """Prices, all in one currency, $ or EUR."""
+
+    worker_hour: ByPlace = Field(
+        default={},
+        description="price of a worker for an hour: one, or one per site with a `default` (0 if absent)",
+    )
+    egress: ByPlace = Field(
+        default={},
+        description="price of 10^9 bytes between sites: one, or one per pair, as `between.latency` "
+        "is written (default: 0)",
+    )
+    table: str | None = Field(
+        default=None,
+        description="ready table of the prices left out above, for sites named after its regions "
+        "(`paceline list`)",
+    )
+    machine: Literal["general", "gpu"] = Field(default="general", description="machines of the table")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        prices = [*self.worker_hour.values(), *self.egress.values()]
+        currencies = {parse_money(each)[1] for each in prices}
+        if len(currencies) != 1:
+            raise mistake(
+                "mixes $ and EUR; write one currency" if currencies else "needs worker_hour or egress"
+            )
+        return self
+
+    def wrong_places(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
+        """Mistakes in the names of sites and of their pairs; missing ones, too."""
+        hours, egress = self.worker_hour, self.egress
+        yield from find_wrong_pairs(sites, ("price", "egress"), egress) if egress else ()
+        for name in hours.keys() - sites.keys() - {DEFAULT}:
+            text = f"there is no such site; {did_you_mean(name, sites)}"
+            yield Mistake(("price", "worker_hour", name), text)
+        silent = [name for name in sites if name not in hours and DEFAULT not in hours]
+        if silent and (hours or self.table):
+            text = f"says nothing of {', '.join(silent)}; add a 'default'"
+            yield Mistake(("price", "worker_hour"), text)
+
+
+@cache
+def price_tables() -> dict[str, list[dict[str, str]]]:
+    """Name -> rows of each ready table, prices in $; source [M]: from memory, no page was opened."""
+    paths = sorted(_FOLDER.glob("*.csv"))
+    return {path.stem: list(csv.DictReader(path.read_text("utf-8").splitlines())) for path in paths}
+
+
+def fill_in(price: Mapping[str, Any], cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Prices as written, and those of their table for what they leave out; of all GPUs of a worker."""
+    tables, machine = price_tables(), price.get("machine", "general")
+    sites, gpus = cluster["network"].get("sites") or {}, (cluster.get("island") or {}).get("gpus", 1)
+    if (name := price["table"]) not in tables:
+        raise mistake(f"unknown table {quote(name)}; {did_you_mean(name, tables)}", "price", "table")
+    known = {(row["what"], row["from"], row["to"]): float(row["price"]) for row in tables[name]}
+    hours = {site: f"${gpus * known[machine, site, '']:g}" for site in sites if (machine, site, "") in known}
+    regions = {region for _, region, _ in known}
+    ways = ((a, b, "*" if b in regions else "internet") for a in sites for b in sites if a != b)
+    rates = {(a, b): known.get(("egress", a, b), known.get(("egress", a, to), 0)) for a, b, to in ways}
+    egress = {f"{a}-{b}": f"${rate:g}" for (a, b), rate in rates.items()}
+    filled = {"worker_hour": hours, "egress": egress}
+    own = {key: price.get(key, {}) for key in filled}  # one price for all leaves nothing to fill in
+    return {**price, **{k: {**filled[k], **v} if isinstance(v, Mapping) else v for k, v in own.items()}}
