@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ...config.problems import explain
 from ...errors import RunError
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
@@ -18,38 +17,35 @@ PERIODS: Final = (4, 16, 64)
 TOPOLOGIES: Final = ("ring", "one_peer_exponential")
 _BITS: Final = {"": None, " 8 bit": {"qsgd": {"bits": 8}}}
 _SAVES: Final = 0.98
-"""Share of a plainer scheme's step that a step takes at most, else the plainer one learns as fast."""
+"""Share of a plainer candidate's step that a step takes at most; else the plainer one takes its place."""
 
 
-def with_candidates(scenario: Scenario) -> tuple[Scenario, dict[str, str]]:
-    """The scenario with all candidates, its own schemes first; and label -> why a candidate is impossible.
-
-    Where nothing is trained its own schemes are all: measured curves are of these alone.
-    """
-    entries, problems = list(scenario.schemes), dict[str, str]()
-    if scenario.workload.timing_only or scenario.workload.curves is not None:
-        return scenario, problems
+def with_candidates(scenario: Scenario) -> Scenario:
+    """The scenario with all possible candidates, its own schemes first; these alone if nothing is trained."""
+    entries = list(map(_with_period, scenario.schemes))
+    if not is_trained(scenario):
+        return scenario
     document = scenario.model_dump(mode="json")
     for name, label, options in _forms():
         written = {name: {**options, "label": label}}
         try:
             entry = Scenario.model_validate({**document, "schemes": [written]}).schemes[0]
-        except ValidationError as error:
-            problems[label] = explain(error, Scenario, {**document, "schemes": [written]})[0].message
+        except ValidationError:  # impossible here, or too large for a device
             continue
         if not any((x.name, x.options, x.optimizer) == (entry.name, entry.options, None) for x in entries):
             entries.append(entry)
-    return scenario.model_copy(update={"schemes": tuple(map(_spelled_out, entries))}), problems
+    return scenario.model_copy(update={"schemes": tuple(entries)})
 
 
-def _spelled_out(entry: SchemeEntry) -> SchemeEntry:
-    """The entry; one that was alone of its scheme, and has its name as label, with its period there."""
-    period = getattr(entry.options, "period", None)
-    return (
-        entry.model_copy(update={"label": f"{entry.name} {period}"})
-        if period and entry.label == entry.name
-        else entry
-    )
+def is_trained(scenario: Scenario) -> bool:
+    """Whether gradients are computed."""
+    return not scenario.workload.timing_only and scenario.workload.curves is None
+
+
+def _with_period(entry: SchemeEntry) -> SchemeEntry:
+    """The entry; if its label is its scheme's name, with the period added."""
+    period = getattr(entry.options, "period", None) if entry.label == entry.name else None
+    return entry.model_copy(update={"label": f"{entry.name} {period}"}) if period else entry
 
 
 def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -69,30 +65,30 @@ def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def step_seconds(scenario: Scenario, entry: SchemeEntry) -> float:
-    """Seconds of a scheme's step in the long run, on the clock alone; NaN where it needs values."""
+    """Seconds of a scheme's step in the long run, on the clock alone; infinite where it needs values."""
     try:
-        enough = follow(
-            whole_job(scenario, entry), lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK
-        )
+        enough = ENOUGH_PART_WORK
+        return follow(
+            whole_job(scenario, entry), lambda complete, work: complete > 1 and work >= enough
+        ).step_s
     except RunError:
-        return math.nan
-    return enough.step_s
+        return math.inf
 
 
-def outdone(scenario: Scenario, step_s: Mapping[str, float]) -> dict[str, str]:
-    """Label -> a plainer scheme whose step takes no longer: without codes, or with averages more often."""
-    plainer = dict[str, str]()
-    for entry in scenario.schemes:
-        for other in scenario.schemes:
-            if _is_plainer(other, entry) and step_s[entry.label] > _SAVES * step_s[other.label]:
-                plainer.setdefault(entry.label, other.label)
-    return plainer
+def outdone(scenario: Scenario, step_s: Mapping[str, float]) -> set[str]:
+    """Labels whose step is no faster than a plainer candidate's: without codes, or averaging oftener."""
+    return {
+        entry.label
+        for entry in scenario.schemes
+        for other in scenario.schemes
+        if _is_plainer(other, entry) and step_s[entry.label] > _SAVES * step_s[other.label]
+    }
 
 
 def _is_plainer(one: SchemeEntry, other: SchemeEntry) -> bool:
-    if (one.name, one.optimizer) != (other.name, other.optimizer) or one.options == other.options:
-        return False
     mine, its = one.options.model_dump(), other.options.model_dump()
-    codes = mine.pop("compression", None), its.pop("compression", None)
-    often = one.name == "local_sgd" and mine.pop("period") <= its.pop("period")
-    return mine == its and codes[0] in (None, codes[1]) and (often or one.name != "local_sgd")
+    if (one.name, one.optimizer) != (other.name, other.optimizer) or mine == its:
+        return False
+    codec = mine.pop("compression", None)
+    oftener = one.name != "local_sgd" or mine.pop("period") <= its.pop("period")
+    return oftener and codec in (None, its.pop("compression", None)) and mine == its

@@ -1,8 +1,8 @@
 """Race of candidates by successive halving over learning rates, seeds and time.
 
-Every candidate gets the same grid of values on one seed. A trial is cut off at ``SLACK`` times the best time
-so far: it is behind already. One candidate in ``KEPT`` goes on to two more seeds with its two best values, as
-in ``tune``, and ``FINALISTS`` of them to the scenario's own seeds.
+All candidates try the same values on one seed. A trial ends at ``SLACK`` times the best time so far: it is
+behind. One candidate in ``KEPT`` tries its two best values on two more seeds, as in ``tune``; ``FINALISTS``
+run on the scenario's own seeds.
 
 Source: Karnin, Koren and Somekh, Almost optimal exploration in multi-armed bandits, ICML 2013 (halving);
 Hutter, Hoos, Leyton-Brown and Stuetzle, ParamILS, JAIR 36, 2009 (capping).
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Final
 
 from ...records.run import Run
@@ -25,21 +26,16 @@ from ..jobs import PlannedRun
 from ..tune import best_first, record, trial_of, tuning_seeds
 
 SLACK: Final = 1.5
-PROBES: Final = 4
-"""First trials, from the fastest step to the slowest: no time can cut them off yet."""
-PROBE_STEPS: Final = 64
-"""Steps of the probes; they double until one of them arrives."""
 KEPT: Final = 4
 FINALISTS: Final = 3
+PROBES: Final = 4
+"""First trials, from the fastest step to the slowest: no time can end them yet."""
+PROBE_STEPS: Final = 64
+"""Steps of the probes; they double until one of them arrives."""
 _RATES: Final = (1 / 3, 1.0, 3.0)
 """Factors on a scheme's learning rate where the scenario has no ``tune``."""
 _EARLY: Final = 0.25
 """Share of a given time after which scores are first compared."""
-
-Arm = tuple[SchemeEntry, dict[str, Value]]
-"""A candidate with values."""
-RunAll = Callable[[Sequence[PlannedRun]], Iterable[Run]]
-"""Does planned runs, and yields them in order."""
 
 
 @dataclass
@@ -47,17 +43,17 @@ class Race:
     """Trials of the candidates of a resolved scenario.
 
     Attributes:
-        step_s: label -> seconds of a step, NaN where unknown.
+        step_s: label -> seconds of a step.
+        run_all: does planned runs, and yields them in order.
         score: name of the score that decides where no trial arrives, and whether small is good.
-        within_s: the time after which scores are compared; None: the target is the goal.
-        tried: label -> trials.
-        runs: label -> a run with the best values.
+        within_s: time after which scores are compared; None: the target is the goal.
+        tried, runs: label -> trials, and a run with the best values.
         steps: of all workers so far.
     """
 
     scenario: Scenario
     step_s: Mapping[str, float]
-    run_all: RunAll
+    run_all: Callable[[Sequence[PlannedRun]], Iterable[Run]]
     score: tuple[str, bool]
     within_s: float | None = None
     tried: dict[str, list[TuningTrial]] = field(default_factory=dict)
@@ -69,8 +65,8 @@ class Race:
         """Race, and return the last ones with their values, best first."""
         first, *others = tuning_seeds(self.scenario)
         self._screen(first)
-        kept = max(FINALISTS, math.ceil(len(self.tried) / KEPT))
-        alive = sorted(self.scenario.schemes, key=self._merit)[:kept]
+        alive = sorted(self.scenario.schemes, key=self._merit)
+        alive = alive[: max(FINALISTS, math.ceil(len(alive) / KEPT))]
         arms = [(entry, values) for entry in alive for values in self._best(entry)[:2]]
         cap_s = self._cap_s()
         for seed in others:
@@ -79,7 +75,7 @@ class Race:
         return [record(tune_of(self.scenario, x), x.label, self.tried[x.label], *self.score) for x in best]
 
     def _screen(self, seed: int) -> None:
-        entries = sorted(self.scenario.schemes, key=self._seconds)
+        entries = sorted(self.scenario.schemes, key=lambda entry: self.step_s[entry.label])
         points = [(entry, _middle_first(tune_of(self.scenario, entry))) for entry in entries]
         most = max(len(own) for _, own in points)
         arms = [(entry, own[k]) for k in range(most) for entry, own in points if k < len(own)]
@@ -88,7 +84,7 @@ class Race:
             return
         size = min(PROBES, len(entries))
         probes = [arms[round(k * (len(entries) - 1) / max(size - 1, 1))] for k in range(size)]
-        cap_s = PROBE_STEPS * self._seconds(probes[-1][0])
+        cap_s = PROBE_STEPS * max(x for x in self.step_s.values() if x < math.inf)
         while not self._try(probes, seed, cap_s):
             self.tried.clear()
             cap_s *= 2
@@ -98,7 +94,7 @@ class Race:
             self._try(left[:size], seed, self._cap_s())
             left = left[size:]
 
-    def _try(self, arms: Sequence[Arm], seed: int, cap_s: float) -> bool:
+    def _try(self, arms: Sequence[tuple[SchemeEntry, dict[str, Value]]], seed: int, cap_s: float) -> bool:
         """Run trials for at most ``cap_s``; whether one has arrived, or none can within the scenario."""
         stop, workers = self.scenario.stop, self.scenario.cluster.workers
         limit_s = min(cap_s, math.inf if stop.max_time is None else stop.max_time)
@@ -114,7 +110,7 @@ class Race:
         for (entry, values), run in zip(arms, runs, strict=True):
             trials = self.tried.setdefault(entry.label, [])
             trials.append(trial_of(values, seed, run, self.score[0]))
-            if self._best(entry)[0] == values or len(trials) == 1:
+            if self._best(entry)[0] == values:
                 self.runs[entry.label] = run
             self.steps += run.iterations * workers
         arrived = any(run.reached_target for run in runs)
@@ -124,24 +120,16 @@ class Race:
         return best_first(tune_of(self.scenario, entry), self.tried[entry.label], self.score[1])
 
     def _merit(self, entry: SchemeEntry) -> tuple[float, float]:
-        """Mean time of the best values, and the score where they never arrive; small is good."""
-        best = self._best(entry)[0]
-        trials = [trial for trial in self.tried[entry.label] if trial["values"] == best]
-        scores = [
-            math.inf if (x := trial["score"]) is None else x if self.score[1] else -x for trial in trials
-        ]
-        return mean_time_s(trials), sum(scores) / len(scores)
+        """Mean time of the best values, and where they do not arrive their score; small is good."""
+        values, sign = self._best(entry)[0], 1 if self.score[1] else -1
+        trials = [trial for trial in self.tried[entry.label] if trial["values"] == values]
+        scores = (trial["score"] for trial in trials)
+        return mean_time_s(trials), fmean(math.inf if x is None else sign * x for x in scores)
 
     def _cap_s(self) -> float:
         if self.within_s is not None:
             return self.within_s
-        return SLACK * min(
-            self._merit(entry)[0] for entry in self.scenario.schemes if entry.label in self.tried
-        )
-
-    def _seconds(self, entry: SchemeEntry) -> float:
-        seconds = self.step_s[entry.label]
-        return max(x for x in self.step_s.values() if not math.isnan(x)) if math.isnan(seconds) else seconds
+        return SLACK * min(self._merit(x)[0] for x in self.scenario.schemes if x.label in self.tried)
 
 
 def tune_of(scenario: Scenario, entry: SchemeEntry) -> Tune:

@@ -1,1 +1,0 @@
-"""Recommendations in words."""
