@@ -42,7 +42,7 @@ def describe(row: Mapping[str, Any]) -> str:
     step, average = format_seconds(row["step_s"]), format_seconds(row["average_s"])
     return (
         f"{row['label']}: average every {row['period']:,} steps, or more seldom. A step takes {step}, an "
-        f"average {average}: averages take {100 * row['share']:.1f} % of the time, and over {100 * SHARE:g} % "
+        f"average {average}: averages are {100 * row['share']:.1f} % of the time, and over {100 * SHARE:g} % "
         "at shorter periods."
     )
 
