@@ -29,6 +29,9 @@ def recommend(
         float | None,
         typer.Option("--hours", metavar="H", help="for the best score within H hours, not for the target"),
     ] = None,
+    euros: Annotated[
+        float | None, typer.Option("--euros", metavar="E", help="only candidates within E euros")
+    ] = None,
     changes: SetOption = None,
     out: Out = None,
     device: Device = "auto",
@@ -48,7 +51,7 @@ def recommend(
 
     check_jobs(jobs)
     loaded, where = load(scenario, changes or []), prepare.device_named(device)
-    recommending.check_goal(loaded, hours)
+    recommending.check_goal(loaded, hours, euros)
     with name_lines(scenario, changes or []):
         if loaded.workload.timing_only and loaded.workload.curves is None:
             rows = period.smallest_periods(prepare.resolve(loaded, where))
@@ -62,7 +65,7 @@ def recommend(
             resolved, parts = begun
             with watching(resolved) as progress, JobProcesses(jobs) as processes:
                 here = partial(partial, device=where, progress=progress, processes=processes)
-                last, tuning, race = here(recommending.run_race)(resolved, hours, parts=parts)
+                last, tuning, race = here(recommending.run_race)(resolved, hours, euros, parts=parts)
                 runs = list(here(simulator.simulate)(last, parts=parts, warn=say))
                 answer = recommending.advise(last, runs, race, here(grid.simulate))
             parts.check_not_replaced()

@@ -10,7 +10,7 @@ from ...records.run import Run
 from ...records.summarise import summarise_resolved
 from ...records.summary import Summary
 from ...records.sweeps.crossovers import Crossover, find_crossovers
-from ...records.verdict import format_factor
+from ...records.verdict import BreakEven, format_factor
 from ...scenario.schema import Scenario, dump
 from ..prepare import with_chosen
 
@@ -93,15 +93,19 @@ def _setting(scenario: Scenario, name: str, factor: float) -> dict[str, Any]:
     return {".".join(filter(None, ("cluster.network", part, name))): _FORMATS[name](factor * values.pop())}
 
 
-def nearest_turn(two: Scenario, turns: Mapping[str, Sequence[Crossover]]) -> str:
-    """The quantity whose crossover is nearest to its value here, as a phrase; "" without any."""
-    near = []
+def nearest_turn(
+    two: Scenario, turns: Mapping[str, Sequence[Crossover]], break_even: BreakEven | None
+) -> str:
+    """What turns the order at the smallest factor, as a phrase; "" where nothing does."""
+    near = list[tuple[float, str]]()
     for name, own in turns.items():
-        (here,) = _setting(two, name, 1.0).values()
-        value = parse_number(here)
+        value = parse_number(next(iter(_setting(two, name, 1.0).values())))
         for at in (each["at"]["median"] for each in own):
             if value is not None and at:
-                near.append(
-                    (max(at / value[0], value[0] / at), f"{name} ({format_factor(at / value[0])} its")
-                )
-    return f"{min(near)[1]} value turns the order)" if near else ""
+                text = f"the {name}; at {format_factor(at / value[0])} its value here the order turns"
+                near.append((max(at / value[0], value[0] / at), text))
+    if break_even is not None and (here := break_even["here"]["median"]):
+        factor = (break_even["examples"]["median"] or 0.0) / here
+        text = f"loss curves of your model (docs/curves.md); at {format_factor(factor)} the ratio of examples"
+        near.append((factor, f"{text} the order turns"))
+    return min(near)[1] if near else ""

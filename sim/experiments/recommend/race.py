@@ -47,6 +47,7 @@ class Race:
         run_all: does planned runs, and yields them in order.
         score: name of the score that decides where no trial arrives, and whether small is good.
         within_s: time after which scores are compared; None: the target is the goal.
+        afford: whether a run's cost is within the limit.
         tried, runs: label -> trials, and a run with the best values.
         steps: of all workers so far.
     """
@@ -56,6 +57,7 @@ class Race:
     run_all: Callable[[Sequence[PlannedRun]], Iterable[Run]]
     score: tuple[str, bool]
     within_s: float | None = None
+    afford: Callable[[Run], bool] = lambda run: True
     tried: dict[str, list[TuningTrial]] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     num_trials: int = 0
@@ -109,7 +111,10 @@ class Race:
         runs = list(self.run_all(planned))
         for (entry, values), run in zip(arms, runs, strict=True):
             trials = self.tried.setdefault(entry.label, [])
-            trials.append(trial_of(values, seed, run, self.score[0]))
+            trial = trial_of(values, seed, run, self.score[0])
+            if not self.afford(run):
+                trial = TuningTrial(values=values, seed=seed, time_to_target_s=None, score=None)
+            trials.append(trial)
             if self._best(entry)[0] == values:
                 self.runs[entry.label] = run
             self.steps += run.iterations * workers
