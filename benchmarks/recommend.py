@@ -21,10 +21,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from benchmarks.board.diloco_measured.mapping import COMPUTE_S, PAYLOAD_OF_FRAME, SCENARIO
 from benchmarks.board.tables import HERE
 from paceline.sim.config.tables import read_table
 from paceline.sim.config.units import parse_bandwidth
-from paceline.sim.experiments.jobs import PlannedRun
+from paceline.sim.devices import one_thread
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.recommend.candidates import with_candidates
 from paceline.sim.experiments.recommend.period import smallest_period, smallest_periods
@@ -42,6 +43,8 @@ NUMBER: Final = 20
 OTHERS: Final = 9
 OTHER_SEED: Final = 10_000
 CANDIDATES: Final = 8
+BARS: Final = ("5 Gbit/s", "1 Gbit/s", "200 Mbit/s")
+"""Rates of the shaper at which the smallest period is to be within 10 %."""
 _CPU: Final = torch.device("cpu")
 
 
@@ -90,8 +93,9 @@ def exhaustive(scenario: Scenario) -> tuple[Scenario, str, float]:
     """All candidates with their values, the label of the first, and the steps of all workers."""
     tuned = scenario.model_copy(update={"tune": tune_of(scenario, scenario.schemes[0])})
     trials: list[Run] = []
-    while planned := next_trials(tuned, trials):
-        trials += [_here(each) for each in planned]
+    with one_thread():
+        while planned := next_trials(tuned, trials):
+            trials += [run_here(None, "auto", each, None, None) for each in planned]
     chosen, tuning = choose(tuned, trials)
     runs = list(simulate(chosen))
     steps = sum(run.iterations for run in [*trials, *runs]) * scenario.cluster.workers
@@ -101,10 +105,6 @@ def exhaustive(scenario: Scenario) -> tuple[Scenario, str, float]:
 def first_of(scenario: Scenario, runs: Sequence[Run], tuning: Sequence[Tuned]) -> str:
     """Label of the first, by the rule of verdicts."""
     return str(summarise_resolved(dump(scenario), scenario.name, runs, tuning, facts={})["winner"])
-
-
-def _here(planned: PlannedRun) -> Run:
-    return run_here(None, "auto", planned, None, None)
 
 
 def times(scenario: Scenario, label: str) -> dict[int, float]:
@@ -151,32 +151,29 @@ def compare(places: Sequence[int]) -> None:
     print(f"cost: mean {cost:.0f} %")
 
 
-def periods() -> None:
-    """Print the smallest periods by predicted and by measured seconds of a step and an average."""
-    from benchmarks.board.diloco_measured.mapping import _COMPUTE_S, _PAYLOAD_OF_FRAME, _SCENARIO
+def periods() -> list[tuple[str, int, int]]:
+    """Rate, smallest period by prediction, and by the measured seconds of a step and an average.
 
-    print("| rate | predicted average | measured average | predicted period | measured period | apart |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    Rates of the table's shaper; no run at any of them is needed.
+    """
+    rows = []
     table = read_table(HERE / "diloco_measured" / "measured.csv")
     for _, cells in table.rows:
         row = dict(zip(table.names, cells, strict=True))
-        if row["algorithm"] != "diloco" or row["period"] != "1":
-            continue
-        steps, averages = int(row["steps"]), int(row["averages"])
-        average_s = (float(row["measured_s"]) - steps * _COMPUTE_S) / averages
-        rate = parse_bandwidth(row["rate"]) * _PAYLOAD_OF_FRAME
-        (mine,) = smallest_periods(load(_SCENARIO, [f"cluster.network.bandwidth={rate:.0f} B/s"]))
-        least = smallest_period(_COMPUTE_S, average_s)
-        print(
-            f"| {row['rate']} | {mine['average_s']:.3f} s | {average_s:.3f} s | {mine['period']} | {least} | "
-            f"{100 * (mine['period'] / least - 1):+.1f} % |"
-        )
+        if row["algorithm"] == "diloco" and row["period"] == "1":
+            rate = parse_bandwidth(row["rate"]) * PAYLOAD_OF_FRAME
+            average_s = float(row["measured_s"]) / int(row["averages"]) - COMPUTE_S  # an average a step
+            (mine,) = smallest_periods(load(SCENARIO, [f"cluster.network.bandwidth={rate:.0f} B/s"]))
+            rows.append((row["rate"], mine["period"], smallest_period(COMPUTE_S, average_s)))
+    return rows
 
 
 def main(arguments: Sequence[str]) -> None:
     """The command."""
     if arguments == ["periods"]:
-        periods()
+        print("| rate | predicted | measured | apart |\n| --- | ---: | ---: | ---: |")
+        for rate, mine, measured in periods():
+            print(f"| {rate} | {mine} | {measured} | {100 * (mine / measured - 1):+.1f} % |")
     else:
         compare([int(each) for each in arguments] or range(1, NUMBER + 1))
 

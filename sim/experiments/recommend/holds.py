@@ -70,17 +70,20 @@ def _scaled(scenario: Scenario, name: str, factor: float) -> Scenario:
     """The scenario with a quantity times ``factor``, and its collectives chosen anew."""
     part, holder = _holder(scenario)
     uploads = ["upload"] if name == "bandwidth" and getattr(holder, "upload", None) else []
-    changes = {each: _times(getattr(holder, each), factor) for each in (name, *uploads)}
+    changes = {each: _times(name, getattr(holder, each), factor) for each in (name, *uploads)}
     network = holder.model_copy(update=changes)
     network = scenario.cluster.network.model_copy(update={part: network}) if part else network
     cluster = scenario.cluster.model_copy(update={"network": network})
     return with_chosen(scenario.model_copy(update={"cluster": cluster}), scenario.schemes)
 
 
-def _times(value: Any, factor: float) -> Any:
+def _times(name: str, value: Any, factor: float) -> Any:
+    """The quantity times ``factor``, rounded as it is written in settings and sentences."""
     if isinstance(value, Mapping):
-        return {name: factor * each for name, each in value.items()}
-    return factor * value
+        return {pair: _times(name, each, factor) for pair, each in value.items()}
+    number = parse_number(_FORMATS[name](factor * value))
+    assert number is not None
+    return number[0]
 
 
 def _setting(scenario: Scenario, name: str, factor: float) -> dict[str, Any]:
