@@ -25,7 +25,9 @@ from ...scenario.tune import Tune, with_values
 from ..jobs import PlannedRun
 from ..tune import best_first, record, trial_of, tuning_seeds
 
-SLACK: Final = 1.5
+SLACK: Final = 1.3
+CLOSE: Final = 1.2
+"""Factor on the best time within which a candidate's second values, and the third of the last, stay."""
 KEPT: Final = 4
 FINALISTS: Final = 3
 PROBES: Final = 4
@@ -69,11 +71,18 @@ class Race:
         self._screen(first)
         alive = sorted(self.scenario.schemes, key=self._merit)
         alive = alive[: max(FINALISTS, math.ceil(len(alive) / KEPT))]
-        arms = [(entry, values) for entry in alive for values in self._best(entry)[:2]]
-        cap_s = self._cap_s()
+        cap_s, arrive_s = self._cap_s(), SLACK * self._merit(alive[0])[0]
+        arms = [
+            (entry, values)
+            for entry in alive
+            for values in self._best(entry)[:2]
+            if self._time_s(entry, values) <= min(arrive_s, CLOSE * self._merit(entry)[0])
+        ]
         for seed in others:
             self._try(arms, seed, cap_s)
-        best = sorted(alive, key=self._merit)[:FINALISTS]
+        alive.sort(key=self._merit)
+        near_s = CLOSE * self._merit(alive[0])[0]
+        best = alive[:2] + [x for x in alive[2:FINALISTS] if self._merit(x)[0] <= near_s]
         return [record(tune_of(self.scenario, x), x.label, self.tried[x.label], *self.score) for x in best]
 
     def _screen(self, seed: int) -> None:
@@ -127,14 +136,20 @@ class Race:
     def _merit(self, entry: SchemeEntry) -> tuple[float, float]:
         """Mean time of the best values, and where they do not arrive their score; small is good."""
         values, sign = self._best(entry)[0], 1 if self.score[1] else -1
-        trials = [trial for trial in self.tried[entry.label] if trial["values"] == values]
-        scores = (trial["score"] for trial in trials)
-        return mean_time_s(trials), fmean(math.inf if x is None else sign * x for x in scores)
+        scores = [trial["score"] for trial in self._trials(entry, values)]
+        mean = fmean(math.inf if x is None else sign * x for x in scores)
+        return self._time_s(entry, values), mean
+
+    def _time_s(self, entry: SchemeEntry, values: dict[str, Value]) -> float:
+        return mean_time_s(self._trials(entry, values))
+
+    def _trials(self, entry: SchemeEntry, values: dict[str, Value]) -> list[TuningTrial]:
+        return [trial for trial in self.tried[entry.label] if trial["values"] == values]
 
     def _cap_s(self) -> float:
-        if self.within_s is not None:
-            return self.within_s
-        return SLACK * min(self._merit(x)[0] for x in self.scenario.schemes if x.label in self.tried)
+        return self.within_s or SLACK * min(
+            self._merit(x)[0] for x in self.scenario.schemes if x.label in self.tried
+        )
 
 
 def tune_of(scenario: Scenario, entry: SchemeEntry) -> Tune:

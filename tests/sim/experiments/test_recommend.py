@@ -144,6 +144,7 @@ def test_runs_beyond_the_money_are_behind() -> None:
     assert race.finalists()[0]["label"] == "local_sgd 16"
 
 
+@pytest.mark.slow
 @given(slow=st.floats(0.2, 5.0), at_ms=st.floats(2.0, 80.0))
 @settings(max_examples=10)
 def test_a_turn_is_where_two_lines_meet(slow: float, at_ms: float) -> None:
@@ -195,8 +196,9 @@ def test_the_smallest_period_keeps_to_its_share(step_s: float, average_s: float)
     assert period == 1 or average_s > SHARE * ((period - 1) * step_s + average_s) * (1 - 1e-8)
 
 
+@pytest.mark.slow
 @given(st.floats(0.1, 20.0))
-@settings(max_examples=6)
+@settings(max_examples=3)
 def test_the_period_is_that_of_the_steps_that_are_followed(payload: float) -> None:
     scenario = resolve(parse(TIMED.replace("PAYLOAD", f"{payload:.3f}")), torch.device("cpu"))
     (row,) = smallest_periods(scenario)
@@ -208,6 +210,7 @@ def test_the_period_is_that_of_the_steps_that_are_followed(payload: float) -> No
         assert (step_s <= 0.02 / (1 - SHARE) * (1 + 1e-6)) == (period == row["period"])
 
 
+@pytest.mark.slow
 def test_periods_agree_with_a_strangers_measurements() -> None:
     """Where the network's rate is what was measured, without a run at that rate."""
     apart = {rate: mine / measured - 1 for rate, mine, measured in periods()}
@@ -215,6 +218,7 @@ def test_periods_agree_with_a_strangers_measurements() -> None:
     assert all(abs(apart[rate]) <= 0.1 for rate in BARS)
 
 
+@pytest.mark.slow
 def test_more_bytes_never_shorten_the_period() -> None:
     rates = ("5 Gbit/s", "1 Gbit/s", "200 Mbit/s")
     least = [
@@ -246,7 +250,7 @@ def test_what_no_measurement_covers_is_named() -> None:
             "latency: 10 ms, bandwidth: 100 Mbit/s", "latency: 60 ms, bandwidth: 1 Gbit/s, transport: nccl"
         )
     )
-    assert outside_measured(far) == ["latency 60 ms (measured: 0.05 ms to 10 ms)"]
+    assert outside_measured(far) == ["latency 60 ms (measured: 50 us to 10 ms)"]
     assert outside_measured(parse(TRAINED)) == ["transport ideal, which is no library's (write gloo or nccl)"]
 
 
