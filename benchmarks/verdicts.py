@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from paceline.sim.experiments.tune import planned_trials, record
+from paceline.sim.experiments.tune import deciding_score, planned_trials, record
 from paceline.sim.records.intervals import of_median
 from paceline.sim.records.run import Run, TimeShare
 from paceline.sim.records.scenario_facts import Goal
@@ -103,7 +103,7 @@ def _tuned(label: str, times: np.ndarray, setting: Setting) -> Tuned:
             seen += [] if seed in seen else [seed]
             time_s = float(times[_RATES.index(values["optimizer.lr"]), seen.index(seed)])
             tried.append(TuningTrial(values=values, seed=seed, time_to_target_s=time_s, score=None))
-    return record(scenario, scenario.tune, label, tried)
+    return record(scenario.tune, label, tried, *deciding_score(scenario))
 
 
 @lru_cache

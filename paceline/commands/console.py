@@ -295,10 +295,12 @@ def hand_over(
     trace: bool,
     tuning: Sequence[Tuned] = (),
     facts: Mapping[str, SchemeFacts] | None = None,
+    recommendation: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the results in place of ``out``'s content, print them, and fail if a run failed.
 
     ``facts``: absent: of the schemes, without their bounds.
+    ``recommendation``: plain values to add, whose ``text`` is printed.
     """
     from paceline.reports import assumptions, words
     from paceline.reports.tables import brackets, render_summary
@@ -317,7 +319,7 @@ def hand_over(
         result_folder.write_results(out, text, scenario.name, runs, True, tuning, trace, facts)
         say(f"wrote {out}")
     if as_json:
-        print_json(summary)
+        print_json(summary if recommendation is None else summary | {"recommendation": recommendation})
     else:
         for sentence in (
             *assumptions.transport(summary),
@@ -330,6 +332,7 @@ def hand_over(
             *words.tuning(summary),
             *words.gradients(summary),
             *brackets(summary, scenario.evaluate.keep),
+            *(recommendation or {}).get("text", ()),
         ):
             terminal().print(sentence, highlight=False)
     end_failed(runs)

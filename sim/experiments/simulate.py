@@ -173,6 +173,7 @@ def begin(
     *,
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
+    command: str = "simulate",
 ) -> Iterator[tuple[Scenario, Parts]]:
     """Begin a simulation, or continue the one in ``out``: its scenario as first resolved, and its runs.
 
@@ -180,6 +181,7 @@ def begin(
         out: the result folder, which keeps each run as soon as it is complete; None: nothing is kept.
         force: whether older results may be replaced.
         say: called with notes for the user.
+        command: whose runs may be continued.
 
     Raises:
         InputError: ``out`` is in use or taken, or the scenario cannot be resolved.
@@ -188,7 +190,7 @@ def begin(
         yield resolve(scenario, device), NOTHING_KEPT
         return
     fits = partial(resolved_in, requested=scenario)
-    command, text = f"simulate on {device.type}", lambda: dump(resolve(scenario, device))
+    command, text = f"{command} on {device.type}", lambda: dump(resolve(scenario, device))
     with open_parts(out, command, scenario.name, force, fits, text, say) as parts:
         yield read_resolved(parts.scenario, scenario), parts
 

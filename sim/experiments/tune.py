@@ -44,7 +44,7 @@ def choose(scenario: Scenario, done: Sequence[Run]) -> tuple[Scenario, list[Tune
     if scenario.tune is None:
         return scenario, []
     tuned = [
-        record(scenario, scenario.tune, entry.label, tried)
+        record(scenario.tune, entry.label, tried, *deciding_score(scenario))
         for entry, tried in zip(scenario.schemes, _tried(scenario, done), strict=True)
     ]
     return with_chosen(scenario, tuned), tuned
@@ -66,36 +66,45 @@ def planned_trials(scenario: Scenario, tried: Sequence[TuningTrial]) -> list[tup
     tune = scenario.tune
     if tune is None:
         return []
-    draws = seeds.generator(scenario.seed, seeds.SHARED, "tuning")
-    first, *others = [int(draws.integers(2**62)) for _ in range(SEEDS)]
+    first, *others = tuning_seeds(scenario)
     points = list(tune.points())
     if not tried:
         return [(point, first) for point in points]
-    best = _best_first(scenario, tune, tried)[: tune.finalists() if len(tried) == len(points) else 0]
+    _, falling = deciding_score(scenario)
+    best = best_first(tune, tried, falling)[: tune.finalists() if len(tried) == len(points) else 0]
     return [(point, seed) for seed in others for point in points if point in best]
+
+
+def tuning_seeds(scenario: Scenario) -> list[int]:
+    """The ``SEEDS`` seeds of trials, which no run of the comparison has."""
+    draws = seeds.generator(scenario.seed, seeds.SHARED, "tuning")
+    return [int(draws.integers(2**62)) for _ in range(SEEDS)]
 
 
 def _tried(scenario: Scenario, done: Sequence[Run]) -> list[list[TuningTrial]]:
     """The trials of each scheme, from the runs of whole rounds."""
-    metric, _ = _metric(scenario)
+    metric, _ = deciding_score(scenario)
     runs = iter(done)
     tried: list[list[TuningTrial]] = [[] for _ in scenario.schemes]
     for _ in range(2):
         for own in tried:
             planned = planned_trials(scenario, own)
-            own += [_trial(*each, run, metric) for each, run in zip(planned, runs, strict=False)]
+            own += [trial_of(*each, run, metric) for each, run in zip(planned, runs, strict=False)]
     return tried
 
 
-def _trial(values: dict[str, Value], seed: int, run: Run, metric: str) -> TuningTrial:
+def trial_of(values: dict[str, Value], seed: int, run: Run, metric: str) -> TuningTrial:
+    """Record of a trial; ``metric``: name of the score that it keeps."""
     ended = run.status == "completed" and run.evaluations
     score = run.evaluations[-1].metrics.get(metric) if ended else None
     return TuningTrial(values=values, seed=seed, time_to_target_s=run.time_to_target_s, score=score)
 
 
-def _best_first(scenario: Scenario, tune: Tune, tried: Sequence[TuningTrial]) -> list[dict[str, Value]]:
-    """Points by mean time to target, those on more seeds before others; by score where none arrives."""
-    _, falling = _metric(scenario)
+def best_first(tune: Tune, tried: Sequence[TuningTrial], falling: bool) -> list[dict[str, Value]]:
+    """Tried points by mean time to target, those on more seeds before others; by score where none arrives.
+
+    ``falling``: whether a small score is good.
+    """
 
     def end(trial: TuningTrial) -> float:
         score = trial["score"]
@@ -106,14 +115,13 @@ def _best_first(scenario: Scenario, tune: Tune, tried: Sequence[TuningTrial]) ->
         time_s = mean_time_s(mine)
         return math.isinf(time_s), -len(mine), time_s, fmean(map(end, mine))
 
-    return sorted(tune.points(), key=merit)
+    return sorted((point for point in tune.points() if any(t["values"] == point for t in tried)), key=merit)
 
 
-def record(scenario: Scenario, tune: Tune, label: str, tried: list[TuningTrial]) -> Tuned:
+def record(tune: Tune, label: str, tried: list[TuningTrial], metric: str, falling: bool) -> Tuned:
     """Record of a scheme's trials, with the values that they choose."""
-    chosen = _best_first(scenario, tune, tried)[0]
+    chosen = best_first(tune, tried, falling)[0]
     edge = [key for key, values in tune.grid.items() if _at_edge(chosen[key], values)]
-    metric, _ = _metric(scenario)
     return Tuned(label=label, chosen=chosen, at_edge=edge, metric=metric, trials=tried)
 
 
@@ -123,7 +131,7 @@ def _at_edge(value: Value, values: Sequence[Value]) -> bool:
     return len(numbers) == len(values) > 1 and value in (min(numbers), max(numbers))
 
 
-def _metric(scenario: Scenario) -> tuple[str, bool]:
+def deciding_score(scenario: Scenario) -> tuple[str, bool]:
     """Evaluations' name of the score that decides where no trial arrives, and whether small is good."""
     target, task = scenario.stop.target, find_task(scenario.workload.task)
     if target is None:

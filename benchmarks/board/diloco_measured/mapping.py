@@ -16,10 +16,10 @@ UNIT: Final = "s"
 BLIND: Final = "31 of the 41 rows; tensors and connecting were added afterwards, its page says how"
 FITTED: Final = {"first average of a process": "420 ms more, on DiLoCo's one at 1 Gbit/s"}
 
-_SCENARIO: Final = Path(__file__).with_name("four-hosts.yaml")
-_PAYLOAD_OF_FRAME: Final = 8949 / 9015
+SCENARIO: Final = Path(__file__).with_name("four-hosts.yaml")
+PAYLOAD_OF_FRAME: Final = 8949 / 9015
 """TCP with time stamps in frames of 9,001 bytes and a header of 14, which the token bucket counts as well."""
-_COMPUTE_S: Final = 25.3e-3
+COMPUTE_S: Final = 25.3e-3
 _BUFFERS: Final = "50331648 B"
 """Six layers' caches of rotary positions (131,072 x 8 complex numbers), registered as buffers: rank 0 sends
 them in every forward pass of DDP."""
@@ -34,11 +34,11 @@ _DDP: Final = f"all_reduce: {{overlap: true, bucket: 25 MiB, buffers: {_BUFFERS}
 def predict(row: Mapping[str, str]) -> float:
     """Seconds of a row."""
     steps, averages, period = (int(row[name]) for name in ("steps", "averages", "period"))
-    rate = f"{parse_bandwidth(row['rate']) * _PAYLOAD_OF_FRAME:.0f} B/s"
+    rate = f"{parse_bandwidth(row['rate']) * PAYLOAD_OF_FRAME:.0f} B/s"
     if chosen(_IS_DDP, row["algorithm"]):
-        return steps * wall_clock_s(_SCENARIO, f"cluster.network.bandwidth={rate}", f"schemes=[{_DDP}]")
+        return steps * wall_clock_s(SCENARIO, f"cluster.network.bandwidth={rate}", f"schemes=[{_DDP}]")
     connects = period > _WARM_UP_STEPS  # the first average is among those counted
-    return steps * _COMPUTE_S + averages * average_s(rate) + connects * _CONNECT_S
+    return steps * COMPUTE_S + averages * average_s(rate) + connects * _CONNECT_S
 
 
 @cache

@@ -1,0 +1,72 @@
+"""``paceline recommend``: which scheme to run here."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from paceline.commands.console import (
+    AsJson,
+    Device,
+    Force,
+    Jobs,
+    Out,
+    ScenarioFile,
+    SetOption,
+    hand_over,
+    print_json,
+    say,
+    watching,
+)
+
+
+def recommend(
+    scenario: ScenarioFile,
+    hours: Annotated[
+        float | None,
+        typer.Option("--hours", metavar="H", help="for the best score within H hours, not for the target"),
+    ] = None,
+    euros: Annotated[
+        float | None, typer.Option("--euros", metavar="E", help="only candidates within E euros")
+    ] = None,
+    changes: SetOption = None,
+    out: Out = None,
+    device: Device = "auto",
+    jobs: Jobs = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what to run: schemes, topologies, periods and codes race here, equally tuned."""
+    from paceline.sim.experiments import prepare
+    from paceline.sim.experiments import simulate as simulator
+    from paceline.sim.experiments.jobs import JobProcesses, check_jobs
+    from paceline.sim.experiments.recommend import candidates, period
+    from paceline.sim.experiments.recommend import recommend as recommending
+    from paceline.sim.experiments.sweep import grid
+    from paceline.sim.scenario.overrides import name_lines
+    from paceline.sim.scenario.schema import load
+
+    check_jobs(jobs)
+    loaded, where = load(scenario, changes or []), prepare.device_named(device)
+    recommending.check_goal(loaded, hours, euros)
+    with name_lines(scenario, changes or []):
+        if loaded.workload.timing_only and loaded.workload.curves is None:
+            rows = period.smallest_periods(prepare.resolve(loaded, where))
+            if as_json:
+                print_json({"scenario": loaded.name, "share": period.SHARE, "schemes": rows})
+            else:
+                sys.stdout.write("".join(f"{line}\n" for line in (*map(period.describe, rows), period.NOTE)))
+            return
+        whole = candidates.with_candidates(loaded)
+        with simulator.begin(whole, where, out, force=force, say=say, command="recommend") as begun:
+            resolved, parts = begun
+            with watching(resolved) as progress, JobProcesses(jobs) as processes:
+                here = partial(partial, device=where, progress=progress, processes=processes)
+                last, tuning, race = here(recommending.run_race)(resolved, hours, euros, parts=parts)
+                runs = list(here(simulator.simulate)(last, parts=parts, warn=say))
+                answer = recommending.advise(last, runs, race, here(grid.simulate))
+            parts.check_not_replaced()
+            hand_over(last, runs, out, as_json, False, tuning, recommendation=answer)

@@ -1,0 +1,94 @@
+"""Candidates: schemes x topologies x periods x compression that a scenario and its devices allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from ...errors import RunError
+from ...scenario.entries import SchemeEntry
+from ...scenario.schema import Scenario
+from ..costs.step_cost import ENOUGH_PART_WORK, follow, whole_job
+
+PERIODS: Final = (4, 16, 64)
+TOPOLOGIES: Final = ("ring", "one_peer_exponential")
+_BITS: Final = {"": None, " 8 bit": {"qsgd": {"bits": 8}}}
+_SAVES: Final = 0.98
+"""Share of a plainer candidate's step that a step takes at most; else the plainer one takes its place."""
+
+
+def with_candidates(scenario: Scenario) -> Scenario:
+    """The scenario with all possible candidates, its own schemes first; these alone if nothing is trained."""
+    entries = list(map(_with_period, scenario.schemes))
+    if not is_trained(scenario):
+        return scenario
+    document = scenario.model_dump(mode="json")
+    for name, label, options in _forms():
+        written = {name: {**options, "label": label}}
+        try:
+            entry = Scenario.model_validate({**document, "schemes": [written]}).schemes[0]
+        except ValidationError:  # impossible here, or too large for a device
+            continue
+        if not any((x.name, x.options, x.optimizer) == (entry.name, entry.options, None) for x in entries):
+            entries.append(entry)
+    return scenario.model_copy(update={"schemes": tuple(entries)})
+
+
+def is_trained(scenario: Scenario) -> bool:
+    """Whether gradients are computed."""
+    return not scenario.workload.timing_only and scenario.workload.curves is None
+
+
+def _with_period(entry: SchemeEntry) -> SchemeEntry:
+    """The entry; if its label is its scheme's name, with the period added."""
+    period = getattr(entry.options, "period", None) if entry.label == entry.name else None
+    return entry.model_copy(update={"label": f"{entry.name} {period}"}) if period else entry
+
+
+def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Name, label and options of each."""
+    yield "all_reduce", "all_reduce", {}
+    yield "all_reduce", "all_reduce bf16", {"compression": {"bf16": True}}
+    for suffix, codec in _BITS.items():
+        for period in PERIODS:
+            yield "local_sgd", f"local_sgd {period}{suffix}", {"period": period, "compression": codec}
+        for period in PERIODS[1:]:
+            yield "diloco", f"diloco {period}{suffix}", {"period": period, "compression": codec}
+        for topology in TOPOLOGIES:
+            yield "gossip", f"gossip {topology}{suffix}", {"topology": topology, "compression": codec}
+    yield "gossip", "gossip ring of sites", {"topology": "ring", "inside": "sites"}
+    yield "diloco", f"diloco {PERIODS[1]} of sites", {"period": PERIODS[1], "inside": "sites"}
+    yield "ad_psgd", "ad_psgd", {}
+
+
+def step_seconds(scenario: Scenario, entry: SchemeEntry) -> float:
+    """Seconds of a scheme's step in the long run, on the clock alone; infinite where it needs values."""
+    try:
+        enough = ENOUGH_PART_WORK
+        return follow(
+            whole_job(scenario, entry), lambda complete, work: complete > 1 and work >= enough
+        ).step_s
+    except RunError:
+        return math.inf
+
+
+def outdone(scenario: Scenario, step_s: Mapping[str, float]) -> set[str]:
+    """Labels whose step is no faster than a plainer candidate's: without codes, or averaging oftener."""
+    return {
+        entry.label
+        for entry in scenario.schemes
+        for other in scenario.schemes
+        if _is_plainer(other, entry) and step_s[entry.label] > _SAVES * step_s[other.label]
+    }
+
+
+def _is_plainer(one: SchemeEntry, other: SchemeEntry) -> bool:
+    mine, its = one.options.model_dump(), other.options.model_dump()
+    if (one.name, one.optimizer) != (other.name, other.optimizer) or mine == its:
+        return False
+    codec = mine.pop("compression", None)
+    oftener = one.name != "local_sgd" or mine.pop("period") <= its.pop("period")
+    return oftener and codec in (None, its.pop("compression", None)) and mine == its

@@ -1,0 +1,172 @@
+"""A recommendation: candidates raced with equal tuning, and what their last runs say."""
+
+from __future__ import annotations
+
+import math
+import operator
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from ...config.units import format_bytes, format_seconds
+from ...devices import one_thread
+from ...errors import InputError
+from ...records.money.cost import PriceRecord, cost, format_cost
+from ...records.run import Run
+from ...records.scenario_facts import read_facts
+from ...records.summarise import summarise_resolved
+from ...records.summary import SchemeSummary, Tuned
+from ...records.sweeps.crossovers import Crossover
+from ...records.unfinished import NOTHING_KEPT, Parts
+from ...scenario.parts import TargetSettings
+from ...scenario.schema import Scenario, dump
+from ..jobs import ALONE, JobProcesses, RunsProgress
+from ..simulate import processes_for, run_here
+from ..tune import deciding_score, with_chosen
+from .candidates import is_trained, outdone, step_seconds
+from .holds import FURTHEST, find_turns, nearest_turn, quantities
+from .measured import outside_measured
+from .race import Race
+
+_HOUR_S: Final = 3600.0
+
+
+def check_goal(scenario: Scenario, hours: float | None, euros: float | None) -> None:
+    """Raise ``InputError`` where there is nothing to race for, or a limit makes no sense."""
+    trained, price = is_trained(scenario), scenario.price
+    for option, limit in (("--hours", hours), ("--euros", euros)):
+        if limit is not None and not 0 < limit < math.inf:
+            raise InputError(f"{option} {limit:g}: must be more than 0")
+    if hours is not None and not trained:
+        raise InputError("--hours: nothing is trained here, so there is no score to compare; leave it out")
+    if hours is None and trained and scenario.stop.target is None:
+        raise InputError("stop.target: a race needs a goal; add one, or say --hours")
+    if euros is not None and (price is None or read_price_of(scenario)["currency"] != "EUR"):
+        raise InputError("--euros: needs prices in EUR; add for example 'price: {worker_hour: 2.5 EUR}'")
+
+
+def read_price_of(scenario: Scenario) -> PriceRecord:
+    """Prices of a scenario that has some."""
+    price = read_facts(dump(scenario)).price
+    assert price is not None
+    return price
+
+
+def run_race(
+    scenario: Scenario,
+    hours: float | None = None,
+    euros: float | None = None,
+    *,
+    device: torch.device | None = None,
+    progress: RunsProgress | None = None,
+    parts: Parts = NOTHING_KEPT,
+    processes: JobProcesses = ALONE,
+) -> tuple[Scenario, list[Tuned], Race]:
+    """Race a resolved scenario's schemes: the last ones with their values, their trials, and all of the race.
+
+    With ``hours`` trials have no target, and the last scenario's is the best score in reach within them. Runs
+    of more than ``euros`` count as without an end. Other arguments are as for ``simulate``.
+    """
+    score, stop, evaluate = deciding_score(scenario), scenario.stop, scenario.evaluate
+    within_s = None if hours is None else hours * _HOUR_S
+    if within_s is not None:
+        if stop.target is not None:
+            score = stop.target.metric, score[1]
+            evaluate = evaluate.model_copy(update={"on": stop.target.on})
+        stop = stop.model_copy(update={"target": None, "max_time": within_s})
+    scenario = scenario.model_copy(update={"stop": stop, "evaluate": evaluate})
+    here, at_work = partial(run_here, device, "auto"), processes_for(device, processes)
+    run_all = partial(at_work.run_all, run_here=here, parts=parts, progress=progress)
+    with one_thread():
+        step_s = {entry.label: step_seconds(scenario, entry) for entry in scenario.schemes}
+        left = step_s.keys() - outdone(scenario, step_s) if is_trained(scenario) else step_s.keys()
+        afford = (lambda run: True) if euros is None else partial(_affords, read_price_of(scenario), euros)
+        race = Race(only(scenario, left), step_s, run_all, score, within_s, afford)
+        tuning = race.finalists() if is_trained(scenario) and len(left) > 1 else []
+    last = with_chosen(only(scenario, {each["label"] for each in tuning} if tuning else left), tuning)
+    if within_s is not None and tuning:
+        best = [x["score"] for x in tuning[0]["trials"] if x["values"] == tuning[0]["chosen"]]
+        value = statistics.median(math.nan if x is None else x for x in best)
+        goal = TargetSettings(metric=score[0], value=value, on=evaluate.on)
+        last = last.model_copy(update={"stop": stop.model_copy(update={"target": goal})})
+    return last, tuning, race
+
+
+def _affords(price: PriceRecord, euros: float, run: Run) -> bool:
+    end_s, share = run.wall_clock_s, 1.0
+    if (met := run.met) is not None:
+        end_s, share = met.time_s, met.bytes_sent / max(run.bytes_sent, 1)
+    return cost(price, end_s, run.between, share) <= euros
+
+
+def only(scenario: Scenario, labels: Any) -> Scenario:
+    """The scenario with the schemes of these labels."""
+    kept = tuple(entry for entry in scenario.schemes if entry.label in labels)
+    return scenario.model_copy(update={"schemes": kept})
+
+
+def advise(
+    last: Scenario, runs: Sequence[Run], race: Race, run_each: Callable[[list[Scenario]], list[list[Run]]]
+) -> dict[str, Any]:
+    """What the last runs of a race say, as plain values; ``text`` holds it in sentences.
+
+    ``run_each``: runs scenarios that differ in their networks (``sweep.grid.simulate``).
+    """
+    summarise = partial(summarise_resolved, dump(last), last.name, facts={})
+    verdict, labels = summarise(runs)["verdict"], {entry.label for entry in last.schemes}
+    first, second = verdict["first"], verdict["second"]
+    turns, text = dict[str, list[Crossover]](), list[str]()
+    if first is not None and second is not None:
+        two = only(last, {first, second})
+        own = [run for run in runs if run.label in (first, second)]
+        turns = {name: find_turns(two, name, own, run_each) for name in quantities(two)}
+        text += [each["text"] for crossovers in turns.values() for each in crossovers]
+        if steady := [name for name, crossovers in turns.items() if not crossovers]:
+            span = f"{1 / FURTHEST:g} to {FURTHEST:g} times the {' or '.join(steady)}"
+            text.append(f"{first} stays ahead of {second} at {span}")
+        if near := nearest_turn(two, turns, verdict.get("break_even")):
+            text.append(f"Measure next: {near}")
+    earlier = [run for label, run in race.runs.items() if label not in labels]
+    front = _front(summarise([*runs, *earlier])["summary"])
+    outside = outside_measured(last)
+    covered = f"No measurement covers {', '.join(outside)}" if outside else "Such clusters were measured"
+    of = f"of {len(race.step_s)} candidates in {race.num_trials} trials and {len(runs)} runs"
+    head = f"Recommended: {first}, {of}" if first else f"Nothing to recommend {of}"
+    sentences = [head, *([f"Pareto front: {'; '.join(map(_words, front))}"] if front else []), *text]
+    return {
+        "first": first, "candidates": race.step_s, "trials": race.num_trials,
+        "front": [{key: row.get(key) for key in _COSTS} | {"label": row["label"]} for row in front],
+        "crossovers": turns, "outside_measured": outside,
+        "text": [f"{each[0].upper()}{each[1:]}." for each in [*sentences, f"{covered} (docs/board.md)"]],
+    }  # fmt: skip
+
+
+_COSTS: Final = ("time_to_target_s", "bytes_to_target", "cost")
+
+
+def _front(rows: Sequence[SchemeSummary]) -> list[SchemeSummary]:
+    """Schemes that no other beats in time, bytes and money to the target, fastest first."""
+    costs = {row["label"]: _costs(row) for row in rows}
+
+    def is_beaten(mine: tuple[float, ...]) -> bool:
+        return any(x != mine and all(map(operator.le, x, mine)) for x in costs.values())
+
+    ahead = [
+        row for row in rows if math.isfinite(costs[row["label"]][0]) and not is_beaten(costs[row["label"]])
+    ]
+    return sorted(ahead, key=lambda row: costs[row["label"]])
+
+
+def _costs(row: SchemeSummary) -> tuple[float, ...]:
+    money = row["cost"]["median"] if "cost" in row else 0.0
+    known = row["time_to_target_s"]["median"], row["bytes_to_target"], money
+    return tuple(math.inf if x is None else x for x in known)
+
+
+def _words(row: SchemeSummary) -> str:
+    time_s, num_bytes, _ = _costs(row)
+    money = f", {format_cost(row['cost'])}" if "cost" in row else ""
+    return f"{row['label']} ({format_seconds(time_s)}, {format_bytes(num_bytes)}{money})"

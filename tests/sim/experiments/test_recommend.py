@@ -1,0 +1,270 @@
+"""Recommendations: the candidates, their race, how far the order holds, and periods by seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.board.diloco_measured.mapping import SCENARIO
+from benchmarks.board.tables import HERE
+from benchmarks.recommend import BARS, periods
+from benchmarks.validation.design import CELLS
+from paceline.sim.config.tables import read_table
+from paceline.sim.config.units import parse_bandwidth, parse_duration
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.costs.step_cost import follow_whole
+from paceline.sim.experiments.jobs import PlannedRun
+from paceline.sim.experiments.prepare import resolve
+from paceline.sim.experiments.recommend.candidates import outdone, with_candidates
+from paceline.sim.experiments.recommend.holds import find_turns, nearest_turn, quantities
+from paceline.sim.experiments.recommend.measured import MEASURED, outside_measured
+from paceline.sim.experiments.recommend.period import SHARE, smallest_period, smallest_periods
+from paceline.sim.experiments.recommend.race import FINALISTS, SLACK, Race
+from paceline.sim.experiments.recommend.recommend import advise, check_goal, only
+from paceline.sim.records.run import Run
+from paceline.sim.scenario.schema import Scenario, load, parse
+from tests.support.made_runs import made_run
+
+TRAINED = """
+name: raced
+workload: {task: digits-mlp, batch_size: 16, optimizer: {lr: 0.1}, payload: 10 MB}
+cluster:
+  workers: 4
+  compute: {time: 50 ms}
+  network: {latency: 10 ms, bandwidth: 100 Mbit/s}
+schemes: [all_reduce, local_sgd: {period: 16}]
+stop: {target: {metric: test_accuracy, value: 0.9}, max_iterations: 400}
+"""
+SITES = TRAINED.replace("  workers: 4\n", "").replace(
+    "{latency: 10 ms, bandwidth: 100 Mbit/s}",
+    "{sites: {us: 2, eu: 2}, within: {latency: 1 ms}, between: {latency: 10 ms, bandwidth: 1 Gbit/s}}",
+)
+WITHOUT_TARGET = TRAINED.replace("target: {metric: test_accuracy, value: 0.9}, ", "")
+TIMED = """
+name: timed
+workload: {timing_only: true, payload: PAYLOAD MB}
+cluster: {workers: 4, compute: {time: 20 ms}, network: {latency: 2 ms, bandwidth: 1 Gbit/s}}
+schemes: [all_reduce]
+stop: {max_iterations: 1}
+"""
+seconds = st.floats(1e-3, 1e3)
+
+
+def labels(scenario: Scenario) -> list[str]:
+    return [entry.label for entry in scenario.schemes]
+
+
+def test_own_schemes_come_first_and_none_comes_twice() -> None:
+    whole = with_candidates(parse(TRAINED))
+    assert labels(whole)[:2] == ["all_reduce", "local_sgd 16"]
+    assert len(set(labels(whole))) == len(whole.schemes) == 17
+    assert {"gossip ring of sites", "diloco 16 of sites"} <= set(labels(with_candidates(parse(SITES))))
+
+
+def test_candidates_fit_the_device() -> None:
+    memory = TRAINED.replace("workers: 4", "workers: 4\n  memory: 43 MB")
+    assert set(labels(with_candidates(parse(memory)))) < set(labels(with_candidates(parse(TRAINED))))
+
+
+def test_where_nothing_is_trained_the_own_schemes_are_all() -> None:
+    timed = parse(TIMED.replace("PAYLOAD", "1"))
+    assert with_candidates(timed) == timed
+
+
+def test_a_code_or_a_longer_period_has_to_save_time() -> None:
+    whole = with_candidates(parse(TRAINED))
+    alike = dict.fromkeys(labels(whole), 1.0)
+    gone = outdone(whole, alike)
+    assert {"local_sgd 64", "local_sgd 16 8 bit", "gossip ring 8 bit", "all_reduce bf16"} <= gone
+    assert not {"local_sgd 4", "diloco 64", "gossip ring", "ad_psgd"} & gone
+    assert "local_sgd 64" not in outdone(whole, {**alike, "local_sgd 64": 0.9})
+
+
+RACED = only(
+    with_candidates(parse(TRAINED)), ("all_reduce", "local_sgd 4", "diloco 64", "gossip ring", "ad_psgd")
+)
+
+
+class Table:
+    """Made runs: a time to the target for each candidate and learning rate, cut at the limit."""
+
+    def __init__(self, times: dict[tuple[str, float], float]) -> None:
+        self.times, self.limits, self.seeds = times, list[tuple[float, float]](), set[int]()
+
+    def time_s(self, planned: PlannedRun) -> float:
+        rule = planned.entry.optimizer
+        assert rule is not None
+        assert rule.lr is not None
+        return self.times[planned.entry.label, rule.lr]
+
+    def __call__(self, planned: Sequence[PlannedRun]) -> list[Run]:
+        runs = []
+        for each in planned:
+            time_s, limit_s = self.time_s(each), each.scenario.stop.max_time or math.inf
+            self.limits.append((time_s, limit_s))
+            self.seeds.add(each.seed)
+            reached_s = time_s if time_s <= limit_s else None
+            runs.append(
+                made_run(each.entry.label, each.seed, reached_s=reached_s, wall_s=min(time_s, limit_s))
+            )
+        return runs
+
+
+@given(st.data())
+@settings(max_examples=10)
+def test_without_noise_the_race_ends_with_the_best_values_of_the_best(data: st.DataObject) -> None:
+    scenario = RACED
+    names, rates = labels(scenario), (0.0333, 0.1, 0.3)
+    times = {(name, rate): data.draw(seconds) for name in names for rate in rates}
+    table = Table(times)
+    race = Race(scenario, {name: data.draw(seconds) for name in names}, table, ("test_accuracy", False))
+    tuned = race.finalists()
+    best = min(times.values())
+    chosen = tuned[0]["label"], float(str(tuned[0]["chosen"]["optimizer.lr"]))
+    assert times[chosen] == best
+    assert len(tuned) == FINALISTS
+    assert race.num_trials == len(table.limits)
+    assert len(table.seeds) == 3
+    assert not table.seeds & set(range(scenario.seed, scenario.seed + 100))
+    raced = table.limits[-1]
+    assert raced[1] == pytest.approx(SLACK * best)
+
+
+def test_runs_beyond_the_money_are_behind() -> None:
+    scenario = only(with_candidates(parse(TRAINED)), {"all_reduce", "local_sgd 16"})
+    times = {("all_reduce", rate): 1.0 for rate in (0.0333, 0.1, 0.3)}
+    table = Table(times | {("local_sgd 16", rate): 2.0 for rate in (0.0333, 0.1, 0.3)})
+    race = Race(scenario, dict.fromkeys(labels(scenario), 1.0), table, ("test_accuracy", False))
+    race.afford = lambda run: run.label != "all_reduce"
+    assert race.finalists()[0]["label"] == "local_sgd 16"
+
+
+@pytest.mark.slow
+@given(slow=st.floats(0.2, 5.0), at_ms=st.floats(2.0, 80.0))
+@settings(max_examples=10)
+def test_a_turn_is_where_two_lines_meet(slow: float, at_ms: float) -> None:
+    """Times of a + b L and of a constant that meet at a drawn latency."""
+    two = only(parse(TRAINED), ["all_reduce", "local_sgd"])
+
+    def runs_at(latency_s: float) -> list[Run]:
+        times = {"all_reduce": 1.0 + slow * latency_s, "local_sgd": 1.0 + slow * at_ms / 1000}
+        return [
+            made_run(name, seed, reached_s=(1 + seed / 100) * x)
+            for seed in range(6)
+            for name, x in times.items()
+        ]
+
+    def run_each(scenarios: list[Scenario]) -> list[list[Run]]:
+        return [runs_at(each.cluster.network.latency or 0.0) for each in scenarios]
+
+    turns = find_turns(two, "latency", runs_at(0.01), run_each)
+    assert [turn["at"]["median"] for turn in turns] == [pytest.approx(at_ms / 1000, rel=2e-3)]
+    assert nearest_turn(two, {"latency": turns}, None).startswith("the latency; at ")
+
+
+def test_where_nothing_turns_the_first_stays_ahead() -> None:
+    two = only(parse(TRAINED), ["all_reduce", "local_sgd"])
+    runs = [
+        made_run(name, seed, reached_s=x)
+        for seed in range(6)
+        for name, x in (("all_reduce", 2.0), ("local_sgd", 1.0))
+    ]
+    race = Race(two, {"all_reduce": 1.0, "local_sgd": 1.0}, lambda planned: [], ("test_accuracy", False))
+    answer = advise(two, runs, race, lambda scenarios: [runs for _ in scenarios])
+    assert answer["first"] == "local_sgd"
+    assert answer["crossovers"] == {"latency": [], "bandwidth": []}
+    assert (
+        "Local_sgd stays ahead of all_reduce at 0.1 to 10 times the latency or bandwidth." in answer["text"]
+    )
+    assert [row["label"] for row in answer["front"]] == ["local_sgd"]
+
+
+def test_quantities_are_those_of_the_network() -> None:
+    assert quantities(parse(SITES)) == ["latency", "bandwidth"]
+    assert quantities(parse(TRAINED.replace(", bandwidth: 100 Mbit/s", ""))) == ["latency"]
+
+
+@given(seconds, seconds)
+def test_the_smallest_period_keeps_to_its_share(step_s: float, average_s: float) -> None:
+    period = smallest_period(step_s, average_s)
+    assert average_s <= SHARE * (period * step_s + average_s) * (1 + 1e-8)
+    assert period == 1 or average_s > SHARE * ((period - 1) * step_s + average_s) * (1 - 1e-8)
+
+
+@pytest.mark.slow
+@given(st.floats(0.1, 20.0))
+@settings(max_examples=3)
+def test_the_period_is_that_of_the_steps_that_are_followed(payload: float) -> None:
+    scenario = resolve(parse(TIMED.replace("PAYLOAD", f"{payload:.3f}")), torch.device("cpu"))
+    (row,) = smallest_periods(scenario)
+    for period in {row["period"], max(1, row["period"] - 1)}:
+        entry = parse(
+            TIMED.replace("PAYLOAD", "1").replace("[all_reduce]", f"[local_sgd: {{period: {period}}}]")
+        )
+        step_s = follow_whole(scenario, entry.schemes[0]).step_s
+        assert (step_s <= 0.02 / (1 - SHARE) * (1 + 1e-6)) == (period == row["period"])
+
+
+@pytest.mark.slow
+def test_periods_agree_with_a_strangers_measurements() -> None:
+    """Where the network's rate is what was measured, without a run at that rate."""
+    apart = {rate: mine / measured - 1 for rate, mine, measured in periods()}
+    assert set(BARS) < set(apart)
+    assert all(abs(apart[rate]) <= 0.1 for rate in BARS)
+
+
+@pytest.mark.slow
+def test_more_bytes_never_shorten_the_period() -> None:
+    rates = ("5 Gbit/s", "1 Gbit/s", "200 Mbit/s")
+    least = [
+        smallest_periods(load(SCENARIO, [f"cluster.network.bandwidth={rate}"]))[0]["period"] for rate in rates
+    ]
+    assert least == sorted(least)
+
+
+def test_the_measured_ranges_are_those_of_the_tables() -> None:
+    table = read_table(HERE / "netem_collectives" / "measured.csv")
+    rows = [dict(zip(table.names, cells, strict=True)) for _, cells in table.rows]
+    for transport, (workers, latency_s, bytes_per_s) in MEASURED.items():
+        mine = [row for row in rows if row["transport"] == transport]
+        cells = list(CELLS) if transport == "gloo" else []
+        counts = [*(int(row["workers"]) for row in mine), *(cell.workers for cell in cells)]
+        latencies = [*(parse_duration(row["latency"]) for row in mine), *(c.latency_ms / 1000 for c in cells)]
+        rates = [parse_bandwidth(row["bandwidth"]) for row in mine if row["bandwidth"]]
+        rates += [cell.mbit * 1e6 / 8 for cell in cells]
+        assert workers == (min(counts), max(counts))
+        assert latency_s == pytest.approx((min(latencies), max(latencies)))
+        assert bytes_per_s == pytest.approx((min(rates), max(rates)))
+
+
+def test_what_no_measurement_covers_is_named() -> None:
+    plain = parse(TRAINED.replace("100 Mbit/s", "1 Gbit/s, transport: nccl"))
+    assert outside_measured(plain) == []
+    far = parse(
+        TRAINED.replace(
+            "latency: 10 ms, bandwidth: 100 Mbit/s", "latency: 60 ms, bandwidth: 1 Gbit/s, transport: nccl"
+        )
+    )
+    assert outside_measured(far) == ["latency 60 ms (measured: 50 us to 10 ms)"]
+    assert outside_measured(parse(TRAINED)) == ["transport ideal, which is no library's (write gloo or nccl)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hours", "euros", "message"),
+    [
+        (WITHOUT_TARGET, None, None, "add one, or say --hours"),
+        (TRAINED, 0.0, None, "--hours 0: must be more than 0"),
+        (TRAINED, None, -1.0, "--euros -1: must be more than 0"),
+        (TRAINED, None, 5.0, "--euros: needs prices in EUR"),
+        (TRAINED + "price: {worker_hour: $1}\n", None, 5.0, "--euros: needs prices in EUR"),
+        (TIMED.replace("PAYLOAD", "1"), 1.0, None, "--hours: nothing is trained here"),
+    ],
+)  # fmt: skip
+def test_a_race_needs_a_goal(text: str, hours: float | None, euros: float | None, message: str) -> None:
+    with pytest.raises(InputError, match=message.replace("$", r"\$")):
+        check_goal(parse(text), hours, euros)
