@@ -52,7 +52,7 @@ COMMANDS: Final = _Commands(
         "check": ".predict:check", "throughput": ".predict:throughput", "netem": ".measure:netem",
         "replay": ".predict:replay", "report": ".app:report", "schema": ".app:schema",
         "list": ".app:list_names", "new": ".app:new", "lab": ".measure:lab_app",
-        "topology": ".topology:topology_app", "recommend": ".recommend:recommend",
+        "topology": ".topology:topology_app",
     },
 )  # fmt: skip
 
@@ -164,7 +164,7 @@ def schema() -> None:
 
 
 def list_names(as_json: AsJson = False) -> None:
-    """List the ready scenarios, and what scenarios can name: schemes, tasks, prices."""
+    """List the ready scenarios, and the schemes, prices, topologies and tasks to name."""
     from paceline.sim.scenario.price import price_tables
     from paceline.sim.scenario.ready import describe_scenario, ready_scenarios
     from paceline.sim.schemes import SCHEMES

@@ -234,6 +234,7 @@ def test_the_wheel_has_everything_under_one_name(wheel: Path) -> None:
     templates = {f"paceline/reports/{path.name}" for path in (ROOT / "reports").glob("*.html")}
     data = {"paceline/py.typed", "paceline/reports/style.css", *templates}
     data |= {"paceline/sim/experiments/costs/published.csv"}
+    data |= {f"paceline/sim/scenario/prices/{name}.csv" for name in ("aws", "azure", "google")}
     scenarios = [path for path in (ROOT / "scenarios").rglob("*") if path.is_file()]
     data |= {f"paceline/{path.relative_to(ROOT).as_posix()}" for path in scenarios}
     assert {name for name in names if not name.startswith("paceline-")} == expected | data
