@@ -52,7 +52,7 @@ COMMANDS: Final = _Commands(
         "check": ".predict:check", "throughput": ".predict:throughput", "netem": ".measure:netem",
         "replay": ".predict:replay", "report": ".app:report", "schema": ".app:schema",
         "list": ".app:list_names", "new": ".app:new", "lab": ".measure:lab_app",
-        "topology": ".topology:topology_app",
+        "topology": ".topology:topology_app", "recommend": ".recommend:recommend",
     },
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from ...scenario.schema import Scenario
 from ..costs.step_cost import ENOUGH_PART_WORK, follow, whole_job
 
 PERIODS: Final = (4, 16, 64)
-TOPOLOGIES: Final = ("ring", "one_peer_exponential")
+GRAPHS: Final = ("ring", "one_peer_exponential")
 _BITS: Final = {"": None, " 8 bit": {"qsgd": {"bits": 8}}}
 _SAVES: Final = 0.98
 """Share of a plainer candidate's step that a step takes at most; else the plainer one takes its place."""
@@ -57,7 +57,7 @@ def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield "local_sgd", f"local_sgd {period}{suffix}", {"period": period, "compression": codec}
         for period in PERIODS[1:]:
             yield "diloco", f"diloco {period}{suffix}", {"period": period, "compression": codec}
-        for topology in TOPOLOGIES:
+        for topology in GRAPHS:
             yield "gossip", f"gossip {topology}{suffix}", {"topology": topology, "compression": codec}
     yield "gossip", "gossip ring of sites", {"topology": "ring", "inside": "sites"}
     yield "diloco", f"diloco {PERIODS[1]} of sites", {"period": PERIODS[1], "inside": "sites"}

@@ -1,7 +1,7 @@
 """Race of candidates by successive halving over learning rates, seeds and time.
 
 All candidates try the same values on one seed. A trial ends at ``SLACK`` times the best time so far: it is
-behind. One candidate in ``KEPT`` tries its two best values on two more seeds, as in ``tune``; ``FINALISTS``
+behind. One candidate in ``HALVED`` tries its two best values on two more seeds, as in ``tune``; ``FINALISTS``
 run on the scenario's own seeds.
 
 Source: Karnin, Koren and Somekh, Almost optimal exploration in multi-armed bandits, ICML 2013 (halving);
@@ -28,7 +28,7 @@ from ..tune import best_first, record, trial_of, tuning_seeds
 SLACK: Final = 1.3
 CLOSE: Final = 1.2
 """Factor on the best time within which a candidate's second values, and the third of the last, stay."""
-KEPT: Final = 4
+HALVED: Final = 4
 FINALISTS: Final = 3
 PROBES: Final = 4
 """First trials, from the fastest step to the slowest: no time can end them yet."""
@@ -70,7 +70,7 @@ class Race:
         first, *others = tuning_seeds(self.scenario)
         self._screen(first)
         alive = sorted(self.scenario.schemes, key=self._merit)
-        alive = alive[: max(FINALISTS, math.ceil(len(alive) / KEPT))]
+        alive = alive[: max(FINALISTS, math.ceil(len(alive) / HALVED))]
         cap_s, arrive_s = self._cap_s(), SLACK * self._merit(alive[0])[0]
         arms = [
             (entry, values)
