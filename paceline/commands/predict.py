@@ -11,6 +11,7 @@ import typer
 
 from paceline.commands.console import (
     AsJson,
+    Dask,
     Device,
     EngineName,
     Force,
@@ -44,6 +45,7 @@ def simulate(
     device: Device = "auto",
     engine: EngineName = "auto",
     jobs: Jobs = None,
+    dask: Dask = None,
     profile: ProfileFile = None,
     force: Force = False,
     trace: TraceOption = False,
@@ -52,6 +54,7 @@ def simulate(
     """Predict: real gradients under a virtual clock, for every scheme and seed."""
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
+    from paceline.sim.experiments.dask_cluster import connect
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.overrides import name_lines
@@ -66,6 +69,7 @@ def simulate(
         loaded = loaded.model_copy(update={"cluster": cluster})
     where = prepare.device_named(device)
     with (
+        connect(dask) as executor,
         name_lines(scenario, changes or []),
         simulator.begin(loaded, where, out, force=force, say=say) as (resolved, parts),
     ):
@@ -75,7 +79,7 @@ def simulate(
         facts: Mapping[str, SchemeFacts] | None = None if recorded else {}
         interrupted = False
         try:
-            with watching(resolved) as progress, JobProcesses(jobs) as processes:
+            with watching(resolved) as progress, JobProcesses(jobs, executor) as processes:
                 if resolved.tune is not None:
                     resolved, tuning = simulator.choose_values(
                         resolved,
@@ -88,9 +92,8 @@ def simulate(
                 if recorded:
                     from paceline.sim.experiments.costs.bounds import describe_schemes
 
-                    facts = describe_schemes(resolved, processes=processes)
+                    facts = describe_schemes(resolved)
                 parts = replace(parts, tuning=tuning, facts=facts)
-                progress.begin(parts.num_runs)
                 for run in simulator.simulate(
                     resolved,
                     device=where,
@@ -101,8 +104,6 @@ def simulate(
                     engine=driver,
                 ):
                     runs.append(run)
-                    if len(runs) > parts.num_runs:
-                        progress.complete()
         except KeyboardInterrupt:
             interrupted = True
         if not interrupted:

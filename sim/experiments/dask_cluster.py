@@ -1,0 +1,62 @@
+"""Executor of a Dask cluster: its address, and the errors of its scheduler and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Executor
+from contextlib import contextmanager
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from ..config.problems import one_line
+from ..errors import InputError, RunError, shorten
+
+_GOES_ON = "what is complete is kept with --out, and the same command goes on"
+
+
+@contextmanager
+def connect(address: str | None) -> Iterator[Executor | None]:
+    """Connect to a Dask scheduler for the block, with the security of Dask's own configuration.
+
+    None: no cluster, no executor.
+
+    Raises:
+        InputError: ``distributed`` is missing, nothing answers, or an address beyond this machine has no TLS.
+        RunError: the scheduler, or worker after worker, died.
+    """
+    if address is None:
+        yield None
+        return
+    _check_protected(address)
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError:
+        raise InputError("--dask needs a library: pip install 'paceline[dask]'") from None
+    try:
+        client = Client(address, set_as_default=False)
+    except Exception as error:  # of many kinds, by the protocol
+        raise InputError(f"--dask {shorten(address)}: {one_line(str(error), 200)}") from error
+    with client:
+        try:
+            yield client.get_executor(pure=False)
+        except KilledWorker as error:
+            raise RunError(
+                f"--dask: the workers that ran {error.task} died, each in turn; {_GOES_ON}"
+            ) from error
+        except CancelledError as error:
+            raise RunError(f"--dask: the scheduler at {address} is gone; {_GOES_ON}") from error
+
+
+def _check_protected(address: str) -> None:
+    """Refuse an address beyond this machine without TLS: who listens there could run anything."""
+    url = urlsplit(address if "://" in address else f"tcp://{address}")
+    host = url.hostname or ""
+    try:
+        here = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        here = False
+    if not here and url.scheme != "tls":
+        raise InputError(
+            f"--dask {shorten(address)}: beyond this machine only with TLS, tls://HOST:PORT; Dask's settings "
+            "'distributed.comm.tls' name the certificates"
+        )
