@@ -92,7 +92,7 @@ def simulate(
                 if recorded:
                     from paceline.sim.experiments.costs.bounds import describe_schemes
 
-                    facts = describe_schemes(resolved)
+                    facts = describe_schemes(resolved, processes=processes)
                 parts = replace(parts, tuning=tuning, facts=facts)
                 for run in simulator.simulate(
                     resolved,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Executor
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ def connect(address: str | None) -> Iterator[Executor | None]:
         from distributed import Client, KilledWorker
     except ImportError:
         raise InputError("--dask needs a library: pip install 'paceline[dask]'") from None
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # errors are told here, in a line
     try:
         client = Client(address, set_as_default=False)
     except Exception as error:  # of many kinds, by the protocol

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import math
 import os
@@ -14,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
-from typing import Final, Protocol, Self
+from functools import cache, cached_property, lru_cache, partial
+from typing import Final, Protocol, Self, TypeVar
 
 import torch
 from pydantic import ConfigDict, TypeAdapter
@@ -29,6 +30,8 @@ from ..records.run import Run
 from ..records.unfinished import PartKind, code_version
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario, dump, parse
+
+_T = TypeVar("_T")
 
 MIN_WORK_S: Final = 6.0
 """Seconds of remaining work below which no processes begin: importing torch would take about as long."""
@@ -134,7 +137,7 @@ class JobProcesses:
         self.executor = executor
         self.given = executor is not None
 
-    @property
+    @cached_property
     def window(self) -> float:
         """Number of runs to hand out at a time."""
         return math.inf if self.given else num_cores() if self._at_once is None else self._at_once
@@ -151,10 +154,11 @@ class JobProcesses:
             self.executor.shutdown(wait=True, kill_workers=True)  # type: ignore[call-arg]
             self.executor = None
 
-    def begin(self) -> None:
-        """Begin processes on this machine, which do not run the user's script as multiprocessing's do."""
+    def begin(self, most: int) -> None:
+        """Begin at most ``most`` processes, which do not run the user's script as multiprocessing's do."""
         from joblib.externals.loky import ProcessPoolExecutor
 
+        self.window = min(self.window, most)
         initial = os.getpid(), code_folders()
         self.executor = ProcessPoolExecutor(int(self.window), initializer=prepare, initargs=initial)
 
@@ -166,7 +170,7 @@ class JobProcesses:
         if self.given:
             raise RunError("the executor is broken; what is complete is kept, and the same command goes on")
         self.executor.shutdown(wait=False)
-        self.begin()
+        self.begin(int(self.window))
         return self.executor.submit(run_text, text)
 
     def run_all(
@@ -197,6 +201,17 @@ class JobProcesses:
                 yield runs.take(each) if run is None else run
         finally:
             runs.cancel()
+
+    def measure_all(self, scenario: Scenario, measure: Callable[[Scenario, SchemeEntry], _T]) -> list[_T]:
+        """Measure each scheme of a resolved scenario, in processes of this machine if they have begun.
+
+        ``measure`` is a function of a module, and uses the clock alone.
+        """
+        if self.executor is not None and not self.given and _can_be_sent(scenario):
+            texts = [_text_of(scenario, entry) for entry in scenario.schemes]
+            with suppress(BrokenExecutor):
+                return list(self.executor.map(_measure_text, itertools.repeat(measure), texts))
+        return [measure(scenario, entry) for entry in scenario.schemes]
 
 
 ALONE: Final = JobProcesses()
@@ -256,7 +271,7 @@ class _Runs:
         """Begin processes if the remaining work is worth it, at ``taken_s`` for ``runs``."""
         processes, left_s = self._processes, taken_s / runs * len(self._left)
         if self._left and processes is not None and processes.executor is None and left_s >= MIN_WORK_S:
-            processes.begin()
+            processes.begin(len(self._left))
 
     def _add(self, planned: PlannedRun, run: Run) -> None:
         self._complete[planned.number] = run
@@ -311,15 +326,22 @@ def _can_be_sent(scenario: Scenario) -> bool:
         return False
 
 
+def _text_of(scenario: Scenario, entry: SchemeEntry) -> str:
+    return dump(scenario.model_copy(update={"schemes": (entry,)}))
+
+
 def _text(planned: PlannedRun, device: torch.device | None, engine: str) -> str:
-    scenario = planned.scenario.model_copy(update={"schemes": (planned.entry,)})
-    return json.dumps(
-        {
-            "code": code_version(), "folders": code_folders(), "scenario": dump(scenario),
-            "kind": planned.kind, "number": planned.number, "seed": planned.seed,
-            "device": None if device is None else str(device), "engine": engine,
-        }
-    )  # fmt: skip
+    order = {
+        "code": code_version(),
+        "folders": code_folders(),
+        "scenario": _text_of(planned.scenario, planned.entry),
+        "kind": planned.kind,
+        "number": planned.number,
+        "seed": planned.seed,
+        "device": None if device is None else str(device),
+        "engine": engine,
+    }
+    return json.dumps(order)
 
 
 _ANSWER: Final = TypeAdapter(
@@ -360,3 +382,9 @@ def run_text(text: str) -> bytes:
         finally:
             gc.freeze()  # loky looks through everything after each second, which takes as long as a short run
     return _ANSWER.dump_json((run, warnings, ""))
+
+
+def _measure_text(measure: Callable[[Scenario, SchemeEntry], _T], text: str) -> _T:
+    scenario = _read(text)
+    with one_thread():
+        return measure(scenario, scenario.schemes[0])
