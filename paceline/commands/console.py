@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 _HELP_WIDTH: Final = 100
 LINES_APART_S: Final = 10.0
 """Seconds between two lines of progress where standard error is no terminal."""
+
+SHOWN_AFTER_S: Final = 3.0
+"""Seconds after which a command that answers at once shows its progress."""
 
 _SCENARIO: Final = "a scenario file (YAML), or the name of a ready one ('paceline list')"
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help=_SCENARIO)]
@@ -153,6 +157,38 @@ def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
         yield progress
 
 
+@contextmanager
+def showing(command: str) -> Iterator[None]:
+    """Show a command's tracked loops on standard error, if it takes long, and that is a terminal."""
+    from paceline.sim.config.tracking import watched_by
+
+    console = terminal(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    shown, begin_s = console.status(command), time.monotonic()
+    timer = threading.Timer(SHOWN_AFTER_S, shown.start)
+
+    def watch(what: str, done: int, number: int) -> None:
+        nonlocal begin_s
+        text = f"{command}: {what} {done + 1} of {number}"
+        if not done:
+            begin_s = time.monotonic()
+        else:
+            left_s = (time.monotonic() - begin_s) * (number - done) / done
+            text += f", {100 * done / number:.0f} %, about {_clock_time(left_s)} left"
+        shown.update(text)
+
+    timer.start()
+    try:
+        with watched_by(watch):
+            yield
+    finally:
+        timer.cancel()
+        timer.join()
+        shown.stop()
+
+
 class Countdown:
     """Progress of a scenario's runs; called with a label and a mean number of steps during a run here.
 
@@ -223,7 +259,7 @@ class Countdown:
             new = self.share - self._before / self._runs
             if new > 0 and self._done < self._runs:
                 left_s = (time.monotonic() - self._begin_s) * (1 - self.share) / new
-                text += f", about {_clock_time(left_s)} left"
+                text += f", {'about' if self._done > self._before else 'at most'} {_clock_time(left_s)} left"
         if self._here is not None:
             of_limit = f" of {self._limit}" if self._limit else ""
             text += f"; {shorten(self._here[0])}: step {self._here[1]}{of_limit}"

@@ -26,6 +26,7 @@ from paceline.commands.console import (
     hand_over,
     print_json,
     say,
+    showing,
     terminal,
     watching,
 )
@@ -123,7 +124,7 @@ def check(
     from paceline.sim.scenario.overrides import name_lines
     from paceline.sim.scenario.schema import load
 
-    with patience("check"):
+    with patience("check"), showing("check"):
         loaded = load(scenario, changes or [])
         with name_lines(scenario, changes or []):
             findings = checking.check(loaded, prepare.device_named(device))
@@ -151,7 +152,7 @@ def throughput(
     from paceline.sim.scenario.overrides import name_lines
     from paceline.sim.scenario.schema import load
 
-    with patience("throughput"):
+    with patience("throughput"), showing("throughput"):
         loaded = load(scenario, changes or [])
         with name_lines(scenario, changes or []):
             findings = counting.throughput(loaded, tokens, loss)

@@ -83,7 +83,7 @@ class KeepsRuns(Protocol):
 
 
 RunHere = partial[Run]
-"""``simulate.run_here`` with a device and an engine: does a planned run in this process."""
+"""``simulate.run_here``, or another module's function, with a device and an engine: does a planned run."""
 
 
 @cache
@@ -162,16 +162,16 @@ class JobProcesses:
         initial = os.getpid(), code_folders()
         self.executor = ProcessPoolExecutor(int(self.window), initializer=prepare, initargs=initial)
 
-    def submit(self, text: str) -> Future[bytes]:
+    def submit(self, work: Callable[[str], bytes], text: str) -> Future[bytes]:
         """Hand out a run; broken processes of this machine are replaced by new ones, here alone."""
         assert self.executor is not None
         with suppress(BrokenExecutor):
-            return self.executor.submit(run_text, text)
+            return self.executor.submit(work, text)
         if self.given:
             raise RunError("the executor is broken; what is complete is kept, and the same command goes on")
         self.executor.shutdown(wait=False)
         self.begin(int(self.window))
-        return self.executor.submit(run_text, text)
+        return self.executor.submit(work, text)
 
     def run_all(
         self,
@@ -288,7 +288,8 @@ class _Runs:
             if len(out) >= (1 if doubtful else processes.window):
                 return
             planned = self._left.popleft()
-            self._sent[processes.submit(_text(planned, *self._run_here.args))] = planned
+            work, text = partial(run_text, self._run_here.func), _text(planned, *self._run_here.args)
+            self._sent[processes.submit(work, text)] = planned
 
     def _collect(self, *done: Future[bytes]) -> None:
         for future in done:
@@ -354,10 +355,8 @@ _ONE_AT_A_TIME: Final = threading.Lock()
 """Runs share tensors and torch's number of threads; an executor may have several threads a process."""
 
 
-def run_text(text: str) -> bytes:
-    """Do a planned run in a process of an executor: from text that ``JobProcesses`` wrote to bytes."""
-    from .simulate import run_here  # which imports this module
-
+def run_text(run_here: Callable[..., Run], text: str) -> bytes:
+    """Do a planned run in a process of an executor, from text that ``JobProcesses`` wrote, to bytes."""
     order, warnings = json.loads(text), list[str]()
     where = f"{platform.node()}, process {os.getpid()}"
     if order["code"] != code_version():

@@ -25,9 +25,7 @@ from paceline.sim.experiments import simulate as simulator
 from paceline.sim.experiments.jobs import JobProcesses, PlannedRun
 from paceline.sim.records.folder import write_results
 from paceline.sim.records.run import Run
-from paceline.sim.records.unfinished import NOTHING_KEPT
 from paceline.sim.scenario.schema import Scenario, dump, parse
-from tests.support.made_runs import made_run
 
 SCENARIO: dict[str, Any] = {
     "name": "drawn",
@@ -52,7 +50,8 @@ class Shuffled(Executor):
     @override
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         (text,) = args
-        assert fn is jobs.run_text
+        assert isinstance(fn, functools.partial)
+        assert (fn.func, fn.args) == (jobs.run_text, (simulator.run_here,))
         assert type(text) is str
         assert not kwargs
         future: Future[Any] = Future()
@@ -265,15 +264,3 @@ def test_runs_that_are_kept_are_not_handed_out(tmp_path: Path) -> None:
     submitted.clear()
     assert command() == whole
     assert len(submitted) == 3
-
-
-def test_a_run_of_its_own_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are yielded in the order of their plan, not of their ends."""
-    scenario = parse(json.dumps(SCENARIO))
-    monkeypatch.setattr(
-        simulator, "run_here", lambda device, engine, planned, *_: made_run(planned.entry.label, planned.seed)
-    )
-    planned = [PlannedRun("run", k, scenario, scenario.schemes[0], k) for k in range(20)]
-    here = functools.partial(simulator.run_here, None, "auto")
-    runs = JobProcesses(executor=Shuffled(2)).run_all(planned, here, parts=NOTHING_KEPT)
-    assert [run.seed for run in runs] == list(range(20))
