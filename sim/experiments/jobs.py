@@ -5,17 +5,17 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import math
 import os
 import platform
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
+from queue import SimpleQueue
 from typing import Final, Protocol, Self, TypeVar
 
 import torch
@@ -35,6 +35,9 @@ _T = TypeVar("_T")
 
 MIN_WORK_S: Final = 6.0
 """Seconds of remaining work below which no processes begin: importing torch would take about as long."""
+
+MAX_OUT: Final = 1_000
+"""Runs handed out to a given executor at a time."""
 
 MAX_LOST: Final = 3
 """Executors that one run may break."""
@@ -138,9 +141,9 @@ class JobProcesses:
         self.given = executor is not None
 
     @cached_property
-    def window(self) -> float:
+    def window(self) -> int:
         """Number of runs to hand out at a time."""
-        return math.inf if self.given else num_cores() if self._at_once is None else self._at_once
+        return MAX_OUT if self.given else num_cores() if self._at_once is None else self._at_once
 
     def threads(self) -> int:
         """Torch threads for work without other runs beside it."""
@@ -160,7 +163,7 @@ class JobProcesses:
 
         self.window = min(self.window, most)
         initial = os.getpid(), code_folders()
-        self.executor = ProcessPoolExecutor(int(self.window), initializer=prepare, initargs=initial)
+        self.executor = ProcessPoolExecutor(self.window, initializer=prepare, initargs=initial)
 
     def submit(self, work: Callable[[str], bytes], text: str) -> Future[bytes]:
         """Hand out a run; broken processes of this machine are replaced by new ones, here alone."""
@@ -170,7 +173,7 @@ class JobProcesses:
         if self.given:
             raise RunError("the executor is broken; what is complete is kept, and the same command goes on")
         self.executor.shutdown(wait=False)
-        self.begin(int(self.window))
+        self.begin(self.window)
         return self.executor.submit(work, text)
 
     def run_all(
@@ -234,6 +237,7 @@ class _Runs:
         self._processes = processes
         self._left = deque(planned)
         self._sent: dict[Future[bytes], PlannedRun] = {}
+        self._done = SimpleQueue[Future[bytes]]()
         self._lost = Counter[int]()
         self._complete: dict[int, Run] = {}
         self._taken_s, self._num_here = 0.0, 0  # by complete runs in this process, and their number
@@ -243,7 +247,7 @@ class _Runs:
         while wanted.number not in self._complete:
             self._hand_out()
             if self._sent:
-                self._collect(*wait(self._sent, return_when=FIRST_COMPLETED).done)
+                self._collect(self._done.get())
             else:
                 self._do(self._left.popleft())
         return self._complete.pop(wanted.number)
@@ -289,31 +293,31 @@ class _Runs:
                 return
             planned = self._left.popleft()
             work, text = partial(run_text, self._run_here.func), _text(planned, *self._run_here.args)
-            self._sent[processes.submit(work, text)] = planned
+            future = processes.submit(work, text)
+            self._sent[future] = planned
+            future.add_done_callback(self._done.put)
 
-    def _collect(self, *done: Future[bytes]) -> None:
-        for future in done:
-            planned = self._sent.pop(future)
-            try:
-                run, warnings, misfit = _ANSWER.validate_json(future.result())
-            except BrokenExecutor:
-                self._lost[planned.number] += 1
-                if self._lost[planned.number] == MAX_LOST:
-                    label = shorten(planned.entry.label)
-                    raise RunError(
-                        f"{label}, seed {planned.seed}: {MAX_LOST} processes that ran it have died, the last "
-                        "one with nothing beside it; is the memory enough?"
-                    ) from None
-                self._left.appendleft(planned)
-                continue
-            if misfit:
-                raise InputError(misfit)
-            if self._warn is not None:
-                for sentence in warnings:
-                    self._warn(sentence)
-            if run is None:  # raises its error again
-                run = self._run_here(planned, None, self._warn)
-            self._add(planned, run)
+    def _collect(self, future: Future[bytes]) -> None:
+        planned = self._sent.pop(future)
+        try:
+            run, warnings, misfit = _ANSWER.validate_json(future.result())
+        except BrokenExecutor:
+            self._lost[planned.number] += 1
+            if self._lost[planned.number] == MAX_LOST:
+                raise RunError(
+                    f"{shorten(planned.entry.label)}, seed {planned.seed}: {MAX_LOST} processes that ran it "
+                    "have died, the last one with nothing beside it; is the memory enough?"
+                ) from None
+            self._left.appendleft(planned)
+            return
+        if misfit:
+            raise InputError(misfit)
+        if self._warn is not None:
+            for sentence in warnings:
+                self._warn(sentence)
+        if run is None:  # raises its error again
+            run = self._run_here(planned, None, self._warn)
+        self._add(planned, run)
 
 
 def _can_be_sent(scenario: Scenario) -> bool:
