@@ -160,7 +160,7 @@ def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
 @contextmanager
 def showing(command: str) -> Iterator[None]:
     """Show a command's tracked loops on standard error, if it takes long, and that is a terminal."""
-    from paceline.sim.config.tracking import watched_by
+    from paceline.sim.config.tracking import WATCH
 
     console = terminal(stderr=True)
     if not console.is_terminal:
@@ -171,19 +171,16 @@ def showing(command: str) -> Iterator[None]:
 
     def watch(what: str, done: int, number: int) -> None:
         nonlocal begin_s
-        text = f"{command}: {what} {done + 1} of {number}"
-        if not done:
-            begin_s = time.monotonic()
-        else:
-            left_s = (time.monotonic() - begin_s) * (number - done) / done
-            text += f", {100 * done / number:.0f} %, about {_clock_time(left_s)} left"
-        shown.update(text)
+        begin_s = begin_s if done else time.monotonic()
+        left = _time_left(begin_s, done / number, 0.0)
+        shown.update(f"{command}: {what} {done + 1} of {number}, {100 * done / number:.0f} %{left}")
 
+    token = WATCH.set(watch)
     timer.start()
     try:
-        with watched_by(watch):
-            yield
+        yield
     finally:
+        WATCH.reset(token)
         timer.cancel()
         timer.join()
         shown.stop()
@@ -255,15 +252,20 @@ class Countdown:
         """Runs done, percentage, time left, and the run in this process."""
         text = self._form.format(self._done, self._runs)
         if self._runs:
-            text += f", {100 * self.share:.0f} %"
-            new = self.share - self._before / self._runs
-            if new > 0 and self._done < self._runs:
-                left_s = (time.monotonic() - self._begin_s) * (1 - self.share) / new
-                text += f", {'about' if self._done > self._before else 'at most'} {_clock_time(left_s)} left"
+            left = _time_left(self._begin_s, self.share, self._before / self._runs)
+            text += f", {100 * self.share:.0f} %{left}"
         if self._here is not None:
             of_limit = f" of {self._limit}" if self._limit else ""
             text += f"; {shorten(self._here[0])}: step {self._here[1]}{of_limit}"
         return text
+
+
+def _time_left(begin_s: float, share: float, before: float) -> str:
+    """``, about 5 min left``, at a share of the work, ``before`` of which was done at ``begin_s``."""
+    if not before < share < 1.0:
+        return ""
+    left_s = (time.monotonic() - begin_s) * (1.0 - share) / (share - before)
+    return f", about {_clock_time(left_s)} left"
 
 
 def _clock_time(seconds: float) -> str:

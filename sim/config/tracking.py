@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Final, TypeVar
 
 _T = TypeVar("_T")
-_watch: ContextVar[Callable[[str, int, int], None]] = ContextVar("_watch", default=lambda *_: None)
-
-
-@contextmanager
-def watched_by(watch: Callable[[str, int, int], None]) -> Iterator[None]:
-    """Call ``watch`` in this block with the kind of a loop's items, the number done and that of all."""
-    token = _watch.set(watch)
-    try:
-        yield
-    finally:
-        _watch.reset(token)
+WATCH: Final[ContextVar[Callable[[str, int, int], None]]] = ContextVar("WATCH", default=lambda *_: None)
+"""Called with the kind of a loop's items, the number done and that of all."""
 
 
 def track(what: str, items: Sequence[_T]) -> Iterator[_T]:
     """Iterate over ``items``, of the kind ``what``, and have the progress shown."""
     for done, item in enumerate(items):
-        _watch.get()(what, done, len(items))
+        WATCH.get()(what, done, len(items))
         yield item

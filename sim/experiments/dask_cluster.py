@@ -5,21 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from ..config.problems import one_line
 from ..errors import InputError, RunError, shorten
 
-_GOES_ON = "what is complete is kept with --out, and the same command goes on"
-
 
 @contextmanager
 def connect(address: str | None) -> Iterator[Executor | None]:
-    """Connect to a Dask scheduler for the block, with the security of Dask's own configuration.
-
-    None: no cluster, no executor.
+    """Connect to a Dask scheduler for the block, with the security of Dask's own configuration; None: not.
 
     Raises:
         InputError: ``distributed`` is missing, nothing answers, or an address beyond this machine has no TLS.
@@ -41,22 +37,20 @@ def connect(address: str | None) -> Iterator[Executor | None]:
     with client:
         try:
             yield client.get_executor(pure=False)
-        except KilledWorker as error:
-            raise RunError(
-                f"--dask: the workers that ran {error.task} died, each in turn; {_GOES_ON}"
-            ) from error
-        except CancelledError as error:
-            raise RunError(f"--dask: the scheduler at {address} is gone; {_GOES_ON}") from error
+        except (KilledWorker, CancelledError) as error:
+            who = (
+                "the scheduler"
+                if isinstance(error, CancelledError)
+                else "each worker that did one of the runs"
+            )
+            raise RunError(f"--dask {shorten(address)}: {who} died; the same command goes on") from error
 
 
 def _check_protected(address: str) -> None:
     """Refuse an address beyond this machine without TLS: who listens there could run anything."""
-    url = urlsplit(address if "://" in address else f"tcp://{address}")
-    host = url.hostname or ""
-    try:
-        here = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        here = False
+    url, here = urlsplit(address if "://" in address else f"tcp://{address}"), False
+    with suppress(ValueError):
+        here = url.hostname == "localhost" or ip_address(url.hostname or "").is_loopback
     if not here and url.scheme != "tls":
         raise InputError(
             f"--dask {shorten(address)}: beyond this machine only with TLS, tls://HOST:PORT; Dask's settings "

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
 from queue import SimpleQueue
 from typing import Final, Protocol, Self, TypeVar
@@ -198,7 +198,7 @@ class JobProcesses:
         if len(left) == 1:  # nothing goes on beside it
             left = [replace(left[0], cores=self._at_once)]
         sent = (self.given or self.window > 1) and left and _can_be_sent(left[0].scenario)
-        runs = _Runs(left, run_here, parts, progress, warn, self if sent else None)
+        runs = _Runs(deque(left), run_here, parts, progress, warn, self if sent else None)
         try:
             for each, run in zip(planned, kept, strict=True):
                 yield runs.take(each) if run is None else run
@@ -221,102 +221,101 @@ ALONE: Final = JobProcesses()
 """One run at a time, in this process."""
 
 
+@dataclass(eq=False)
 class _Runs:
-    """Runs in ``processes`` as soon as these have begun, before that in this one; None: all in this one."""
+    """Runs in ``processes`` as soon as these have begun, before that in this one; None: all in this one.
 
-    def __init__(
-        self,
-        planned: Sequence[PlannedRun],
-        run_here: RunHere,
-        parts: KeepsRuns,
-        progress: RunsProgress | None,
-        warn: Callable[[str], None] | None,
-        processes: JobProcesses | None,
-    ) -> None:
-        self._run_here, self._parts, self._progress, self._warn = run_here, parts, progress, warn
-        self._processes = processes
-        self._left = deque(planned)
-        self._sent: dict[Future[bytes], PlannedRun] = {}
-        self._done = SimpleQueue[Future[bytes]]()
-        self._lost = Counter[int]()
-        self._complete: dict[int, Run] = {}
-        self._taken_s, self._num_here = 0.0, 0  # by complete runs in this process, and their number
+    ``taken_s``: by ``num_here`` complete runs in this process.
+    """
+
+    left: deque[PlannedRun]
+    run_here: RunHere
+    parts: KeepsRuns
+    progress: RunsProgress | None
+    warn: Callable[[str], None] | None
+    processes: JobProcesses | None
+    sent: dict[Future[bytes], PlannedRun] = field(default_factory=dict)
+    done: SimpleQueue[Future[bytes]] = field(default_factory=SimpleQueue)
+    lost: Counter[int] = field(default_factory=Counter)
+    complete: dict[int, Run] = field(default_factory=dict)
+    taken_s: float = 0.0
+    num_here: int = 0
 
     def take(self, wanted: PlannedRun) -> Run:
         """The run, once complete; other runs complete by then are kept, too."""
-        while wanted.number not in self._complete:
+        while wanted.number not in self.complete:
             self._hand_out()
-            if self._sent:
-                self._collect(self._done.get())
+            if self.sent:
+                self._collect(self.done.get())
             else:
-                self._do(self._left.popleft())
-        return self._complete.pop(wanted.number)
+                self._do(self.left.popleft())
+        return self.complete.pop(wanted.number)
 
     def cancel(self) -> None:
-        for future in self._sent:
+        for future in self.sent:
             future.cancel()
 
     def _do(self, planned: PlannedRun) -> None:
         begin_s = time.monotonic()
 
         def follow(label: str, steps: int) -> None:
-            if self._progress is not None:
-                self._progress(label, steps)
-            self._begin_where_worth(self._taken_s + time.monotonic() - begin_s, self._num_here + 1)
+            if self.progress is not None:
+                self.progress(label, steps)
+            self._begin_where_worth(self.taken_s + time.monotonic() - begin_s, self.num_here + 1)
             self._hand_out()
 
-        watched = self._progress is not None or self._processes is not None
-        self._add(planned, self._run_here(planned, follow if watched else None, self._warn))
-        self._taken_s += time.monotonic() - begin_s
-        self._num_here += 1
-        self._begin_where_worth(self._taken_s, self._num_here)
+        watched = self.progress is not None or self.processes is not None
+        self._add(planned, self.run_here(planned, follow if watched else None, self.warn))
+        self.taken_s += time.monotonic() - begin_s
+        self.num_here += 1
+        self._begin_where_worth(self.taken_s, self.num_here)
 
     def _begin_where_worth(self, taken_s: float, runs: int) -> None:
         """Begin processes if the remaining work is worth it, at ``taken_s`` for ``runs``."""
-        processes, left_s = self._processes, taken_s / runs * len(self._left)
-        if self._left and processes is not None and processes.executor is None and left_s >= MIN_WORK_S:
-            processes.begin(len(self._left))
+        processes, left_s = self.processes, taken_s / runs * len(self.left)
+        if self.left and processes is not None and processes.executor is None and left_s >= MIN_WORK_S:
+            processes.begin(len(self.left))
 
     def _add(self, planned: PlannedRun, run: Run) -> None:
-        self._complete[planned.number] = run
-        self._parts.keep(planned.kind, planned.number, run)
-        if self._progress is not None:
-            self._progress.complete(run.label)
+        self.complete[planned.number] = run
+        self.parts.keep(planned.kind, planned.number, run)
+        if self.progress is not None:
+            self.progress.complete(run.label)
 
     def _hand_out(self) -> None:
         """Hand out runs; one that was lost twice goes alone, to show whether it ends its process itself."""
-        processes = self._processes
-        while processes is not None and processes.executor is not None and self._left:
-            out = [each for future, each in self._sent.items() if not future.done()]
-            doubtful = any(self._lost[each.number] == MAX_LOST - 1 for each in (*out, self._left[0]))
+        processes = self.processes
+        while processes is not None and processes.executor is not None and self.left:
+            out = [each for future, each in self.sent.items() if not future.done()]
+            doubtful = any(self.lost[each.number] == MAX_LOST - 1 for each in (*out, self.left[0]))
             if len(out) >= (1 if doubtful else processes.window):
                 return
-            planned = self._left.popleft()
-            work, text = partial(run_text, self._run_here.func), _text(planned, *self._run_here.args)
+            planned = self.left.popleft()
+            work, text = partial(run_text, self.run_here.func), _text(planned, *self.run_here.args)
             future = processes.submit(work, text)
-            self._sent[future] = planned
-            future.add_done_callback(self._done.put)
+            self.sent[future] = planned
+            future.add_done_callback(self.done.put)
 
     def _collect(self, future: Future[bytes]) -> None:
-        planned = self._sent.pop(future)
+        planned = self.sent.pop(future)
         try:
             run, warnings, misfit = _ANSWER.validate_json(future.result())
         except BrokenExecutor:
-            self._lost[planned.number] += 1
-            if self._lost[planned.number] == MAX_LOST:
+            self.lost[planned.number] += 1
+            if self.lost[planned.number] == MAX_LOST:
                 raise RunError(
                     f"{shorten(planned.entry.label)}, seed {planned.seed}: {MAX_LOST} processes that ran it "
                     "have died, the last one with nothing beside it; is the memory enough?"
                 ) from None
-            self._left.appendleft(planned)
+            self.left.appendleft(planned)
             return
         if misfit:
             raise InputError(misfit)
-        if self._warn is not None:
+        if self.warn is not None:
             for sentence in warnings:
-                self._warn(sentence)
+                self.warn(sentence)
         if run is None:  # raises its error again
-            run = self._run_here(planned, None, self._warn)
+            run = self.run_here(planned, None, self.warn)
         self._add(planned, run)
 
 
@@ -336,16 +335,11 @@ def _text_of(scenario: Scenario, entry: SchemeEntry) -> str:
 
 
 def _text(planned: PlannedRun, device: torch.device | None, engine: str) -> str:
-    order = {
-        "code": code_version(),
-        "folders": code_folders(),
-        "scenario": _text_of(planned.scenario, planned.entry),
-        "kind": planned.kind,
-        "number": planned.number,
-        "seed": planned.seed,
-        "device": None if device is None else str(device),
-        "engine": engine,
-    }
+    where = None if device is None else str(device)
+    order = dict(
+        code=code_version(), folders=code_folders(), scenario=_text_of(planned.scenario, planned.entry),
+        kind=planned.kind, number=planned.number, seed=planned.seed, device=where, engine=engine,
+    )  # fmt: skip
     return json.dumps(order)
 
 

@@ -140,7 +140,7 @@ def test_progress_says_how_many_runs_are_done_and_how_long_it_takes(
     assert progress.line() == "1 of 6 runs, 17 %"
     now_s[0] += 11
     progress("a", 3)
-    assert progress.line() == "1 of 6 runs, 25 %, at most 2 min left; a: step 3 of 6"
+    assert progress.line() == "1 of 6 runs, 25 %, about 2 min left; a: step 3 of 6"
     progress("a", 4)
     progress.complete("b")  # in another process
     assert progress.line() == "2 of 6 runs, 44 %, about 22 s left; a: step 4 of 6"

@@ -12,7 +12,9 @@ from tests.project.test_docs import blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "clusters-of-runs.md").read_text(encoding="utf-8")
 LOCAL, SLURM, KUBERNETES, SUBMITIT = blocks("python", PAGE)
-CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
+CERTIFICATE = (
+    "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
+)
 WITH_TLS = """
 import dask
 pair = {"cert": "cert.pem", "key": "key.pem"}
@@ -55,7 +57,8 @@ def test_the_batch_script_of_slurm(tmp_path: Path) -> None:
     assert {"#SBATCH -p cpu", "#SBATCH -n 1", "#SBATCH --cpus-per-task=16", "#SBATCH --mem=30G"} <= set(lines)
     worker = next(line for line in lines if "distributed.cli.dask_worker" in line)
     assert " tls://" in worker
-    assert "--nthreads 1 --nworkers 16" in worker
+    assert "--nthreads 1 " in worker
+    assert "--nworkers 16 " in worker
     assert "--tls-cert" in worker
 
 
