@@ -30,6 +30,7 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
+from paceline.commands.dask_cluster import connect
 from paceline.sim.config.user_code.patience import patience
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ def simulate(
     """Predict: real gradients under a virtual clock, for every scheme and seed."""
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
-    from paceline.sim.experiments.dask_cluster import connect
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.overrides import name_lines

@@ -23,6 +23,7 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
+from paceline.commands.dask_cluster import connect
 
 
 def sweep(
@@ -54,7 +55,6 @@ def sweep(
     from paceline.reports import sweep_page
     from paceline.reports.sweep_tables import render_sweep
     from paceline.sim.experiments import prepare
-    from paceline.sim.experiments.dask_cluster import connect
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids

@@ -356,18 +356,14 @@ _ONE_AT_A_TIME: Final = threading.Lock()
 def run_text(run_here: Callable[..., Run], text: str) -> bytes:
     """Do a planned run in a process of an executor, from text that ``JobProcesses`` wrote, to bytes."""
     order, warnings = json.loads(text), list[str]()
-    where = f"{platform.node()}, process {os.getpid()}"
-    if order["code"] != code_version():
-        misfit = f"an executor on {where} has other code ({code_version()}) than this one ({order['code']})"
-        return _ANSWER.dump_json((None, warnings, misfit))
     with _ONE_AT_A_TIME, one_thread():
         try:
+            if order["code"] != code_version():
+                raise InputError(f"{code_version()}, and this process {order['code']}")
             add_folders(order["folders"])
             scenario = _read(order["scenario"])
         except InputError as error:
-            misfit = (
-                f"an executor on {where} cannot read the scenario's code, which must lie there too: {error}"
-            )
+            misfit = f"an executor on {platform.node()} has not the code of this process: {error}"
             return _ANSWER.dump_json((None, warnings, misfit))
         planned = PlannedRun(order["kind"], order["number"], scenario, scenario.schemes[0], order["seed"])
         device = None if order["device"] is None else torch.device(order["device"])

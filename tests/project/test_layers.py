@@ -41,7 +41,6 @@ SLOW = {
 
 LATER = {
     ("sim/drivers/lockstep/exact.py", "..event"),  # a user's own scheme has a trial on both drivers
-    ("sim/experiments/dask_cluster.py", "distributed"),  # an extra
     ("sim/experiments/prepare.py", ".choice"),  # where there is an algorithm to choose
     ("sim/experiments/simulate.py", "..drivers"),  # a run loads its own driver
     ("sim/schemes/__init__.py", ".user"),  # a scheme of the user's own

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from paceline.commands.dask_cluster import connect
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.dask_cluster import connect
 from tests.sim.experiments.test_jobs import digests, write_scenario
 
 CLUSTER = """

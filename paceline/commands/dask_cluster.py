@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from ..config.problems import one_line
-from ..errors import InputError, RunError, shorten
+from paceline.sim.config.problems import one_line
+from paceline.sim.errors import InputError, RunError, shorten
 
 
 @contextmanager
