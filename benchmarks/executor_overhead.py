@@ -21,7 +21,7 @@ from paceline.sim.records.unfinished import NOTHING_KEPT
 from paceline.sim.scenario.schema import load
 
 _CPU = torch.device("cpu")
-_CHANGES = ["tune=null", "stop.target=null", "stop.max_iterations=600"]
+_CHANGES = ["tune=null", "stop.target=null", "stop.max_iterations=230"]
 
 
 def timed(
