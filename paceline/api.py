@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +125,7 @@ def simulate(
     device: str = "auto",
     engine: str = "auto",
     jobs: int | None = None,
+    executor: Executor | None = None,
     progress: bool = True,
 ) -> Study:
     """Predict: run every scheme under every seed, with real gradients under a virtual clock.
@@ -153,6 +155,7 @@ def simulate(
             where that is exact; ``auto``, lockstep wherever it is.
         jobs: number of cores: for parallel runs, each in a process of its own, or for threads of a single
             run; None: all. It does not change the runs. A ``task`` from Python runs in this process.
+        executor: any of ``concurrent.futures``, such as Dask's ``client.get_executor()``, for all runs.
         progress: show the current run on standard error.
 
     Returns:
@@ -172,26 +175,20 @@ def simulate(
     from paceline.study import Study
 
     arguments.check_is("engine", engine, str, "'auto', 'event' or 'lockstep'")
-    scenario, jobs = _checked(scenario, task, changes, device, jobs)
+    scenario, jobs = _checked(scenario, task, changes, device, jobs, executor)
     where, driver = prepare.device_named(device), simulator.engine_named(engine)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
     tuning: list[Tuned] = []
     shown = watching(resolved) if progress else nullcontext(None)
-    with shown as on_progress, JobProcesses(jobs) as processes:
+    with shown as on_progress, JobProcesses(jobs, executor) as processes:
         if resolved.tune is not None:
             resolved, tuning = simulator.choose_values(
                 resolved, device=where, progress=on_progress, processes=processes, engine=driver
             )
-        if on_progress is not None:
-            on_progress.begin()
-        runs = []
-        for run in simulator.simulate(
+        runs = simulator.simulate(
             resolved, device=where, progress=on_progress, warn=say, processes=processes, engine=driver
-        ):
-            runs.append(run)
-            if on_progress is not None:
-                on_progress.complete()
-    return Study(resolved, tuple(runs), tuple(tuning))
+        )
+        return Study(resolved, tuple(runs), tuple(tuning))
 
 
 def _checked(
@@ -200,6 +197,7 @@ def _checked(
     changes: Sequence[str],
     device: str,
     jobs: int | None,
+    executor: Executor | None,
 ) -> tuple[Scenario | Mapping[str, Any] | str | Path, int | None]:
     """Check the arguments shared by ``simulate`` and ``sweep``; returns scenario and jobs."""
     import os
@@ -218,6 +216,8 @@ def _checked(
         raise InputError(f"task: must be a function, not {format_value(task)}")
     arguments.check_changes(changes)
     arguments.check_is("device", device, str, "'auto', 'cpu' or 'cuda'")
+    if executor is not None:
+        arguments.check_is("executor", executor, Executor, "an executor of concurrent.futures")
     whole = None if jobs is None else arguments.read_whole("jobs", jobs)
     check_jobs(whole)
     return scenario, whole
@@ -259,6 +259,7 @@ def sweep(
     device: str = "auto",
     progress: bool = True,
     jobs: int | None = None,
+    executor: Executor | None = None,
     together: bool = False,
     sample: int | None = None,
 ) -> Sweep:
@@ -290,7 +291,7 @@ def sweep(
         sample: number of settings to draw instead, from lists and ranges such as ``["1 ms..200 ms"]``.
         task, changes, device: as for ``simulate``.
         progress: show the progress of the runs on standard error.
-        jobs: as for ``simulate``; processes do the runs that share no training.
+        jobs, executor: as for ``simulate``, for the runs that share no training.
 
     Returns:
         A study for each setting: ``.summary`` is a data frame of all of them, ``.winners`` has one row each.
@@ -309,23 +310,18 @@ def sweep(
     from paceline.sim.scenario.schema import resolve_each
     from paceline.study import Study, Sweep
 
-    scenario, jobs = _checked(scenario, task, changes, device, jobs)
+    scenario, jobs = _checked(scenario, task, changes, device, jobs, executor)
     where = prepare.device_named(device)
     seed = 0 if sample is None else next(resolve_each(scenario, task, [changes])).seed
     settings = settings_of(arguments.read_grid(grid), together, sample, seed)
     scenarios = resolve_each(scenario, task, ([*changes, *changes_of(each)] for each in settings))
     first = next(scenarios)
     watched = watching(first, len(settings)) if progress else nullcontext(None)
-    with watched as shown, JobProcesses(jobs) as processes:
+    with watched as shown, JobProcesses(jobs, executor) as processes:
         prepare_all = grids.follow_nothing if shown is None else shown.prepare
         read = grids.follow(itertools.chain([first], scenarios), prepare_all("reading"))
         unchosen = grids.resolve(read, where, prepare_all("resolving"))
         resolved, tuning = grids.choose_values(unchosen, device=where, progress=shown, processes=processes)
-        if shown is not None:
-            shown.begin()
-        complete = grids.count_nothing if shown is None else shown.complete
-        runs = grids.simulate(
-            resolved, device=where, progress=shown, complete=complete, warn=say, processes=processes
-        )
+        runs = grids.simulate(resolved, device=where, progress=shown, warn=say, processes=processes)
     studies = (Study(*each) for each in zip(resolved, map(tuple, runs), map(tuple, tuning), strict=True))
     return Sweep(tuple(settings), tuple(studies))

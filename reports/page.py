@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from paceline.sim.config.files import claim, save_atomically
+from paceline.sim.config.tracking import track
 from paceline.sim.config.user_code.call import format_error
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
@@ -212,29 +214,25 @@ def _figures(study: ReportSources, metric: str | None, between: Gap | None) -> d
     """The figures of the page but for the timelines, by name."""
     trained = _has(study, "train_loss")
     sent = bool((study.main.results.metrics["bytes_sent"] > 0).any())
-    drawn: dict[str, Picture] = {}
+    charts: dict[str, Callable[[], Picture | None]] = {}
     if between is not None:
-        drawn["waterfall"] = draw_waterfall(study, between)
+        charts["waterfall"] = partial(draw_waterfall, study, between)
     axes: tuple[tuple[str, By], ...] = (("time", "time_s"), ("bytes", "bytes_sent"), ("step", "step"))
     for name, by in axes:
         if sent or by != "bytes_sent":
             if trained:
-                drawn[f"loss_{name}"] = draw_curves(study, "train_loss", by)
+                charts[f"loss_{name}"] = partial(draw_curves, study, "train_loss", by)
             if metric is not None and (metric, name) != ("consensus_distance", "step"):  # drawn below
-                drawn[f"metric_{name}"] = draw_curves(study, metric, by)
+                charts[f"metric_{name}"] = partial(draw_curves, study, metric, by)
     if _has(study, "consensus_distance"):
-        drawn["consensus_step"] = draw_curves(study, "consensus_distance", "step")
+        charts["consensus_step"] = partial(draw_curves, study, "consensus_distance", "step")
     if any(row["iterations"] for row in study.main.rows):
-        drawn["step_cost"] = draw_cost(study, per_step=True)
-        drawn["run_cost"] = draw_cost(study, per_step=False)
-    for name, chart in (
-        ("levels", draw_levels(study)),
-        ("break_even", draw_break_even(study)),
-        ("map", draw_cluster_map(study)),
-    ):
-        if chart is not None:
-            drawn[name] = chart
-    return drawn
+        charts["step_cost"] = partial(draw_cost, study, per_step=True)
+        charts["run_cost"] = partial(draw_cost, study, per_step=False)
+    for name, draw in (("levels", draw_levels), ("break_even", draw_break_even), ("map", draw_cluster_map)):
+        charts[name] = partial(draw, study)
+    drawn = {name: charts[name]() for name in track("figure", [*charts])}
+    return {name: picture for name, picture in drawn.items() if picture is not None}
 
 
 def overview(studies: Sequence[ReportSources]) -> list[tuple[str, list[str]]]:

@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 from typing_extensions import override
 
-from paceline.commands.console import AsJson, ReportFile, plain_app, print_json, say, terminal
+from paceline.commands.console import AsJson, ReportFile, plain_app, print_json, say, showing, terminal
 from paceline.sim.config.registry import Registry
 from paceline.sim.config.standard_streams import ignore_broken_pipes
 from paceline.sim.errors import InputError, PacelineError
@@ -133,7 +133,7 @@ def report(
         sweep_page.build(read_sweep(folders[0]), out, files)
         say(f"wrote {out} and {files}")
         return
-    with make_temporary_folder() as scratch:
+    with make_temporary_folder() as scratch, showing("report"):
         own = [path for path in folders if not is_file(path)]
         opened = {
             path: bundles.unpack(path, Path(scratch) / f"bundle-{number}")

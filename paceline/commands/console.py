@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
 
     from paceline.sim.records.run import Run
     from paceline.sim.records.summary import SchemeFacts, Tuned
+    from paceline.sim.records.unfinished import PartKind
     from paceline.sim.scenario.schema import Scenario
 
 _HELP_WIDTH: Final = 100
 LINES_APART_S: Final = 10.0
 """Seconds between two lines of progress where standard error is no terminal."""
+
+SHOWN_AFTER_S: Final = 3.0
+"""Seconds after which a command that answers at once shows its progress."""
 
 _SCENARIO: Final = "a scenario file (YAML), or the name of a ready one ('paceline list')"
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help=_SCENARIO)]
@@ -98,6 +103,12 @@ Jobs = Annotated[
         "--jobs", metavar="N", help="cores to use: runs at a time, each in a process of its own; absent: all"
     ),
 ]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        "--dask", metavar="ADDRESS", help="runs on the workers of this Dask scheduler, not on this machine"
+    ),
+]
 EngineName = Annotated[
     str,
     typer.Option(
@@ -146,39 +157,57 @@ def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
         yield progress
 
 
-class Countdown:
-    """Progress of a scenario's runs; called with a label and a mean number of steps during a run.
+@contextmanager
+def showing(command: str) -> Iterator[None]:
+    """Show a command's tracked loops on standard error, if it takes long, and that is a terminal."""
+    from paceline.sim.config.tracking import WATCH
 
-    A run in progress counts in part: its steps over those of the scheme's run before it, or over the limit.
-    So do several parallel runs (``beside``).
+    console = terminal(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    shown, begin_s = console.status(command), time.monotonic()
+    timer = threading.Timer(SHOWN_AFTER_S, shown.start)
+
+    def watch(what: str, done: int, number: int) -> None:
+        nonlocal begin_s
+        begin_s = begin_s if done else time.monotonic()
+        left = _time_left(begin_s, done / number, 0.0)
+        shown.update(f"{command}: {what} {done + 1} of {number}, {100 * done / number:.0f} %{left}")
+
+    token = WATCH.set(watch)
+    timer.start()
+    try:
+        yield
+    finally:
+        WATCH.reset(token)
+        timer.cancel()
+        timer.join()
+        shown.stop()
+
+
+class Countdown:
+    """Progress of a scenario's runs; called with a label and a mean number of steps during a run here.
+
+    Such a run counts in part: its steps over those of the scheme's run before it, or over the limit.
 
     Attributes:
         show: called with a line and the completed share, 0 to 1.
     """
 
     def __init__(self, scenario: Scenario, settings: int = 1) -> None:
-        from paceline.sim.scenario.repeats import max_repeats
-
         self.show: Callable[[str, float], None] = lambda line, share: None
         self._settings = settings
-        self._runs = len(scenario.schemes) * max_repeats(scenario.repeats) * settings
         self._limit = scenario.stop.max_iterations
-        self._before, self._done, self._begun = 0, 0, False
-        self._ahead = 0  # complete, but not counted yet
-        self._under_way: Sequence[tuple[str, int]] = ()
+        self._form, self._runs, self._before, self._done = "preparing", 0, 0, 0
+        self._here: tuple[str, int] | None = None
         self._typical: dict[str, int] = {}
         self._begin_s = time.monotonic()
 
     def __call__(self, label: str, steps: int) -> None:
-        """Note the mean number of steps of a run."""
-        self._ahead, self._under_way = 0, [(label, steps)]
-        self.show(self.line(), self.share)
-
-    def beside(self, complete: Sequence[tuple[str, int]], under_way: Sequence[tuple[str, int]]) -> None:
-        """Note labels and steps of parallel runs: those begun, and those complete but not yet counted."""
-        self._typical |= dict(complete)
-        self._ahead, self._under_way = len(complete), under_way
-        self.show(self.line(), self.share)
+        """Note the mean number of steps of the run in this process."""
+        self._here = label, steps
+        self._update()
 
     def prepare(self, step: str) -> Callable[[], None]:
         """Begin a step of preparing all settings; call the result after each setting."""
@@ -190,45 +219,53 @@ class Countdown:
 
         return advance
 
-    def begin(self, done: int = 0) -> None:
-        """Begin the runs, ``done`` of which are complete from before."""
-        self._before, self._done, self._begun = done, done, True
-        self._ahead, self._under_way = 0, ()
-        self._begin_s = time.monotonic()
+    def begin(self, kind: PartKind, runs: int, done: int = 0) -> None:
+        """Begin ``runs`` runs of a kind, ``done`` of which are complete from before."""
+        self._form = "{} of {} runs" if kind == "run" else "tuning {} of {}"
+        self._runs, self._before, self._done = runs, done, done
+        self._here, self._begin_s = None, time.monotonic()
+        self._update()
 
-    def complete(self) -> None:
-        """Count a completed run."""
+    def complete(self, label: str) -> None:
+        """Count a complete run."""
         self._done += 1
-        if self._ahead:
-            self._ahead -= 1
-        else:
-            self._typical |= dict(self._under_way)
-            self._under_way = ()
+        if self._here is not None and self._here[0] == label:
+            self._typical[label] = self._here[1]
+            self._here = None
+        self._update()
+
+    def _update(self) -> None:
         self.show(self.line(), self.share)
 
     @property
     def share(self) -> float:
         """Completed share of all runs."""
-        if not self._begun:
-            return 0.0
-        typical = ((steps, self._typical.get(label, self._limit)) for label, steps in self._under_way)
-        parts = sum(min(steps / whole, 0.99) for steps, whole in typical if whole)
-        return min((self._done + self._ahead + parts) / max(self._runs, 1), 1.0)
+        label, steps = self._here or ("", 0)
+        whole = self._typical.get(label, self._limit)
+        return (
+            min((self._done + (min(steps / whole, 0.99) if whole else 0.0)) / self._runs, 1.0)
+            if self._runs
+            else 0.0
+        )
 
     def line(self) -> str:
-        """Runs done, percentage, time left, and current runs."""
-        done = self._done + self._ahead
-        text = f"{done} of {self._runs} runs, {100 * self.share:.0f} %" if self._begun else "preparing"
-        new = self.share - self._before / max(self._runs, 1)
-        if new > 0 and done < self._runs:
-            left_s = (time.monotonic() - self._begin_s) * (1 - self.share) / new
-            text += f", about {_clock_time(left_s)} left"
-        if len(self._under_way) > 1:
-            return f"{text}; {len(self._under_way)} runs under way"
-        for label, steps in self._under_way:
+        """Runs done, percentage, time left, and the run in this process."""
+        text = self._form.format(self._done, self._runs)
+        if self._runs:
+            left = _time_left(self._begin_s, self.share, self._before / self._runs)
+            text += f", {100 * self.share:.0f} %{left}"
+        if self._here is not None:
             of_limit = f" of {self._limit}" if self._limit else ""
-            text += f"; {shorten(label)}: step {steps}{of_limit}"
+            text += f"; {shorten(self._here[0])}: step {self._here[1]}{of_limit}"
         return text
+
+
+def _time_left(begin_s: float, share: float, before: float) -> str:
+    """``, about 5 min left``, at a share of the work, ``before`` of which was done at ``begin_s``."""
+    if not before < share < 1.0:
+        return ""
+    left_s = (time.monotonic() - begin_s) * (1.0 - share) / (share - before)
+    return f", about {_clock_time(left_s)} left"
 
 
 def _clock_time(seconds: float) -> str:

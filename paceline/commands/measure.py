@@ -138,12 +138,12 @@ def measure(
         try:
             with watching(scenario) as progress:
                 requests = run_requests(scenario) if in_job else with_lengths(scenario, progress)
-                progress.begin(parts.num_runs)
+                progress.begin("run", len(requests), parts.num_kept("run"))
                 with pool:
                     for result in measure_runs(scenario, requests, pool, progress=progress, parts=parts):
                         runs.append(result.run)
-                        if len(runs) > parts.num_runs:
-                            progress.complete()
+                        if len(runs) > parts.num_kept("run"):
+                            progress.complete(result.run.label)
                         broken = in_job and result.run.status == "partial"
                         if broken:  # a job's ranks are not started anew
                             break

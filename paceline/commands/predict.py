@@ -11,6 +11,7 @@ import typer
 
 from paceline.commands.console import (
     AsJson,
+    Dask,
     Device,
     EngineName,
     Force,
@@ -25,9 +26,11 @@ from paceline.commands.console import (
     hand_over,
     print_json,
     say,
+    showing,
     terminal,
     watching,
 )
+from paceline.commands.dask_cluster import connect
 from paceline.sim.config.user_code.patience import patience
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ def simulate(
     device: Device = "auto",
     engine: EngineName = "auto",
     jobs: Jobs = None,
+    dask: Dask = None,
     profile: ProfileFile = None,
     force: Force = False,
     trace: TraceOption = False,
@@ -66,6 +70,7 @@ def simulate(
         loaded = loaded.model_copy(update={"cluster": cluster})
     where = prepare.device_named(device)
     with (
+        connect(dask) as executor,
         name_lines(scenario, changes or []),
         simulator.begin(loaded, where, out, force=force, say=say) as (resolved, parts),
     ):
@@ -75,7 +80,7 @@ def simulate(
         facts: Mapping[str, SchemeFacts] | None = None if recorded else {}
         interrupted = False
         try:
-            with watching(resolved) as progress, JobProcesses(jobs) as processes:
+            with watching(resolved) as progress, JobProcesses(jobs, executor) as processes:
                 if resolved.tune is not None:
                     resolved, tuning = simulator.choose_values(
                         resolved,
@@ -90,7 +95,6 @@ def simulate(
 
                     facts = describe_schemes(resolved, processes=processes)
                 parts = replace(parts, tuning=tuning, facts=facts)
-                progress.begin(parts.num_runs)
                 for run in simulator.simulate(
                     resolved,
                     device=where,
@@ -101,8 +105,6 @@ def simulate(
                     engine=driver,
                 ):
                     runs.append(run)
-                    if len(runs) > parts.num_runs:
-                        progress.complete()
         except KeyboardInterrupt:
             interrupted = True
         if not interrupted:
@@ -122,7 +124,7 @@ def check(
     from paceline.sim.scenario.overrides import name_lines
     from paceline.sim.scenario.schema import load
 
-    with patience("check"):
+    with patience("check"), showing("check"):
         loaded = load(scenario, changes or [])
         with name_lines(scenario, changes or []):
             findings = checking.check(loaded, prepare.device_named(device))
@@ -150,7 +152,7 @@ def throughput(
     from paceline.sim.scenario.overrides import name_lines
     from paceline.sim.scenario.schema import load
 
-    with patience("throughput"):
+    with patience("throughput"), showing("throughput"):
         loaded = load(scenario, changes or [])
         with name_lines(scenario, changes or []):
             findings = counting.throughput(loaded, tokens, loss)

@@ -10,6 +10,7 @@ import typer
 
 from paceline.commands.console import (
     AsJson,
+    Dask,
     Device,
     Force,
     Jobs,
@@ -22,6 +23,7 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
+from paceline.commands.dask_cluster import connect
 
 
 def sweep(
@@ -45,6 +47,7 @@ def sweep(
     out: Out = None,
     device: Device = "auto",
     jobs: Jobs = None,
+    dask: Dask = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -66,22 +69,21 @@ def sweep(
     scenarios = load_each(scenario, ([*(changes or []), *changes_of(each, "--grid")] for each in settings))
     first = next(scenarios)
     with ExitStack() as stack:
+        executor = stack.enter_context(connect(dask))
         progress = stack.enter_context(watching(first, len(settings)))
         loaded = grids.follow(itertools.chain([first], scenarios), progress.prepare("reading"))
         begun = folder.begin(loaded, where, out, force=force, say=say, prepare=progress.prepare)
         resolved, parts = stack.enter_context(begun)
-        processes = stack.enter_context(JobProcesses(jobs))
+        processes = stack.enter_context(JobProcesses(jobs, executor))
         try:
             resolved, tuning = grids.choose_values(
                 resolved, device=where, progress=progress, parts=parts, processes=processes
             )
             parts = folder.with_facts(parts, resolved, tuning)
-            progress.begin(sum(each.num_runs for each in parts))
             runs = grids.simulate(
                 resolved,
                 device=where,
                 progress=progress,
-                complete=progress.complete,
                 warn=say,
                 parts=parts,
                 processes=processes,

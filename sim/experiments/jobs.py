@@ -1,26 +1,33 @@
-"""Parallel runs: each in one process, with one torch thread, and the same bytes as one by one."""
+"""Parallel runs: each goes to an executor as text and comes back as bytes, the same as one by one."""
 
 from __future__ import annotations
 
 import gc
+import itertools
+import json
 import os
+import platform
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, lru_cache, partial
+from queue import SimpleQueue
 from typing import Final, Protocol, Self, TypeVar
 
+import torch
+from pydantic import ConfigDict, TypeAdapter
+
 from ..config.user_code import call as user_code
-from ..config.user_code.child_process import prepare, tell_parent
-from ..config.user_code.code_files import code_folders
+from ..config.user_code.child_process import prepare
+from ..config.user_code.code_files import add_folders, code_folders
 from ..devices import one_thread
-from ..errors import InputError, PacelineError
+from ..errors import InputError, PacelineError, RunError, shorten
 from ..records.run import Run
-from ..records.unfinished import PartKind
+from ..records.unfinished import PartKind, code_version
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario, dump, parse
 
@@ -29,8 +36,11 @@ _T = TypeVar("_T")
 MIN_WORK_S: Final = 6.0
 """Seconds of remaining work below which no processes begin: importing torch would take about as long."""
 
-_LOOK_S: Final = 0.5
-"""Seconds between two looks at the progress of other processes."""
+MAX_OUT: Final = 1_000
+"""Runs handed out to a given executor at a time."""
+
+MAX_LOST: Final = 3
+"""Executors that one run may break."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +65,14 @@ class PlannedRun:
 class RunsProgress(Protocol):
     """Display of the progress of runs."""
 
-    def __call__(self, label: str, steps: int, /) -> None:
-        """Show the mean number of steps of the workers of a run without others beside it."""
+    def begin(self, kind: PartKind, runs: int, done: int = 0, /) -> None:
+        """Begin ``runs`` runs of a kind, ``done`` of which are complete from before."""
 
-    def beside(self, complete: Sequence[tuple[str, int]], under_way: Sequence[tuple[str, int]]) -> None:
-        """Show parallel runs by label and steps: complete ones that are not yielded yet, and begun ones."""
+    def __call__(self, label: str, steps: int, /) -> None:
+        """Show the mean number of steps of the workers of the run in this process."""
+
+    def complete(self, label: str, /) -> None:
+        """Count a complete run."""
 
 
 class KeepsRuns(Protocol):
@@ -72,8 +85,8 @@ class KeepsRuns(Protocol):
         """Keep a complete run."""
 
 
-RunHere = Callable[[PlannedRun, Callable[[str, int], None] | None, Callable[[str], None] | None], Run]
-"""Do a planned run in this process, with callbacks for its progress and for warnings."""
+RunHere = partial[Run]
+"""``simulate.run_here``, or another module's function, with a device and an engine: does a planned run."""
 
 
 @cache
@@ -116,15 +129,21 @@ def check_jobs(jobs: int | None) -> None:
 
 
 class JobProcesses:
-    """Pool of processes for runs beside this one: a context manager that ends them.
+    """Executor for runs: a given one, or processes on this machine; a context manager that ends the latter.
 
-    They begin once the duration of runs shows that they are worth their start, and serve all later runs.
+    Processes begin once the duration of runs shows that they are worth their start, and serve all later runs.
     """
 
-    def __init__(self, at_once: int | None = 1) -> None:
-        """Begin no process yet; run at most ``at_once`` in parallel (None: all cores; 1: only here)."""
+    def __init__(self, at_once: int | None = 1, executor: Executor | None = None) -> None:
+        """Run all in ``executor``; without one at most ``at_once`` in parallel (None: all cores; 1: here)."""
         self._at_once = at_once
-        self._others: _Others | None = None
+        self.executor = executor
+        self.given = executor is not None
+
+    @cached_property
+    def window(self) -> int:
+        """Number of runs to hand out at a time."""
+        return MAX_OUT if self.given else num_cores() if self._at_once is None else self._at_once
 
     def threads(self) -> int:
         """Torch threads for work without other runs beside it."""
@@ -134,9 +153,28 @@ class JobProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._others is not None:
-            self._others.close()
-            self._others = None
+        if not self.given and self.executor is not None:
+            self.executor.shutdown(wait=True, kill_workers=True)  # type: ignore[call-arg]
+            self.executor = None
+
+    def begin(self, most: int) -> None:
+        """Begin at most ``most`` processes, which do not run the user's script as multiprocessing's do."""
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        self.window = min(self.window, most)
+        initial = os.getpid(), code_folders()
+        self.executor = ProcessPoolExecutor(self.window, initializer=prepare, initargs=initial)
+
+    def submit(self, work: Callable[[str], bytes], text: str) -> Future[bytes]:
+        """Hand out a run; broken processes of this machine are replaced by new ones, here alone."""
+        assert self.executor is not None
+        with suppress(BrokenExecutor):
+            return self.executor.submit(work, text)
+        if self.given:
+            raise RunError("the executor is broken; what is complete is kept, and the same command goes on")
+        self.executor.shutdown(wait=False)
+        self.begin(self.window)
+        return self.executor.submit(work, text)
 
     def run_all(
         self,
@@ -149,221 +187,136 @@ class JobProcesses:
     ) -> Iterator[Run]:
         """Do runs and yield them in order; take those in ``parts``, and keep new ones there.
 
-        With one run at a time, each begins when the caller asks for it. ``run_here`` is a function of a
-        module, since other processes import it; ``progress`` and ``warn`` are as for ``simulate``.
+        With one run at a time, each begins when the caller asks for it. ``progress`` and ``warn`` are as for
+        ``simulate``.
+
+        Raises:
+            RunError: a run ended ``MAX_LOST`` processes, or a given executor is broken.
         """
         kept = [parts.find(each.kind, each.number, each.entry.label, each.seed) for each in planned]
         left = [each for each, run in zip(planned, kept, strict=True) if run is None]
         if len(left) == 1:  # nothing goes on beside it
             left = [replace(left[0], cores=self._at_once)]
-        runs = _Runs(left, run_here, parts, progress, warn)
-        if self._at_once != 1 and left:
-            scenario = left[0].scenario
-            if self._others is None:
-                runs.begin_others = lambda most: self._begin(most) if _can_be_sent(scenario) else None
-            elif _can_be_sent(scenario):
-                runs.share(self._others)
+        sent = (self.given or self.window > 1) and left and _can_be_sent(left[0].scenario)
+        runs = _Runs(deque(left), run_here, parts, progress, warn, self if sent else None)
         try:
             for each, run in zip(planned, kept, strict=True):
                 yield runs.take(each) if run is None else run
         finally:
-            runs.drop()
+            runs.cancel()
 
     def measure_all(self, scenario: Scenario, measure: Callable[[Scenario, SchemeEntry], _T]) -> list[_T]:
-        """Measure each scheme of a resolved scenario, in order, with the help of processes that have begun.
+        """Measure each scheme of a resolved scenario, in processes of this machine if they have begun.
 
-        ``measure`` is a function of a module, since other processes import it, and uses the clock alone.
+        ``measure`` is a function of a module, and uses the clock alone.
         """
-        entries = scenario.schemes
-        left = deque(enumerate(entries))
-        futures: dict[int, Future[_T]] = {}
-        lock = threading.RLock()  # callbacks take from ``left``, too
-
-        def hand_on(others: _Others) -> None:
-            with lock, suppress(RuntimeError):  # they have died
-                if left:
-                    number, entry = left[0]
-                    future = others.executor.submit(_measure_text, measure, _text(scenario, entry))
-                    futures[number] = future
-                    left.popleft()
-                    future.add_done_callback(lambda _: hand_on(others))
-
-        if self._others is not None and _can_be_sent(scenario):
-            for _ in range(self._others.number):
-                hand_on(self._others)
-        measured: dict[int, _T] = {}
-        while True:
-            with lock:
-                if not left:
-                    break
-                number, entry = left.pop()
-            measured[number] = measure(scenario, entry)
-        for number, future in futures.items():
-            try:
-                measured[number] = future.result()
-            except BrokenExecutor:
-                measured[number] = measure(scenario, entries[number])
-        return [measured[number] for number in range(len(entries))]
-
-    def _begin(self, most: int) -> _Others | None:
-        at_once = num_cores() if self._at_once is None else self._at_once
-        number = min(at_once - 1, most)
-        self._others = _Others(number) if number else None
-        return self._others
+        if self.executor is not None and not self.given and _can_be_sent(scenario):
+            texts = [_text_of(scenario, entry) for entry in scenario.schemes]
+            with suppress(BrokenExecutor):
+                return list(self.executor.map(_measure_text, itertools.repeat(measure), texts))
+        return [measure(scenario, entry) for entry in scenario.schemes]
 
 
 ALONE: Final = JobProcesses()
 """One run at a time, in this process."""
 
 
-class _Others:
-    """Other processes; they end with this one, whatever they do."""
-
-    def __init__(self, number: int) -> None:
-        # Unlike those of multiprocessing these processes do not run the user's script again.
-        from joblib.externals.loky import ProcessPoolExecutor
-        from joblib.externals.loky.backend import get_context
-
-        self.number = number
-        context = get_context("loky")
-        self.from_children, self._to_parent = context.Pipe(duplex=False)
-        begin = os.getpid(), code_folders(), self._to_parent
-        self.executor = ProcessPoolExecutor(number, context=context, initializer=prepare, initargs=begin)
-
-    def close(self) -> None:
-        self.executor.shutdown(wait=True, kill_workers=True)
-        self.from_children.close()
-        self._to_parent.close()
-
-
+@dataclass(eq=False)
 class _Runs:
-    """Runs done here and, once shared, in other processes.
+    """Runs in ``processes`` as soon as these have begun, before that in this one; None: all in this one.
 
-    ``begin_others`` begins processes for a number of runs; None: there are to be none, or they have begun.
+    ``taken_s``: by ``num_here`` complete runs in this process.
     """
 
-    def __init__(
-        self,
-        planned: Sequence[PlannedRun],
-        run_here: RunHere,
-        parts: KeepsRuns,
-        progress: RunsProgress | None,
-        warn: Callable[[str], None] | None,
-    ) -> None:
-        self._run_here, self._parts, self._progress, self._warn = run_here, parts, progress, warn
-        self._left = deque(planned)
-        self._for_here: deque[PlannedRun] = deque()
-        self._complete: dict[int, Run] = {}
-        self.begin_others: Callable[[int], _Others | None] | None = None
-        self._others: _Others | None = None
-        self._futures: dict[Future[tuple[Run, list[str]]], PlannedRun] = {}
-        self._steps: dict[int, int] = {}
-        self._looked_s = time.monotonic()
-        self._taken_s, self._num_here = 0.0, 0  # by complete runs in this process, and their number
-        # For ``_left`` and ``_futures``: the executor's thread takes from them, too.
-        self._lock = threading.RLock()
-
-    def share(self, others: _Others) -> None:
-        self._others = others
-        self._hand_on(others)
-
-    def _begin_where_worth(self, taken_s: float, runs: int) -> None:
-        """Begin other processes if the remaining work is worth it, at ``taken_s`` for ``runs``."""
-        left_s = taken_s / runs * len(self._left)
-        if self.begin_others is not None and self._left and left_s >= MIN_WORK_S:
-            begin, self.begin_others = self.begin_others, None
-            others = begin(len(self._left))
-            if others is not None:
-                self.share(others)
+    left: deque[PlannedRun]
+    run_here: RunHere
+    parts: KeepsRuns
+    progress: RunsProgress | None
+    warn: Callable[[str], None] | None
+    processes: JobProcesses | None
+    sent: dict[Future[bytes], PlannedRun] = field(default_factory=dict)
+    done: SimpleQueue[Future[bytes]] = field(default_factory=SimpleQueue)
+    lost: Counter[int] = field(default_factory=Counter)
+    complete: dict[int, Run] = field(default_factory=dict)
+    taken_s: float = 0.0
+    num_here: int = 0
 
     def take(self, wanted: PlannedRun) -> Run:
         """The run, once complete; other runs complete by then are kept, too."""
-        while wanted.number not in self._complete:
-            with self._lock:
-                mine = self._for_here or self._left
-                planned = mine.popleft() if mine else None
-            if planned is None:
-                wait([*self._futures], timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+        while wanted.number not in self.complete:
+            self._hand_out()
+            if self.sent:
+                self._collect(self.done.get())
             else:
-                self._do(planned)
-            self._look()
-        return self._complete.pop(wanted.number)
+                self._do(self.left.popleft())
+        return self.complete.pop(wanted.number)
 
-    def drop(self) -> None:
-        with self._lock:
-            self._left.clear()
+    def cancel(self) -> None:
+        for future in self.sent:
+            future.cancel()
 
     def _do(self, planned: PlannedRun) -> None:
         begin_s = time.monotonic()
-        self._add(planned, self._run_here(planned, self._follow(planned), self._warn))
-        self._steps.pop(planned.number, None)
-        self._taken_s += time.monotonic() - begin_s
-        self._num_here += 1
-        self._begin_where_worth(self._taken_s, self._num_here)
+
+        def follow(label: str, steps: int) -> None:
+            if self.progress is not None:
+                self.progress(label, steps)
+            self._begin_where_worth(self.taken_s + time.monotonic() - begin_s, self.num_here + 1)
+            self._hand_out()
+
+        watched = self.progress is not None or self.processes is not None
+        self._add(planned, self.run_here(planned, follow if watched else None, self.warn))
+        self.taken_s += time.monotonic() - begin_s
+        self.num_here += 1
+        self._begin_where_worth(self.taken_s, self.num_here)
+
+    def _begin_where_worth(self, taken_s: float, runs: int) -> None:
+        """Begin processes if the remaining work is worth it, at ``taken_s`` for ``runs``."""
+        processes, left_s = self.processes, taken_s / runs * len(self.left)
+        if self.left and processes is not None and processes.executor is None and left_s >= MIN_WORK_S:
+            processes.begin(len(self.left))
 
     def _add(self, planned: PlannedRun, run: Run) -> None:
-        self._complete[planned.number] = run
-        self._parts.keep(planned.kind, planned.number, run)
+        self.complete[planned.number] = run
+        self.parts.keep(planned.kind, planned.number, run)
+        if self.progress is not None:
+            self.progress.complete(run.label)
 
-    def _follow(self, planned: PlannedRun) -> Callable[[str, int], None] | None:
-        if self._others is None and self.begin_others is None:
-            return self._progress
+    def _hand_out(self) -> None:
+        """Hand out runs; one that was lost twice goes alone, to show whether it ends its process itself."""
+        processes = self.processes
+        while processes is not None and processes.executor is not None and self.left:
+            out = [each for future, each in self.sent.items() if not future.done()]
+            doubtful = any(self.lost[each.number] == MAX_LOST - 1 for each in (*out, self.left[0]))
+            if len(out) >= (1 if doubtful else processes.window):
+                return
+            planned = self.left.popleft()
+            work, text = partial(run_text, self.run_here.func), _text(planned, *self.run_here.args)
+            future = processes.submit(work, text)
+            self.sent[future] = planned
+            future.add_done_callback(self.done.put)
 
-        begin_s = time.monotonic()
-
-        def look(label: str, steps: int) -> None:
-            self._steps[planned.number] = steps
-            if self._others is None:
-                if self._progress is not None:
-                    self._progress(label, steps)
-                so_far_s = self._taken_s + time.monotonic() - begin_s
-                self._begin_where_worth(so_far_s, self._num_here + 1)
-            elif time.monotonic() - self._looked_s >= _LOOK_S:
-                self._look(planned)
-
-        return look
-
-    def _hand_on(self, others: _Others) -> None:
-        with self._lock:
-            while self._left and sum(not future.done() for future in self._futures) < others.number:
-                each = self._left.popleft()
-                which = _text(each.scenario, each.entry), each.kind, each.number, each.seed
-                try:
-                    future = others.executor.submit(_run_text, self._run_here, *which)
-                except RuntimeError:  # they have died, or are ending
-                    self._left.appendleft(each)
-                    return
-                self._futures[future] = each
-                future.add_done_callback(lambda _: self._hand_on(others))
-
-    def _look(self, mine: PlannedRun | None = None) -> None:
-        """Take complete runs from other processes, and show progress; ``mine`` is the run in this one."""
-        self._looked_s = time.monotonic()
-        if self._others is None:
+    def _collect(self, future: Future[bytes]) -> None:
+        planned = self.sent.pop(future)
+        try:
+            run, warnings, misfit = _ANSWER.validate_json(future.result())
+        except BrokenExecutor:
+            self.lost[planned.number] += 1
+            if self.lost[planned.number] == MAX_LOST:
+                raise RunError(
+                    f"{shorten(planned.entry.label)}, seed {planned.seed}: {MAX_LOST} processes that ran it "
+                    "have died, the last one with nothing beside it; is the memory enough?"
+                ) from None
+            self.left.appendleft(planned)
             return
-        with self._lock:
-            done = {future: self._futures.pop(future) for future in [*self._futures] if future.done()}
-        for future, each in done.items():
-            try:
-                run, warnings = future.result()
-            except (BrokenExecutor, PacelineError):  # its process died, or the error is to be raised here
-                self._for_here.append(each)
-                continue
-            if self._warn is not None:
-                for sentence in warnings:
-                    self._warn(sentence)
-            self._add(each, run)
-        while self._others.from_children.poll():
-            number, steps = self._others.from_children.recv_bytes().split()
-            self._steps[int(number)] = int(steps)
-        if self._progress is not None:
-            with self._lock:
-                under_way = [*self._futures.values(), *filter(None, [mine])]
-            begun = [each for each in under_way if each.number in self._steps]
-            self._progress.beside(
-                [(run.label, round(run.iterations)) for run in self._complete.values()],
-                [(each.entry.label, self._steps[each.number]) for each in begun],
-            )
+        if misfit:
+            raise InputError(misfit)
+        if self.warn is not None:
+            for sentence in warnings:
+                self.warn(sentence)
+        if run is None:  # raises its error again
+            run = self.run_here(planned, None, self.warn)
+        self._add(planned, run)
 
 
 def _can_be_sent(scenario: Scenario) -> bool:
@@ -377,30 +330,51 @@ def _can_be_sent(scenario: Scenario) -> bool:
         return False
 
 
-def _text(scenario: Scenario, entry: SchemeEntry) -> str:
+def _text_of(scenario: Scenario, entry: SchemeEntry) -> str:
     return dump(scenario.model_copy(update={"schemes": (entry,)}))
 
 
+def _text(planned: PlannedRun, device: torch.device | None, engine: str) -> str:
+    where = None if device is None else str(device)
+    order = dict(
+        code=code_version(), folders=code_folders(), scenario=_text_of(planned.scenario, planned.entry),
+        kind=planned.kind, number=planned.number, seed=planned.seed, device=where, engine=engine,
+    )  # fmt: skip
+    return json.dumps(order)
+
+
+_ANSWER: Final = TypeAdapter(
+    tuple[Run | None, list[str], str], config=ConfigDict(ser_json_inf_nan="constants")
+)
+"""A run and its warnings, or why this process can do no run of the other; none: it has an error to raise."""
+
 _read = lru_cache(maxsize=16)(parse)
+_ONE_AT_A_TIME: Final = threading.Lock()
+"""Runs share tensors and torch's number of threads; an executor may have several threads a process."""
 
 
-def _run_text(run_here: RunHere, text: str, kind: PartKind, number: int, seed: int) -> tuple[Run, list[str]]:
-    """Do a run in another process than the planning one; return it with its warnings."""
-    scenario = _read(text)
-    warnings: list[str] = []
-    shown_s = 0.0
-
-    def show(_: str, done: int) -> None:
-        nonlocal shown_s
-        if time.monotonic() - shown_s >= _LOOK_S:
-            shown_s = time.monotonic()
-            tell_parent(f"{number} {done}".encode())
-
-    gc.unfreeze()
-    with one_thread():
-        run = run_here(PlannedRun(kind, number, scenario, scenario.schemes[0], seed), show, warnings.append)
-    gc.freeze()  # loky looks through everything after each second, which takes as long as a short run
-    return run, warnings
+def run_text(run_here: Callable[..., Run], text: str) -> bytes:
+    """Do a planned run in a process of an executor, from text that ``JobProcesses`` wrote, to bytes."""
+    order, warnings = json.loads(text), list[str]()
+    with _ONE_AT_A_TIME, one_thread():
+        try:
+            if order["code"] != code_version():
+                raise InputError(f"{code_version()}, and this process {order['code']}")
+            add_folders(order["folders"])
+            scenario = _read(order["scenario"])
+        except InputError as error:
+            misfit = f"an executor on {platform.node()} has not the code of this process: {error}"
+            return _ANSWER.dump_json((None, warnings, misfit))
+        planned = PlannedRun(order["kind"], order["number"], scenario, scenario.schemes[0], order["seed"])
+        device = None if order["device"] is None else torch.device(order["device"])
+        gc.unfreeze()
+        try:
+            run = run_here(device, order["engine"], planned, None, warnings.append)
+        except PacelineError:
+            return _ANSWER.dump_json((None, warnings, ""))
+        finally:
+            gc.freeze()  # loky looks through everything after each second, which takes as long as a short run
+    return _ANSWER.dump_json((run, warnings, ""))
 
 
 def _measure_text(measure: Callable[[Scenario, SchemeEntry], _T], text: str) -> _T:

@@ -21,7 +21,7 @@ from ..records.intervals import FEWEST
 from ..records.run import Run
 from ..records.summary import Tuned
 from ..records.unfinished import NOTHING_KEPT, Parts, open_parts
-from ..scenario.repeats import AutoRepeats, are_enough
+from ..scenario.repeats import AutoRepeats, are_enough, max_repeats
 from ..scenario.schema import Scenario, dump
 from ..training.scoring import Scorer
 from .jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
@@ -222,6 +222,8 @@ def simulate(
     beyond = warn_of_extrapolation(scenario)
     if beyond and warn is not None:
         warn(beyond)
+    if progress is not None:
+        progress.begin("run", len(labels) * max_repeats(scenario.repeats), parts.num_kept("run"))
     seeds = seeds_of(scenario)
     surely = FEWEST if isinstance(scenario.repeats, AutoRepeats) else len(seeds)
     with one_thread():
@@ -241,8 +243,8 @@ def simulate(
 
 
 def processes_for(device: torch.device | None, processes: JobProcesses) -> JobProcesses:
-    """Processes for runs on a device: a GPU does one run at a time."""
-    return processes if device is None or device.type == "cpu" else ALONE
+    """Executor for runs on a device: a GPU of this machine does one run at a time."""
+    return processes if device is None or device.type == "cpu" or processes.given else ALONE
 
 
 def run_here(
@@ -252,7 +254,7 @@ def run_here(
     progress: Progress | None,
     warn: Callable[[str], None] | None,
 ) -> Run:
-    """Do a planned run in this process; ``functools.partial`` of the first two is a ``jobs.RunHere``."""
+    """Do a planned run in this process; ``functools.partial`` with the first two is a ``jobs.RunHere``."""
     job, profile = job_of(planned, device), planned.scenario.cluster.profile
     if job.problem is not None:
         job.problem.threads = planned.threads
@@ -280,6 +282,8 @@ def choose_values(
     """
     runs: list[Run] = []
     here, at_work = partial(run_here, device, engine), processes_for(device, processes)
+    if progress is not None and scenario.tune is not None:
+        progress.begin("trial", len(scenario.schemes) * scenario.tune.trials, parts.num_kept("trial"))
     with one_thread():
         while planned := next_trials(scenario, runs):
             runs += at_work.run_all(planned, here, parts=parts, progress=progress)

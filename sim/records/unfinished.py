@@ -79,10 +79,9 @@ class Parts:
     tuning: Sequence[Tuned] = ()
     facts: Mapping[str, SchemeFacts] | None = None
 
-    @property
-    def num_runs(self) -> int:
-        """Number of runs left by an earlier start."""
-        return sum(kind == "run" for kind, _ in self.kept)
+    def num_kept(self, kind: PartKind) -> int:
+        """Number of runs of a kind left by an earlier start."""
+        return sum(each == kind for each, _ in self.kept)
 
     def find(self, kind: PartKind, number: int, label: str, seed: int) -> Run | None:
         """Return the kept run of this label and seed, if there is one."""
@@ -159,7 +158,7 @@ def open_parts(
         was_there = out.exists()
         parts = begin_parts(out, command, scenario_name, force, fits, resolve, say)
         if parts.kept:
-            say(f"going on with {out}: {parts.num_runs} runs are there")
+            say(f"going on with {out}: {parts.num_kept('run')} runs are there")
         try:
             yield parts
         finally:

@@ -133,45 +133,26 @@ def test_progress_says_how_many_runs_are_done_and_how_long_it_takes(
 ) -> None:
     now_s = [100.0]
     monkeypatch.setattr("paceline.commands.console.time.monotonic", lambda: now_s[0])
-    progress = Countdown(load(tiny))  # 6 runs of 6 steps
+    progress = Countdown(load(tiny))  # runs of 6 steps
     progress("a", 2)
     assert progress.line() == "preparing; a: step 2 of 6"
-    progress.begin(done=1)
-    assert progress.line().startswith("1 of 6 runs, 17 %")
+    progress.begin("run", 6, 1)
+    assert progress.line() == "1 of 6 runs, 17 %"
     now_s[0] += 11
     progress("a", 3)
     assert progress.line() == "1 of 6 runs, 25 %, about 2 min left; a: step 3 of 6"
     progress("a", 4)
-    progress.complete()
-    assert progress.line() == "2 of 6 runs, 33 %, about 44 s left"
+    progress.complete("b")  # in another process
+    assert progress.line() == "2 of 6 runs, 44 %, about 22 s left; a: step 4 of 6"
+    progress.complete("a")
+    assert progress.line() == "3 of 6 runs, 50 %, about 16 s left"
     progress("a", 3)  # of the 4 steps that this scheme took before
-    assert progress.share == pytest.approx(2.75 / 6)
-    for _ in range(4):
-        progress.complete()
+    assert progress.share == pytest.approx(3.75 / 6)
+    for _ in range(3):
+        progress.complete("a")
     assert progress.line() == "6 of 6 runs, 100 %"
-
-
-def test_progress_counts_all_runs_that_go_on_beside_each_other(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_s = [100.0]
-    monkeypatch.setattr("paceline.commands.console.time.monotonic", lambda: now_s[0])
-    progress = Countdown(load(tiny))  # 6 runs of 6 steps
-    progress.beside([], [("a", 3), ("b", 3)])
-    assert progress.line() == "preparing; 2 runs under way"
-    progress.begin()
-    progress("a", 4)
-    progress.complete()
-    now_s[0] += 30
-    progress.beside([], [("b", 3), ("a", 2)])  # of 6 steps, and of the 4 that this scheme took before
-    assert progress.line() == "1 of 6 runs, 33 %, about 60 s left; 2 runs under way"
-    progress.beside([("a", 4)], [("b", 3)])  # complete before the run that is to be handed over first
-    assert progress.line() == "2 of 6 runs, 42 %, about 42 s left; b: step 3 of 6"
-    progress.beside([("a", 4), ("b", 6)], [])
-    before = progress.line()
-    progress.complete()
-    progress.complete()
-    assert progress.line() == before == "3 of 6 runs, 50 %, about 30 s left"
+    progress.begin("trial", 40, 12)
+    assert progress.line() == "tuning 12 of 40, 30 %"
 
 
 def test_in_a_pipe_progress_is_a_line_now_and_then(
@@ -180,12 +161,12 @@ def test_in_a_pipe_progress_is_a_line_now_and_then(
     now_s = [0.0]
     monkeypatch.setattr("paceline.commands.console.time.monotonic", lambda: now_s[0])
     with watching(load(tiny)) as progress:
-        progress.begin()
+        progress.begin("run", 6)
         for _ in range(30):
             now_s[0] += 0.9
             progress("a", 3)
         for _ in range(6):
-            progress.complete()
+            progress.complete("a")
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(",")[0] for line in lines] == ["0 of 6 runs", "0 of 6 runs", "6 of 6 runs"]
 

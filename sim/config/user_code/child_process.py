@@ -12,8 +12,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Final
 
 from .code_files import add_folders
@@ -21,9 +19,6 @@ from .code_files import add_folders
 _PR_SET_PDEATHSIG: Final = 1
 _LOOK_MS: Final = 500
 """Interval between checks that the parent lives."""
-
-_to_parent: Connection | None = None
-"""Connection for this process's progress."""
 
 
 def end_with_parent(parent: int | None = None, *, orders: bool = False) -> None:
@@ -42,25 +37,15 @@ def end_with_parent(parent: int | None = None, *, orders: bool = False) -> None:
     threading.Thread(target=_watch, args=(parent, orders), daemon=True).start()
 
 
-def prepare(parent: int, folders: Sequence[str], to_parent: Connection) -> None:
+def prepare(parent: int, folders: Sequence[str]) -> None:
     """Set up a process that works for ``parent``, a process number, which handles interrupts.
 
-    ``folders`` hold the user's code; ``tell_parent`` writes to ``to_parent``.
+    ``folders`` hold the user's code.
     """
-    global _to_parent
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)  # keep prints of the user's code out of the parent's output
     add_folders(folders)
-    os.set_blocking(to_parent.fileno(), False)
-    _to_parent = to_parent
-
-
-def tell_parent(message: bytes) -> None:
-    """Send a short message to the parent of a prepared process; it is lost if not read."""
-    assert _to_parent is not None
-    with suppress(BlockingIOError):
-        _to_parent.send_bytes(message)
 
 
 def _watch(parent: int, orders: bool) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from ...compute.measure import timer_of
 from ...compute.model import steady_compute
+from ...config.tracking import track
 from ...devices import one_thread
 from ...drivers.job import Job
 from ...network.network import Network, rate_of
@@ -115,8 +116,9 @@ def measure_effort(scenario: Scenario, device: torch.device, known: Collection[s
     problem = job.problem
     if problem is None:
         return Effort()
+    entries = [entry for entry in scenario.schemes if entry.label in known]
     each_s = {
-        entry.label: training_s(scenario, entry, device) for entry in scenario.schemes if entry.label in known
+        entry.label: training_s(scenario, entry, device) for entry in track("training of scheme", entries)
     }
     points = [job.start + 1e-3 * rank for rank in range(job.workers)]
     timer = timer_of(device) if device.type == "cuda" else _processor_s
@@ -177,7 +179,7 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
     job, network = jobs[0], jobs[0].transfer.network
     with one_thread():
         engines = [engine_of(over_profile(each, resolved.cluster.profile)) for each in jobs]
-        costs = [step_cost(resolved, entry) for entry in resolved.schemes]
+        costs = [step_cost(resolved, entry) for entry in track("step of scheme", resolved.schemes)]
         effort = measure_effort(resolved, device, [cost.label for cost in costs if not cost.problem])
     compute = steady_compute(job.compute, job.workers)
     durations = [compute.duration_s(rank, 0) for rank in range(job.workers)]

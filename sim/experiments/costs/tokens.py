@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from ...config.tracking import track
 from ...devices import one_thread
 from ...errors import InputError, RunError
 from ...network.settings import NetworkSettings
@@ -70,7 +71,8 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
     batch = resolved.cluster.workers * resolved.workload.batch_size * length
     price = read_facts(dump(resolved)).price
     with one_thread():
-        rows = [_row(resolved, entry, batch, tokens, profile, price) for entry in resolved.schemes]
+        entries = track("scheme", resolved.schemes)
+        rows = [_row(resolved, entry, batch, tokens, profile, price) for entry in entries]
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,

@@ -82,7 +82,7 @@ def begin(
                 parts.append(begin_parts(folder, command, scenario.name, force, fits, text, say))
                 resolved.append(read_resolved(parts[-1].scenario, scenario))
                 on_setting()
-            done = sum(each.num_runs for each in parts)
+            done = sum(each.num_kept("run") for each in parts)
             if done:
                 say(f"going on with {out}: {done} runs are there")
             yield resolved, parts

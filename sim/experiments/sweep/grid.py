@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from ...network.profile import Profile
 from ...records.run import Run
 from ...records.summary import Tuned
 from ...records.unfinished import NOTHING_KEPT, PartKind, Parts
-from ...scenario.repeats import are_enough
+from ...scenario.repeats import are_enough, max_repeats
 from ...scenario.schema import Scenario
 from ...training.scoring import KnownScores
 from .. import prepare
@@ -91,9 +92,12 @@ def choose_values(
     ``parts`` (of each scenario) and ``processes`` are as for ``simulate``.
     """
     runs: list[list[Run]] = [[] for _ in scenarios]
+    if progress is not None and any(each.tune for each in scenarios):
+        trials = sum(len(each.schemes) * each.tune.trials for each in scenarios if each.tune is not None)
+        progress.begin("trial", trials, sum(each.num_kept("trial") for each in parts or ()))
     with one_thread():
         while any(planned := [next_trials(*each) for each in zip(scenarios, runs, strict=True)]):
-            done = _side_by_side(planned, device, progress, count_nothing, None, parts, processes)
+            done = _side_by_side(planned, device, progress, None, parts, processes)
             for own, new in zip(runs, done, strict=True):
                 own += new
     chosen = [choose(*each) for each in zip(scenarios, runs, strict=True)]
@@ -105,7 +109,6 @@ def simulate(
     *,
     device: torch.device | None = None,
     progress: RunsProgress | None = None,
-    complete: Callable[[], None] = count_nothing,
     warn: Callable[[str], None] | None = None,
     parts: Sequence[Parts] | None = None,
     processes: JobProcesses = ALONE,
@@ -115,7 +118,6 @@ def simulate(
     Args:
         scenarios: resolved, and their values chosen.
         device: of the gradients.
-        complete: called for each complete run other than those in ``parts``.
         warn: as for ``simulate_job``; called as well where the time of a gradient is extrapolated.
         parts: of each scenario: runs in it are not run again, new ones are kept there.
         processes: for runs that share no training; the runs do not depend on their number.
@@ -123,13 +125,16 @@ def simulate(
     if warn is not None:
         for sentence in sorted({prepare.warn_of_extrapolation(scenario) for scenario in scenarios} - {""}):
             warn(sentence)
+    if progress is not None:
+        most = sum(len(each.schemes) * max_repeats(each.repeats) for each in scenarios)
+        progress.begin("run", most, sum(each.num_kept("run") for each in parts or ()))
     runs: list[list[Run]] = [[] for _ in scenarios]
     with one_thread():
         while True:
             planned = [_next_seed(*each) for each in zip(scenarios, runs, strict=True)]
             if not any(planned):
                 return runs
-            done = _side_by_side(planned, device, progress, complete, warn, parts, processes)
+            done = _side_by_side(planned, device, progress, warn, parts, processes)
             for own, new in zip(runs, done, strict=True):
                 own += new
 
@@ -149,7 +154,6 @@ def _side_by_side(
     planned: Sequence[Sequence[PlannedRun]],
     device: torch.device | None,
     progress: RunsProgress | None,
-    complete: Callable[[], None],
     warn: Callable[[str], None] | None,
     parts: Sequence[Parts] | None,
     processes: JobProcesses,
@@ -167,12 +171,12 @@ def _side_by_side(
         shared = share_training(plain, progress)
         for index, run in shared.items():
             column.keep(missing[index].kind, missing[index].number, run)
-            complete()
+            if progress is not None:
+                progress.complete(run.label)
         alone = [each for index, each in enumerate(missing) if index not in shared]
         here = partial(run_here, device, "auto")
         at_work = processes_for(device, processes)
-        for _ in at_work.run_all(alone, here, parts=column, progress=progress, warn=warn):
-            complete()
+        deque(at_work.run_all(alone, here, parts=column, progress=progress, warn=warn), maxlen=0)
         for row, run in column.runs.items():
             runs[row].append(run)
     return runs

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures import Executor, Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+from typing_extensions import override
 
 from paceline.commands.app import app
 from paceline.sim.errors import InputError
@@ -28,8 +28,7 @@ from paceline.sim.experiments.jobs import JobProcesses, PlannedRun, check_jobs
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT
-from paceline.sim.scenario.entries import SchemeEntry
-from paceline.sim.scenario.schema import Scenario, load
+from paceline.sim.scenario.schema import load
 from tests.support.alive import wait_for_end
 from tests.support.made_runs import made_run
 
@@ -50,7 +49,12 @@ import os
 from paceline import Worker
 
 if DIES and os.getpid() != PID:
-    os._exit(1)
+    try:
+        os.close(os.open(__file__ + ".died", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        pass
+    else:
+        os._exit(1)
 
 async def scheme(worker: Worker) -> None:
     x = worker.start
@@ -66,6 +70,11 @@ def write_scenario(folder: Path, dies: bool = False) -> Path:
     scenario = folder / "many-runs.yaml"
     scenario.write_text(SCENARIO.replace("mine", folder.name), encoding="utf-8")
     return scenario
+
+
+def processes_of(processes: JobProcesses) -> list[int]:
+    assert processes.executor is not None
+    return [*processes.executor._processes]  # type: ignore[attr-defined]
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -89,12 +98,15 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(
 
 
 @pytest.mark.slow
-def test_what_a_lost_process_was_to_do_is_done_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_lost_process_was_to_do_is_done_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
     monkeypatch.chdir(tmp_path)
     scenario = load(write_scenario(tmp_path, dies=True))
     with JobProcesses(2) as processes:
         assert list(simulate(scenario, processes=processes)) == list(simulate(scenario))
+    assert list(tmp_path.glob("*.died"))
 
 
 @pytest.mark.slow
@@ -104,8 +116,7 @@ def test_no_process_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         runs = simulate(load(write_scenario(tmp_path)), processes=processes)
         next(runs)
         next(runs)
-        assert processes._others is not None
-        started = [*processes._others.executor._processes]
+        started = processes_of(processes)
         runs.close()  # type: ignore[attr-defined]
     assert started
     for pid in started:
@@ -113,28 +124,21 @@ def test_no_process_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             os.kill(pid, 0)
 
 
+def refuse(*_: object) -> Run:
+    raise AssertionError("nothing more runs in this process")
+
+
 @pytest.mark.slow
-def test_other_processes_serve_all_runs_and_this_one_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_serve_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
     scenario = load(write_scenario(tmp_path))
-    here: list[int] = []
-    run_here = simulator.run_here
-
-    def note(*arguments: Any) -> Run:
-        here.append(os.getpid())
-        return run_here(*arguments)
-
     with JobProcesses(2) as processes:
         before = list(simulate(scenario, processes=processes))
-        others = processes._others
-        assert others is not None
-        assert len(others.executor._processes) == 1
-        monkeypatch.setattr(simulator, "run_here", note)
+        started = processes_of(processes)
+        monkeypatch.setattr(simulator, "run_here", refuse)
         assert list(simulate(scenario, processes=processes)) == before
-        assert processes._others is others
-    assert here
+        assert processes_of(processes) == started
+    assert len(started) == 2
 
 
 @pytest.mark.slow
@@ -148,37 +152,12 @@ def test_what_bounds_schemes_does_not_depend_on_the_number_of_processes(
     with JobProcesses(2) as processes:
         list(simulate(scenario, processes=processes))
         assert describe_schemes(scenario, processes=processes) == alone
-        assert processes._others is not None
-        processes._others.executor.submit(os._exit, 1)
+        assert processes.executor is not None
+        processes.executor.submit(os._exit, 1)
         assert describe_schemes(scenario, processes=processes) == alone
 
 
-def test_a_scheme_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another process is measuring is waited for; threads stand for processes."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(jobs, "_can_be_sent", lambda _: True)
-    monkeypatch.setattr(jobs, "one_thread", nullcontext)
-    scenario = load(write_scenario(tmp_path))
-    here, seen, measured_here = threading.get_ident(), list[str](), threading.Event()
-
-    def measure(_: Scenario, entry: SchemeEntry) -> str:
-        if threading.get_ident() == here:
-            measured_here.set()
-        else:
-            assert measured_here.wait(60.0)
-            time.sleep(0.05)
-        seen.append(entry.label)
-        return entry.label
-
-    processes = JobProcesses(2)
-    with ThreadPoolExecutor(1) as executor:
-        processes._others = SimpleNamespace(number=1, executor=executor)  # type: ignore[assignment]
-        measured = processes.measure_all(scenario, measure)
-    assert measured == [entry.label for entry in scenario.schemes]
-    assert sorted(seen) == sorted(measured)
-
-
-def test_others_begin_as_soon_as_what_is_left_is_worth_them(
+def test_processes_begin_as_soon_as_what_is_left_is_worth_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the first run is under way, too: a long one is not waited for."""
@@ -186,10 +165,21 @@ def test_others_begin_as_soon_as_what_is_left_is_worth_them(
     monkeypatch.setattr(jobs, "_can_be_sent", lambda _: True)
     seen: list[str] = []
 
-    def begin(_: JobProcesses, most: int) -> None:
-        seen.append(f"others, at most {most}")
+    class Answering(Executor):
+        @override
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            order, future = json.loads(args[0]), Future[bytes]()
+            seen.append(f"{order['number']} is handed out")
+            future.set_result(jobs._ANSWER.dump_json((made_run(seed=order["seed"]), [], "")))
+            return future
 
-    def run_here(planned: PlannedRun, follow: Callable[[str, int], None] | None, _: object) -> Run:
+    def begin(processes: JobProcesses, most: int) -> None:
+        seen.append(f"processes, at most {most}")
+        processes.executor = Answering()
+
+    def run_here(
+        device: None, engine: str, planned: PlannedRun, follow: Callable[[str, int], None] | None, _: object
+    ) -> Run:
         for step in range(2):
             seen.append(f"run {planned.number}, step {step}")
             if planned.number == 1:
@@ -198,11 +188,17 @@ def test_others_begin_as_soon_as_what_is_left_is_worth_them(
                 follow(planned.entry.label, step)
         return made_run(planned.entry.label, planned.seed)
 
-    monkeypatch.setattr(JobProcesses, "_begin", begin)
+    monkeypatch.setattr(JobProcesses, "begin", begin)
     planned = [PlannedRun("run", k, scenario, scenario.schemes[0], k) for k in range(4)]
-    assert len(list(JobProcesses(2).run_all(planned, run_here, parts=NOTHING_KEPT))) == 4
-    assert seen.index("others, at most 2") == seen.index("run 1, step 0") + 1
-    assert len(seen) == 9
+    runs = list(JobProcesses(2).run_all(planned, partial(run_here, None, "auto"), parts=NOTHING_KEPT))
+    assert [run.seed for run in runs] == [0, 1, 2, 3]
+    assert seen[2:] == [
+        "run 1, step 0",
+        "processes, at most 2",
+        "2 is handed out",
+        "3 is handed out",
+        "run 1, step 1",
+    ]
 
 
 KILLED = """
@@ -214,7 +210,7 @@ from paceline.sim.scenario.schema import load
 jobs.MIN_WORK_S = 0.0
 with jobs.JobProcesses(2) as processes:
     for run in simulate(load(sys.argv[1]).model_copy(update={"repeats": 1000}), processes=processes):
-        print(*processes._others.executor._processes, flush=True)
+        print(*(processes.executor._processes if processes.executor else ()), flush=True)
 """
 
 
@@ -244,7 +240,7 @@ def test_one_at_a_time_begins_only_what_is_wanted(tmp_path: Path) -> None:
         return made_run(planned.entry.label, planned.seed)
 
     planned = [PlannedRun("run", k, scenario, scenario.schemes[0], k) for k in range(3)]
-    runs = JobProcesses(1).run_all(planned, run_here, parts=NOTHING_KEPT)
+    runs = JobProcesses(1).run_all(planned, partial(run_here), parts=NOTHING_KEPT)
     assert next(runs).seed == 0
     assert begun == [0]
 
@@ -261,7 +257,7 @@ def test_a_run_alone_has_all_cores(tmp_path: Path) -> None:
     for at_once in (None, 1):
         processes = JobProcesses(at_once)
         for runs in (planned[:1], planned):
-            assert len(list(processes.run_all(runs, run_here, parts=NOTHING_KEPT))) == len(runs)
+            assert len(list(processes.run_all(runs, partial(run_here), parts=NOTHING_KEPT))) == len(runs)
     assert given == [None, 1, 1, 1, 1, 1]
     assert replace(planned[0], cores=None).threads() == jobs.num_cores()
     assert replace(planned[0], cores=10**6).threads() == jobs.num_cores()
