@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pandas as pd
 
 from paceline.sim.config.keys import short_keys
-from paceline.sim.config.units import Format, parse_number
+from paceline.sim.config.units import Format, parse_number, read_numbers
 from paceline.sim.records.verdict import format_factor
 
 from .. import words
@@ -155,7 +155,7 @@ def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
 
 def _numeric_keys(answer: Mapping[str, Any]) -> list[str]:
     sets = [row["set"] for row in answer["settings"]]
-    return [key for key in varied_keys(answer) if all(parse_number(own[key]) for own in sets)]
+    return [key for key in varied_keys(answer) if read_numbers([own[key] for own in sets])]
 
 
 def _number(value: Any) -> float:

@@ -19,10 +19,12 @@ import torch
 from ...config.files import claim_folder, write_folder_atomically
 from ...errors import InputError
 from ...records import folder as result_folder
+from ...records.formats.parquet import write_parquet
 from ...records.run import Run
 from ...records.summarise import summarise_resolved
 from ...records.summary import Tuned
 from ...records.sweeps.content import SWEEP_FILE, describe_sweep
+from ...records.sweeps.runs import RUNS_FILE, tabulate_runs
 from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts, has_parts
 from ...scenario.schema import Scenario, dump
 from ..costs.bounds import describe_schemes
@@ -97,7 +99,7 @@ def begin(
 
 def _is_ours(out: Path, name: str) -> bool:
     if not (name.isdecimal() and len(name) >= _DIGITS):
-        return name in (SWEEP_FILE, WINNERS_FILE)
+        return name in (SWEEP_FILE, RUNS_FILE, WINNERS_FILE)
     try:
         result_folder.check_free(out / name, force=True)
     except InputError:
@@ -155,5 +157,7 @@ def finish(
         answer = describe_sweep(names, settings, summaries)
         text = json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SWEEP_FILE).write_text(text + "\n", encoding="utf-8")
+        table = tabulate_runs(names, settings, summaries)
+        write_parquet(new / RUNS_FILE, (table.schema, [table]))
         draw(answer, new / WINNERS_FILE)
     return answer

@@ -15,7 +15,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from ...config.keys import short_keys
-from ...config.units import Format, format_rate, parse_number
+from ...config.units import Format, format_rate, read_numbers
 from ..intervals import Interval, of_median
 from ..summary import Summary, is_by_step, main_source, race_s
 
@@ -47,15 +47,14 @@ def find_crossovers(settings: Sequence[Mapping[str, Any]], summaries: Sequence[S
     """Find all changes of the first scheme along the keys whose values are all numbers, or all quantities."""
     crossovers = []
     for key in settings[0]:
-        numbers = [parse_number(setting[key]) for setting in settings]
-        known = [number for number in numbers if number is not None]
-        if len(known) < len(numbers) or len({written for _, written in known}) > 1:
+        if (numbers := read_numbers([setting[key] for setting in settings])) is None:
             continue
+        values, written = numbers
         lines: dict[str, list[tuple[float, int]]] = {}
-        for place, (value, _) in enumerate(known):
+        for place, value in enumerate(values):
             lines.setdefault(repr(_others(settings[place], key)), []).append((value, place))
         for line in lines.values():
-            crossovers += _along(key, known[0][1], sorted(line), settings, summaries)
+            crossovers += _along(key, written, sorted(line), settings, summaries)
     return crossovers
 
 
