@@ -80,9 +80,10 @@ def begin(
         try:
             on_setting = prepare("making folders")
             for folder, scenario, own in zip(folders, scenarios, fresh, strict=True):
-                fits, text = partial(resolved_in, requested=scenario), partial(dump, own)
-                parts.append(begin_parts(folder, command, scenario.name, force, fits, text, say))
-                resolved.append(read_resolved(parts[-1].scenario, scenario))
+                fits, text = partial(resolved_in, requested=scenario), dump(own)
+                parts.append(begin_parts(folder, command, scenario.name, force, fits, lambda: text, say))
+                kept = parts[-1].scenario
+                resolved.append(own if kept == text else read_resolved(kept, scenario))
                 on_setting()
             done = sum(each.num_runs for each in parts)
             if done:

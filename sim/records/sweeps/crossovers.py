@@ -2,7 +2,8 @@
 
 Schemes are paired by seed. On each seed the difference of two schemes' times is interpolated between the
 settings on either side of its change of sign: linearly in the key, or in the inverse of a data rate, in which
-the time of a message is linear. The crossover is the median over seeds, with its interval.
+the time of a message is linear. The crossover is the median over seeds, with an interval for chance and for
+the bend of the curve between the settings.
 """
 
 from __future__ import annotations
@@ -80,7 +81,12 @@ def _along(
         times = [_times(summary) for summary in own]
         seeds = set.intersection(*(set(each.get(label, ())) for each in times for label in (before, after)))
         less = [[_less(each[before][seed], each[after][seed]) for each in times] for seed in seeds]
-        at = of_median([crossing(values, each, place, written is format_rate) for each in less])
+        low, median, high = zip(
+            *(crossing(values, each, place, written is format_rate) for each in less), strict=True
+        )
+        at = Interval(
+            median=of_median(median)["median"], low=of_median(low)["low"], high=of_median(high)["high"]
+        )
         left, right = (settings[line[near][1]] for near in (place, place + 1))
         others, between = _others(left, key), [left[key], right[key]]
         beside = all(summary["verdict"]["settled"] for summary in own[place : place + 2])
@@ -133,15 +139,17 @@ def _less(before_s: float, after_s: float) -> float:
 
 def crossing(
     values: Sequence[float], differences: Sequence[float], near: int = 0, inverse: bool = False
-) -> float:
-    """Value at which differences of one seed turn positive; infinite where they do so outside ``values``.
+) -> tuple[float, float, float]:
+    """Value at which differences of one seed turn positive, between bounds; infinite if not in ``values``.
 
-    >>> crossing([1.0, 2.0, 4.0], [-3.0, -1.0, 1.0])
-    3.0
+    >>> crossing([0.0, 1.0, 3.0, 4.0], [-2.0, -1.0, 3.0, 5.0])
+    (1.5, 1.5, 2.0)
     >>> crossing([1.0, 2.0], [-2.0, -1.0])
-    inf
+    (inf, inf, inf)
 
-    Beside an infinite difference (a run that never got there) it is halfway.
+    A curve bent to one side lies between its chord and the lines through the points before and behind, whose
+    zeros are the bounds; at the ends of ``values`` it may be flat beyond them. Beside an infinite difference
+    (a run that never got there) it is halfway.
 
     Args:
         values: ascending.
@@ -150,10 +158,21 @@ def crossing(
     """
     turns = [k for k, (a, b) in enumerate(pairwise(differences)) if a <= 0 < b]
     if not turns:
-        return -math.inf if differences[-1] > 0 else math.inf
+        nowhere = -math.inf if differences[-1] > 0 else math.inf
+        return nowhere, nowhere, nowhere
     k = min(turns, key=lambda k: abs(k - near))
-    below, above = differences[k], differences[k + 1]
-    part = -below / (above - below) if math.isfinite(above - below) else 0.5
-    if inverse:
-        return 1 / (1 / values[k] + part * (1 / values[k + 1] - 1 / values[k]))
-    return values[k] + part * (values[k + 1] - values[k])
+    at = [1 / value if inverse else value for value in values]
+    below, above, width = differences[k], differences[k + 1], at[k + 1] - at[k]
+    part, ends = 0.5, (0.0, 1.0)
+    if math.isfinite(above - below):
+        before = (below - differences[k - 1]) * width / (at[k] - at[k - 1]) if k else 0.0
+        after = (differences[k + 2] - above) * width / (at[k + 2] - at[k + 1]) if k + 2 < len(at) else 0.0
+        part = -below / (above - below)
+        ends = (
+            min(-below / before, 1.0) if before > 0 else 1.0,
+            max(1 - above / after, 0.0) if after > 0 else 0.0,
+        )
+    low = max((end for end in ends if end <= part), default=part)
+    high = min((end for end in ends if end >= part), default=part)
+    least, median, most = (at[k] + each * width for each in (low, part, high))
+    return (1 / least, 1 / median, 1 / most) if inverse else (least, median, most)
