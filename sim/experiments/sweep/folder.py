@@ -81,7 +81,8 @@ def begin(
             on_setting = prepare("making folders")
             for folder, scenario, own in zip(folders, scenarios, fresh, strict=True):
                 fits, text = partial(resolved_in, requested=scenario), dump(own)
-                parts.append(begin_parts(folder, command, scenario.name, force, fits, lambda: text, say))
+                new = partial(str, text)
+                parts.append(begin_parts(folder, command, scenario.name, force, fits, new, say))
                 kept = parts[-1].scenario
                 resolved.append(own if kept == text else read_resolved(kept, scenario))
                 on_setting()

@@ -15,7 +15,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from ...config.keys import short_keys
+from ...config.keys import short_keys, show_value
 from ...config.units import Format, format_rate, read_numbers
 from ..intervals import Interval, of_median
 from ..summary import Summary, is_by_step, main_source, race_s
@@ -112,7 +112,7 @@ def _sentence(
     settled: bool,
 ) -> str:
     names = dict(zip(setting, short_keys(list(setting)), strict=True))
-    where = "".join(f"{names[other]} {value}: " for other, value in _others(setting, key).items())
+    where = "".join(f"{names[other]} {show_value(value)}: " for other, value in _others(setting, key).items())
     ends = (at["median"], at["low"], at["high"])
     median, low, high = (None if end is None else written(end) for end in ends)
     if None not in (median, low, high):

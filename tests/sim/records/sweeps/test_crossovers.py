@@ -57,7 +57,7 @@ def test_words_have_no_crossover() -> None:
 @given(
     cost=st.floats(0.1, 10),
     at=st.floats(1.1, 99),
-    values=st.lists(st.floats(1, 100), min_size=0, max_size=6, unique=True),
+    values=st.lists(st.integers(11, 999).map(lambda tenths: tenths / 10), max_size=6, unique=True),
     inverse=st.booleans(),
 )
 def test_differences_that_are_linear_are_solved_exactly(
@@ -70,7 +70,9 @@ def test_differences_that_are_linear_are_solved_exactly(
 
 @given(
     at=st.floats(1.5, 90),
-    values=st.lists(st.floats(1, 100), min_size=2, max_size=8, unique=True),
+    values=st.lists(
+        st.integers(11, 999).map(lambda tenths: tenths / 10), min_size=2, max_size=8, unique=True
+    ),
     bend=st.floats(0.2, 5),
     inverse=st.booleans(),
 )
