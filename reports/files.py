@@ -84,7 +84,6 @@ def _check_ours(folder: Path) -> None:
 
 
 def _line(study: ReportSources, row: SchemeSummary) -> dict[str, Any]:
-    """A row of the table, as numbers."""
     line: dict[str, Any] = {"study": study.title}
     for key, value in row.items():
         if isinstance(value, dict):

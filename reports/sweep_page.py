@@ -114,7 +114,6 @@ def _keys(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _numbers(answer: Mapping[str, Any]) -> pd.DataFrame:
-    """A row for each setting and scheme."""
     rows = []
     for setting in answer["settings"]:
         for row in setting["summary"]:

@@ -24,9 +24,5 @@ def short_keys(keys: Sequence[str]) -> list[str]:
 
 
 def show_value(value: Any) -> str:
-    """A value as a scenario writes it.
-
-    >>> show_value([{"probability": 0.05, "workers": (1, 2)}])
-    '[{probability: 0.05, workers: [1, 2]}]'
-    """
+    """A value as a scenario writes it: ``[{probability: 0.05, slowdown: 4}]``."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False).replace('"', "")

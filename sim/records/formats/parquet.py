@@ -131,7 +131,6 @@ def _check_size(path: Path, head: pq.FileMetaData, file_bytes: int) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the file in Arrow's errors."""
     try:
         yield
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:

@@ -88,40 +88,30 @@ def _along(
             median=of_median(median)["median"], low=of_median(low)["low"], high=of_median(high)["high"]
         )
         left, right = (settings[line[near][1]] for near in (place, place + 1))
-        others, between = _others(left, key), [left[key], right[key]]
         beside = all(summary["verdict"]["settled"] for summary in own[place : place + 2])
-        settled = beside or None not in at.values()
-        crossovers.append(
-            Crossover(
-                text=_sentence(left, key, before, after, at, between, written, settled),
-                settled=settled, key=key,
-                others=others, before=before, after=after, between=between, at=at,
-            )
+        change = Crossover(
+            text="", settled=beside or None not in at.values(), key=key, others=_others(left, key),
+            before=before, after=after, between=[left[key], right[key]], at=at,
         )  # fmt: skip
+        change["text"] = _sentence(change, written)
+        crossovers.append(change)
     return crossovers
 
 
-def _sentence(
-    setting: Mapping[str, Any],
-    key: str,
-    before: str,
-    after: str,
-    at: Interval,
-    between: Sequence[Any],
-    written: Format,
-    settled: bool,
-) -> str:
-    names = dict(zip(setting, short_keys(list(setting)), strict=True))
-    where = "".join(f"{names[other]} {show_value(value)}: " for other, value in _others(setting, key).items())
-    ends = (at["median"], at["low"], at["high"])
+def _sentence(change: Crossover, written: Format) -> str:
+    *others, name = short_keys([*change["others"], change["key"]])
+    values = map(show_value, change["others"].values())
+    where = "".join(f"{other} {value}: " for other, value in zip(others, values, strict=True))
+    ends = [change["at"][end] for end in ("median", "low", "high")]
     median, low, high = (None if end is None else written(end) for end in ends)
+    between = " and ".join(map(str, change["between"]))
     if None not in (median, low, high):
         beyond = f"{median} ({low} to {high})"
-    elif settled and median is not None:
-        beyond = f"about {median} (a value between {between[0]} and {between[1]})"
+    elif change["settled"] and median is not None:
+        beyond = f"about {median} (a value between {between})"
     else:
-        beyond = f"a value between {between[0]} and {between[1]} (not settled)"
-    return f"{where}beyond {beyond} of {names[key]}, {after} is ahead of {before}"
+        beyond = f"a value between {between} (not settled)"
+    return f"{where}beyond {beyond} of {name}, {change['after']} is ahead of {change['before']}"
 
 
 def _times(summary: Summary) -> dict[str, dict[int, float]]:

@@ -24,18 +24,18 @@ def summary(times: dict[str, list[float]], settled: bool = True) -> Any:
 
 
 def test_a_crossover_has_the_median_over_repeats_and_its_interval() -> None:
-    settings = [{"a.latency": f"{ms} ms", "a.bandwidth": "1 GB/s"} for ms in (30, 10, 40, 5)]
+    settings = [{"a.latency": f"{ms} ms", "a.bandwidth": [{"b": 1}]} for ms in (30, 10, 40, 5)]
     # Repeat r: the first takes (x + r / 10) s at x ms; the second takes 14 s.
     times = [{"one": [x + 0.1 * r for r in range(9)], "two": [14.0] * 9} for x in (30.0, 10.0, 40.0, 5.0)]
     (found,) = find_crossovers(settings, [summary(each) for each in times])
     assert (found["before"], found["after"], found["between"]) == ("one", "two", ["10 ms", "30 ms"])
-    assert found["others"] == {"a.bandwidth": "1 GB/s"}
+    assert found["others"] == {"a.bandwidth": [{"b": 1}]}
     assert found["at"]["median"] == pytest.approx(13.6e-3)
     low, high = found["at"]["low"], found["at"]["high"]
     assert low is not None
     assert high is not None
     assert 13.2e-3 <= low < 13.6e-3 < high <= 14e-3
-    assert found["text"].startswith("bandwidth 1 GB/s: beyond 13.6 ms (13.3 ms to 13.9 ms) of latency, two")
+    assert found["text"].startswith("bandwidth [{b: 1}]: beyond 13.6 ms (13.3 ms to 13.9 ms) of latency, two")
 
 
 def test_an_interval_beyond_the_sweep_is_not_settled() -> None:
