@@ -52,7 +52,7 @@ ROOMS = {
     "sim/program": 1_300,
     "sim/records": 4_198,
     "sim/scenario": 1_605,
-    "sim/schemes": 4_191,
+    "sim/schemes": 4_192,
     "sim/topology": 3_349,
     "sim/traffic": 3_199,
     "sim/training": 2_540,
