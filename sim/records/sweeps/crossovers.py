@@ -132,7 +132,7 @@ def crossing(
 ) -> tuple[float, float, float]:
     """Value at which differences of one seed turn positive, between bounds; infinite if not in ``values``.
 
-    >>> crossing([0.0, 1.0, 3.0, 4.0], [-2.0, -1.0, 3.0, 5.0])
+    >>> crossing([0.0, 1.0, 3.0, 4.0], [-2.0, -1.0, 3.0, 6.0])
     (1.5, 1.5, 2.0)
     >>> crossing([1.0, 2.0], [-2.0, -1.0])
     (inf, inf, inf)
