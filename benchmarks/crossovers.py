@@ -1,8 +1,9 @@
-"""Do crossovers of a sweep hold the value at which the winner changes on other seeds?
+"""Do crossovers of a sweep hold the value at which the winner changes?
 
-Two schemes on 4 to 16 workers with jitter and stragglers, six latencies (or bandwidths), 12 repeats. The
-value to find is where the median paired difference of 48 other seeds changes its sign, on a grid 40 times as
-fine.
+Two schemes on 4 to 16 workers with jitter and stragglers, six latencies (or bandwidths) over a factor of 300,
+then twelve between the neighbours of the crossover, 12 repeats. The value to find is where the median paired
+difference changes its sign, by bisection: of the same seeds, which shows the error between settings, and of
+24 other seeds.
 
 ``python -m benchmarks.crossovers [NUMBER]`` prints the figures of docs/records.md for 20 drawn scenarios.
 """
@@ -18,12 +19,16 @@ from typing import Any, Final
 import numpy as np
 
 import paceline
+from paceline.sim.config.units import parse_number
 from paceline.sim.records.summary import race_s
+from paceline.sim.records.sweeps.crossovers import Crossover
 
 REPEATS: Final = 12
-OTHERS: Final = 48
+OTHERS: Final = 24
 COARSE: Final = 6
-FINE: Final = 200
+FINE: Final = 12
+PARTS: Final = 6
+"""Of the bisection's interval, each some 5 % of the value; in the last one it interpolates."""
 KEYS: Final = {
     "cluster.network.latency": (1e-3, 300e-3, "s"),
     "cluster.network.bandwidth": (1e6, 300e6, "B/s"),
@@ -37,30 +42,40 @@ SCHEMES: Final[tuple[dict[str, Any], ...]] = (
 
 
 def main() -> None:
-    """Draw scenarios until enough of them have one settled crossover, and print each."""
+    """Draw scenarios until enough of them have a crossover, look closer between its neighbours, and print."""
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    held, drawn = 0, 0
-    widths: list[float] = []
-    print("| scenario | key | crossover | interval | other seeds | held | width |")
-    print("| --- | --- | ---: | --- | ---: | --- | ---: |")
-    while len(widths) < wanted:
+    rows: list[tuple[bool, bool, float]] = []
+    drawn = 0
+    print("| scenario | key | between | crossover | interval | bisection | other seeds | held | width |")
+    print("| --- | --- | --- | ---: | --- | ---: | ---: | --- | ---: |")
+    while len(rows) < 2 * wanted:
         drawn += 1
         scenario, key = draw(np.random.default_rng(drawn))
-        crossovers = sweep(scenario, key, COARSE, REPEATS).totals["crossovers"]
-        if len(crossovers) != 1 or None in crossovers[0]["at"].values():
+        coarse = only_crossover(scenario, key, KEYS[key][:2], COARSE)
+        fine = only_crossover(scenario, key, neighbours(coarse), FINE) if coarse else None
+        if coarse is None or fine is None:
             continue
-        before, after = crossovers[0]["before"], crossovers[0]["after"]
-        median, low, high = (crossovers[0]["at"][end] for end in ("median", "low", "high"))
-        true = change(scenario, key, before, after)
-        inside = low <= true <= high
-        held += inside
-        widths.append(100 * (high - low) / median)
-        cells = (
-            f"{drawn}: {before} to {after}", key.rsplit(".", 1)[1], f"{median:.4g}",
-            f"{low:.4g} to {high:.4g}", f"{true:.4g}", "yes" if inside else "no", f"{widths[-1]:.1f} %",
-        )  # fmt: skip
-        print(f"| {' | '.join(cells)} |", flush=True)
-    print(f"\n{held} of {wanted} held; width {np.median(widths):.1f} % in the median; {drawn} drawn")
+        true = bisect(scenario, key, fine, REPEATS)
+        other = bisect(scenario | {"seed": 5000}, key, fine, OTHERS)
+        for crossover in (coarse, fine):
+            median, low, high = (float(crossover["at"][end] or math.nan) for end in ("median", "low", "high"))
+            held = [low <= each <= high for each in (true, other)]
+            rows.append((held[0], held[1], 100 * (high - low) / median))
+            cells = (
+                f"{drawn}: {crossover['before']} to {crossover['after']}", key.rsplit(".", 1)[1],
+                " and ".join(f"{end:.4g}" for end in neighbours(crossover)), f"{median:.4g}",
+                f"{low:.4g} to {high:.4g}", f"{true:.4g}", f"{other:.4g}",
+                " / ".join("yes" if each else "no" for each in held), f"{rows[-1][2]:.1f} %",
+            )  # fmt: skip
+            print(f"| {' | '.join(cells)} |", flush=True)
+    print(f"\n{drawn} drawn")
+    for name, own in (("coarse", rows[::2]), ("fine", rows[1::2])):
+        same, others, widths = zip(*own, strict=True)
+        print(
+            f"{name}: {sum(same)} of {wanted} hold the bisection, {sum(others)} that of other seeds; "
+            f"{sum(width <= 10 for width in widths)} at most 10 % wide, median {np.median(widths):.1f} %, "
+            f"widest {max(widths):.1f} %"
+        )
 
 
 def draw(rng: np.random.Generator) -> tuple[dict[str, Any], str]:
@@ -83,27 +98,47 @@ def draw(rng: np.random.Generator) -> tuple[dict[str, Any], str]:
             },
         },
         "evaluate": {"every": "5 steps"},
+        "events": "none",
         "schemes": [SCHEMES[one], SCHEMES[other]],
         "stop": {"max_iterations": 600, "target": {"metric": "suboptimality", "value": 0.1}},
     }  # fmt: skip
     return scenario, key
 
 
-def sweep(scenario: dict[str, Any], key: str, number: int, repeats: int, seed: int | None = None) -> Any:
-    """Sweep ``number`` values of the key, evenly by logarithm."""
-    low, high, unit = KEYS[key]
-    values = [f"{value:.6g} {unit}" for value in np.geomspace(low, high, number)]
-    own = scenario | {"repeats": repeats} | ({} if seed is None else {"seed": seed})
-    return paceline.sweep(own, {key: values}, progress=False)
+def sweep(scenario: dict[str, Any], key: str, values: Sequence[float], repeats: int) -> Any:
+    """Sweep these values of the key."""
+    texts = [f"{value:.9g} {KEYS[key][2]}" for value in values]
+    return paceline.sweep(scenario | {"repeats": repeats}, {key: texts}, progress=False)
 
 
-def change(scenario: dict[str, Any], key: str, before: str, after: str) -> float:
-    """The key's value at which the other seeds' median difference changes its sign."""
-    fine = sweep(scenario, key, FINE, OTHERS, seed=5000)
-    values = np.geomspace(*KEYS[key][:2], FINE).tolist()
-    signs = [median_difference(study.totals["runs"], before, after) > 0 for study in fine.studies]
-    turns = [k for k, (left, right) in enumerate(pairwise(signs)) if right and not left]
-    return math.sqrt(values[turns[0]] * values[turns[0] + 1]) if turns else math.nan
+def only_crossover(
+    scenario: dict[str, Any], key: str, ends: Sequence[float], number: int
+) -> Crossover | None:
+    """The crossover of a sweep between these ends, if it has one with both bounds and no other."""
+    values = np.geomspace(ends[0], ends[1], number).tolist()
+    crossovers = sweep(scenario, key, values, REPEATS).totals["crossovers"]
+    known = len(crossovers) == 1 and None not in crossovers[0]["at"].values()
+    return crossovers[0] if known else None
+
+
+def neighbours(crossover: Crossover) -> list[float]:
+    """The settings beside a crossover, in SI."""
+    return [number[0] for text in crossover["between"] if (number := parse_number(text))]
+
+
+def bisect(scenario: dict[str, Any], key: str, crossover: Crossover, repeats: int) -> float:
+    """The key's value about a crossover's neighbours at which the median difference changes its sign."""
+    ends = neighbours(crossover)
+    values = np.geomspace(ends[0] / 1.1, ends[1] * 1.1, PARTS + 1).tolist()
+    studies = sweep(scenario, key, values, repeats).studies
+    runs = [study.totals["runs"] for study in studies]
+    less = [median_difference(own, crossover["before"], crossover["after"]) for own in runs]
+    turns = [place for place, (left, right) in enumerate(pairwise(less)) if left <= 0 < right]
+    if not turns:
+        return math.nan
+    ends = values[turns[0] : turns[0] + 2]
+    share = -less[turns[0]] / (less[turns[0] + 1] - less[turns[0]])
+    return float(ends[0] + share * (ends[1] - ends[0]))
 
 
 def median_difference(runs: Sequence[Any], before: str, after: str) -> float:

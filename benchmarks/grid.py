@@ -5,14 +5,26 @@
 5 latencies x 4 bandwidths x 3 straggler levels x 5 synchronous schemes on the digits, 16 workers, links not
 shared, 200 steps. The trainings alone are ``simulate`` of one setting. Medians of interleaved rounds; seconds
 of the processor, of one process with one thread.
+
+    python -m benchmarks.grid folder
+
+The same with 8 workers by the command ``paceline sweep --out``, once; then with ``ad_psgd`` in place of
+``slowmo``, which is trained anew at each setting.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import resource
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import paceline
@@ -59,7 +71,7 @@ GRID: Final[dict[str, list[Any]]] = {
 
 def main() -> None:
     """Measure and print."""
-    print_bars(measure_bars())
+    print_bars(folder_bars() if sys.argv[1:] == ["folder"] else measure_bars())
 
 
 def measure() -> Part:
@@ -92,6 +104,32 @@ def measure_bars() -> Iterator[Bar]:
         yield at_most(
             f"grid scored on `{on}`, beyond its trainings, processor", allowed_s, more_s, "s", detail
         )
+
+
+def folder_bars() -> Iterator[Bar]:
+    """One for each list of schemes, with the folder that the command writes."""
+    shared, apart = SCENARIO["schemes"], {"ad_psgd": {"topology": "ring"}}
+    cluster = {**SCENARIO["cluster"], "workers": 8}
+    settings = math.prod(map(len, GRID.values()))
+    for name, together, alone in (("synchronous", shared, []), ("with ad_psgd", shared[:-1], [apart])):
+        scenario = {**SCENARIO, "cluster": cluster, "schemes": [*together, *alone]}
+        training_s = _seconds(partial(_train, scenario, together))[0]
+        training_s += settings * _seconds(partial(_train, scenario, alone))[0] if alone else 0.0
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "grid.yaml"
+            path.write_text(json.dumps(scenario))
+            grid = [f"--grid={key}={json.dumps(values)[1:-1]}" for key, values in GRID.items()]
+            command = [sys.executable, "-m", "paceline", "sweep", str(path), *grid, "--out", f"{folder}/out"]
+            begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([*command, "--jobs", "1"], check=True, capture_output=True)
+            end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        grid_s = end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
+        detail = f"trainings {training_s:.1f} s, {settings} settings of 5 schemes {grid_s:.1f} s"
+        yield at_most(f"{name} grid, beyond its trainings, processor", 20.0, grid_s - training_s, "s", detail)
+
+
+def _train(scenario: dict[str, Any], schemes: list[Any]) -> None:
+    paceline.simulate({**scenario, "schemes": schemes}, device="cpu", progress=False, jobs=1)
 
 
 def num_step_vectors(sweep: Any) -> int:

@@ -22,6 +22,7 @@ from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise_resolved
 from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, is_by_step, ranking
 from paceline.sim.records.sweeps.content import describe_sweep
+from paceline.sim.records.sweeps.runs import tabulate_runs
 from paceline.sim.scenario.schema import Scenario, dump
 
 if TYPE_CHECKING:
@@ -176,11 +177,19 @@ class Sweep:
     @cached_property
     def totals(self) -> dict[str, Any]:
         """The verdict of each setting and the crossovers, as in ``sweep.json``."""
-        names = folder_names(len(self.studies))
-        summaries = [
-            study._summarise(describe_schemes(study.scenario, with_bounds=False)) for study in self.studies
-        ]
-        return describe_sweep(names, self.settings, summaries)
+        return describe_sweep(folder_names(len(self.studies)), self.settings, self._summaries)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row per setting, scheme and seed, as in ``runs.parquet``."""
+        runs = tabulate_runs(folder_names(len(self.studies)), self.settings, self._summaries)
+        frame: pd.DataFrame = runs.to_pandas()
+        return frame
+
+    @cached_property
+    def _summaries(self) -> list[Summary]:
+        studies = self.studies
+        return [each._summarise(describe_schemes(each.scenario, with_bounds=False)) for each in studies]
 
     @cached_property
     def table(self) -> pd.DataFrame:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from paceline.sim.config.files import write_folder_atomically
 from paceline.sim.errors import InputError
 from paceline.sim.records.folder import REPORT_FILES
+from paceline.sim.records.formats.parquet import write_parquet
 from paceline.sim.records.summary import SchemeSummary, is_by_step
+from paceline.sim.records.sweeps.runs import RUNS_FILE
 from paceline.sim.records.verdict import format_factor
 
 from .figures.curves import draw_curves
@@ -43,14 +46,21 @@ def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequen
     write_tables(folder, pd.DataFrame(lines), _tex(studies), pictures)
 
 
-def write_tables(folder: Path, table: pd.DataFrame, tex: str, pictures: Sequence[Picture]) -> None:
-    """Write everything into ``folder``, or replace an older one of ours; ``InputError``: impossible."""
+def write_tables(
+    folder: Path, table: pd.DataFrame, tex: str, pictures: Sequence[Picture], runs: pa.Table | None = None
+) -> None:
+    """Write everything into ``folder``, or replace an older one of ours; ``InputError``: impossible.
+
+    ``runs``: of a sweep.
+    """
     if folder.exists():
         _check_ours(folder)
     with write_folder_atomically(folder) as new:
         (new / "figures").mkdir()
         write_csv(new / _MARK, table)
         (new / "table.tex").write_text(tex, encoding="utf-8")
+        if runs is not None:
+            write_parquet(new / RUNS_FILE, (runs.schema, [runs]))
         with own_style({}):
             for picture in pictures:
                 _save(picture, new / "figures")
@@ -74,7 +84,6 @@ def _check_ours(folder: Path) -> None:
 
 
 def _line(study: ReportSources, row: SchemeSummary) -> dict[str, Any]:
-    """A row of the table, as numbers."""
     line: dict[str, Any] = {"study": study.title}
     for key, value in row.items():
         if isinstance(value, dict):

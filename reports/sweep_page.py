@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow as pa
 from markupsafe import Markup
 
 from paceline.sim.config.files import claim, save_atomically
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def build(answer: Mapping[str, Any], out: Path, files: Path | None = None) -> None:
+def build(
+    answer: Mapping[str, Any], out: Path, files: Path | None = None, runs: pa.Table | None = None
+) -> None:
     """Write the page of a sweep to ``out``, and its tables and figures into the folder ``files``.
 
-    ``answer``: content of ``sweep.json``. Raises ``InputError`` if ``out`` is something else, in use or not
-    writable.
+    ``answer``: content of ``sweep.json``; ``runs``: of ``tabulate_runs``. Raises ``InputError`` if ``out`` is
+    something else, in use or not writable.
     """
     check_page(out)
     with claim(out):
@@ -42,7 +45,7 @@ def build(answer: Mapping[str, Any], out: Path, files: Path | None = None) -> No
         def save(new: Path) -> None:
             new.write_text(text, encoding="utf-8")
             if files is not None:
-                write_tables(files, _numbers(answer), _tex(answer), list(pictures.values()))
+                write_tables(files, _numbers(answer), _tex(answer), list(pictures.values()), runs)
 
         save_atomically(out, save)
 
@@ -111,7 +114,6 @@ def _keys(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _numbers(answer: Mapping[str, Any]) -> pd.DataFrame:
-    """A row for each setting and scheme."""
     rows = []
     for setting in answer["settings"]:
         for row in setting["summary"]:

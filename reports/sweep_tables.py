@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from paceline.sim.config.keys import short_keys
+from paceline.sim.config.keys import short_keys, show_value
 from paceline.sim.records.verdict import Verdict, format_factor
 
 from . import words
@@ -80,7 +80,7 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
             times[verdict["first"]] += " ★" if verdict["settled"] else " ☆"
         own = [times.get(label, "-") for label in labels_of(answer)]
         lead = [_behind(verdict), _even(verdict)][: len(lead_names(answer))]
-        rows.append([*map(str, each["set"].values()), *own, *lead])
+        rows.append([*map(show_value, each["set"].values()), *own, *lead])
     return rows
 
 

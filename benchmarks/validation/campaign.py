@@ -40,6 +40,7 @@ from benchmarks.validation.design import (
 )
 from paceline.realrun.calibration import fit, measure
 from paceline.realrun.calibration.chance import DRAWS, other_wake_ups, simulate_again
+from paceline.realrun.calibration.probes import plan_for
 from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.lab import Lab
 from paceline.realrun.launch.cells import run_requests, with_draws
@@ -56,6 +57,7 @@ from paceline.sim.network.stock_tcp import Congestion, HostTuning, TcpSettings
 from paceline.sim.records.comparison import error_pct
 from paceline.sim.records.intervals import of_runs
 from paceline.sim.records.run import SUM_TOLERANCE, Run, exact_exchanges, score_difference
+from paceline.sim.scenario.schema import parse
 
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
 _REPEATS_NOISY: Final[Mapping[HostTuning, int]] = {"tuned": 10, "stock": 4}
@@ -230,7 +232,10 @@ def run(
     def cell_key(cell: DesignPoint) -> str:
         return key_of(cell, SEED, STEPS, EVERY, *where)
 
-    probe_key = key_of(_PROBES, measure.standard_plan(_PROBE_REPEATS), *where)
+    standard = parse(measure.STANDARD).cluster
+    network = build_network(standard.network, standard.workers)
+    plan = plan_for(network, measure.MESSAGE_SIZES_BYTES, _PROBE_REPEATS + 1)
+    probe_key = key_of(_PROBES, plan, *where)
     missing = [
         (cell, number)
         for number in range(max(runs_wanted(cell, hosts, queue) for cell in cells))

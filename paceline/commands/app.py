@@ -130,7 +130,8 @@ def report(
     if is_sweep(folders[0]):
         if len(folders) > 1:
             raise InputError(f"{folders[0]} is a sweep, which has a page of its own")
-        sweep_page.build(read_sweep(folders[0]), out, files)
+        answer, runs = read_sweep(folders[0])
+        sweep_page.build(answer, out, files, runs)
         say(f"wrote {out} and {files}")
         return
     with make_temporary_folder() as scratch, showing("report"):

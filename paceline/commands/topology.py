@@ -163,7 +163,6 @@ def _cluster(objective: str, scenario: Path | None, workers: int | None) -> tupl
 
 
 def _watched(request: Request, step_time: StepTime | None) -> SearchResult:
-    """Search with a bar on standard error."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from paceline.sim.topology.search import search as find

@@ -213,12 +213,6 @@ class Measurements(Settings):
         return float(max(taken, default=0))
 
 
-def standard_plan(repeats: int) -> ProbePlan:
-    """The probes of the standard setting; ``repeats`` as for ``measure``."""
-    cluster = parse(STANDARD).cluster
-    return plan_for(build_network(cluster.network, cluster.workers), MESSAGE_SIZES_BYTES, repeats + 1)
-
-
 def check_probed(scenario: Scenario) -> None:
     """Raise ``InputError`` if a scenario's network cannot be probed."""
     if scenario.cluster.workers < 2:

@@ -245,7 +245,6 @@ def _read(connection: socket.socket, length: int, until_s: float | None) -> byte
 
 
 def _shut(connection: socket.socket) -> None:
-    """Wake a thread blocked in a socket."""
     with suppress(OSError):  # already closed
         connection.shutdown(socket.SHUT_RDWR)
 

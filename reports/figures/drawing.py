@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
@@ -44,7 +45,6 @@ class Picture:
 
     Attributes:
         name: unique on the page.
-        svg: for the page; takes its colours from it.
         data: of the figure.
         key: label, stand-in colour and dashes of each entry of the key above the figure.
         figure, colours: for ``reports.files``: the figure in stand-in colours, and the CSS of those that are
@@ -52,11 +52,21 @@ class Picture:
     """
 
     name: str
-    svg: str
     data: pd.DataFrame
     key: tuple[tuple[str, str, tuple[float, ...]], ...]
     figure: Figure
     colours: Mapping[str, str]
+
+    @cached_property
+    def svg(self) -> str:
+        """For the page, which colours it; asked for before ``reports.files`` finishes the figure."""
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+        out = io.StringIO()
+        with _page_style():
+            FigureCanvasSVG(self.figure)
+            self.figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+        return _inline(out.getvalue(), self.name, self.colours)
 
 
 @contextmanager
@@ -115,14 +125,7 @@ def picture(
     key: Sequence[tuple[str, str, tuple[float, ...]]] = (),
 ) -> Picture:
     """A finished figure; see ``Picture``."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    name, out = re.sub(r"\W", "-", name), io.StringIO()
-    with _page_style():
-        FigureCanvasSVG(figure)
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    svg = _inline(out.getvalue(), name, colours or {})
-    return Picture(name, svg, data, tuple(key), figure, colours or {})
+    return Picture(re.sub(r"\W", "-", name), data, tuple(key), figure, colours or {})
 
 
 def _inline(svg: str, name: str, colours: Mapping[str, str]) -> str:

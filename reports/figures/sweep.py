@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pandas as pd
 
-from paceline.sim.config.keys import short_keys
-from paceline.sim.config.units import Format, parse_number
+from paceline.sim.config.keys import short_keys, show_value
+from paceline.sim.config.units import Format, parse_number, read_numbers
 from paceline.sim.records.verdict import format_factor
 
 from .. import words
@@ -73,8 +73,8 @@ def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pict
             ax.text(x, y, _words(verdict), ha="center", va="center", fontsize=9, color=INK)
             data.append({**row["set"], "first": verdict["first"], "factor": verdict["factor"]})
         ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-        ax.set_xticks(range(len(columns)), [cut(str(value), _LABEL) for value in columns])
-        ax.set_yticks(range(len(rows)), [cut(str(value), _LABEL) if down else "" for value in rows])
+        ax.set_xticks(range(len(columns)), [cut(show_value(value), _LABEL) for value in columns])
+        ax.set_yticks(range(len(rows)), [cut(show_value(value), _LABEL) if down else "" for value in rows])
         ax.tick_params(length=0)
         ax.grid(False)
         ax.spines[:].set_visible(False)
@@ -155,7 +155,7 @@ def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
 
 def _numeric_keys(answer: Mapping[str, Any]) -> list[str]:
     sets = [row["set"] for row in answer["settings"]]
-    return [key for key in varied_keys(answer) if all(parse_number(own[key]) for own in sets)]
+    return [key for key in varied_keys(answer) if read_numbers([own[key] for own in sets])]
 
 
 def _number(value: Any) -> float:
@@ -185,7 +185,7 @@ def _times(answer: Mapping[str, Any], key: str) -> pd.DataFrame:
     for each in answer["settings"]:
         own = each["set"]
         named = zip(short_keys(list(own)), own, own.values(), strict=True)
-        at = ", ".join(f"{name} {value}" for name, other, value in named if other != key)
+        at = ", ".join(f"{name} {show_value(value)}" for name, other, value in named if other != key)
         x = _number(own[key])
         for row in each["summary"]:
             time = words.deciding(row, each["by_step"])

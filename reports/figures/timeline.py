@@ -86,7 +86,6 @@ def _timeline_row(worker: int, events: pd.DataFrame, end_s: float) -> TimelineRo
 
 
 def _steps_end_s(run: pd.DataFrame, steps: int) -> float:
-    """The median worker's end of the first ``steps`` steps."""
     main = run[(run["task"] == 0) & (run["step"] < steps)]
     return float(main.groupby("worker")["end_s"].max().median())
 

@@ -124,7 +124,6 @@ def hierarchical_pieces(sites: Sites, length: int) -> tuple[tuple[PieceRound, ..
 
 
 def _columns(sizes: Sequence[Sequence[int]]) -> list[int]:
-    """The number of columns of each tier."""
     return [min(groups) if len(sizes) > 1 else min(*groups, MAX_COLUMNS) for groups in sizes]
 
 

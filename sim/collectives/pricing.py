@@ -217,7 +217,6 @@ def _in_steps(c: Collective, order: list[Integers], behind: Lists) -> Layout:
 
 
 def _needs(lists: Lists, rows: Integers) -> Needs | None:
-    """What each of some rows needs."""
     flat, lengths = lists.of(rows)
     if not len(flat):
         return None

@@ -1,8 +1,10 @@
-"""Dotted keys of a scenario in few words."""
+"""Dotted keys of a scenario and their values, in few words."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:
@@ -19,3 +21,8 @@ def short_keys(keys: Sequence[str]) -> list[str]:
         )
         ends.append(".".join(own[-length:]))
     return ends
+
+
+def show_value(value: Any) -> str:
+    """A value as a scenario writes it: ``[{probability: 0.05, slowdown: 4}]``."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False).replace('"', "")

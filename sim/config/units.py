@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -287,6 +287,13 @@ def parse_number(value: object) -> tuple[float, Format] | None:
         with suppress(InputError):
             return _parse(value, kind), written
     return None
+
+
+def read_numbers(values: Sequence[object]) -> tuple[list[float], Format] | None:
+    """``parse_number`` of each; None unless all are numbers, or quantities of one kind."""
+    known = [number for number in map(parse_number, values) if number is not None]
+    alike = len(known) == len(values) and len({written for _, written in known}) == 1
+    return ([number for number, _ in known], known[0][1]) if alike else None
 
 
 def _reader(parse: Callable[[object], _T]) -> BeforeValidator:

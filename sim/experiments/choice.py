@@ -17,6 +17,7 @@ from typing import Final
 
 from ..collectives.pipelines import least_latencies
 from ..compute.model import steady_compute
+from ..devices import one_thread
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..drivers.lockstep.driver import LockstepDriver
@@ -56,7 +57,8 @@ def choose(job: Job, units: Sequence[str | None]) -> dict[str, str]:
     best_s, best = math.inf, {}
     for inside in units or (None,):
         try:
-            took_s, names = _fastest(replace(steady, sums_inside=inside), cycle)
+            with one_thread():  # the vectors are small, and threads would wait for one another
+                took_s, names = _fastest(replace(steady, sums_inside=inside), cycle)
         except RunError:
             return {}
         if took_s < best_s * (1 - _EVEN):

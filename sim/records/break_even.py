@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from .intervals import finite, median_ratio, of_ratio
-from .verdict import TIED_WITHIN, BreakEven, Verdict, find_winner, format_factor
+from .verdict import TIED_WITHIN, BreakEven, Verdict, find_winner, format_bound, format_factor
 
 Columns = Mapping[str, Mapping[int, float]]
 """Label -> seed -> number."""
@@ -55,7 +55,7 @@ def find_break_even(
     factor = behind[nearest]
     ahead = f"{equal} first, {format_factor(factor)} as fast as {nearest}"
     order = ahead if factor > 1 + TIED_WITHIN else f"{equal} and {nearest} tie"
-    at = f"fewer than {_times(limit['median'])} times {second}'s examples"
+    at = f"fewer than {format_bound(limit['median'])} times {second}'s examples"
     place = "first" if verdict["settled"] else "ahead"
     beside = _beside(second, limit["median"], here["median"], whose) + (under and f" ({under})")
     text = f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}."
@@ -71,7 +71,7 @@ def _beside(second: str, limit: float, here: float | None, whose: str) -> str:
     if not here:  # infinite for the second, or for both
         return f"{second} never met the target"
     # Each median may be of another seed, so that the two may contradict the order.
-    return f"{whose} {_times(here)}" + (", too close to tell" if here >= limit else "")
+    return f"{whose} {format_bound(here)}" + (", too close to tell" if here >= limit else "")
 
 
 def _after_moves(limit: float, here: float | None) -> str:
@@ -84,7 +84,3 @@ def _after_moves(limit: float, here: float | None) -> str:
     moved = f"by {MOVED} in the median and by more than {MOVED_RARELY} in one case of ten"
     tested = f"nothing above {LARGEST} parameters was tested"
     return f" Between {COMPARED} such a ratio moved {moved}: this order would survive {survives}; {tested}."
-
-
-def _times(ratio: float) -> str:
-    return format_factor(ratio, True).removesuffix("x")

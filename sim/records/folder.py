@@ -63,7 +63,7 @@ MAX_SUMMARY_BYTES: Final = 64 * 2**20
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
 """Largest resolved scenario that is read."""
 
-REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
+REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "runs.parquet", "figures"})
 """Names in the folder ``report-files`` beside a report."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import TypedDict
@@ -59,6 +60,7 @@ class ScenarioFacts(NamedTuple):
     price: PriceRecord | None
 
 
+@lru_cache(maxsize=1024)  # each run of a sweep is kept with its setting's scenario
 def read_facts(scenario_yaml: str) -> ScenarioFacts:
     """Read the facts of a resolved scenario's text; ``InputError``: it is no YAML."""
     document = yaml_file.parse(scenario_yaml, "scenario").value

@@ -345,11 +345,12 @@ def _lead(
         return f", {format_factor(factor, True)} as fast as {second} (nothing is random)"
     if few or low is None:
         return f", {format_factor(factor)} as fast as {second}{few}"
-    span = f"at least {_bound(low)}" if high is None else f"{_bound(low)} to {_bound(high)}"
+    span = f"at least {format_bound(low)}" if high is None else f"{format_bound(low)} to {format_bound(high)}"
     return f", {format_factor(factor)} as fast as {second} ({span})"
 
 
-def _bound(value: float) -> str:
+def format_bound(value: float) -> str:
+    """``format_factor`` with ``apart``, without its x."""
     return format_factor(value, True).removesuffix("x")
 
 

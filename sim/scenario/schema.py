@@ -41,7 +41,7 @@ from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..records.verdict import Value
 from ..schemes import find_scheme
-from ..schemes.common.inside import check_inside
+from ..schemes.common.inside import count_units
 from ..training.curves.conditions import conditions_of
 from ..training.scoring import scored_on
 from ..workloads import find_task
@@ -303,7 +303,7 @@ class Scenario(Settings):
                 yield Mistake(("collectives", "all_reduce"), str(error))
         if (inside := self.collectives.inside) in ("hosts", "sites"):
             try:
-                check_inside(inside, build_network(self.cluster.network, self.cluster.workers))
+                count_units(inside, build_network(self.cluster.network, self.cluster.workers))
             except InputError as error:
                 yield Mistake(("collectives", "inside"), str(error).removeprefix("inside: "))
 

@@ -42,7 +42,7 @@ from ..program.worker import Worker
 from ..topology import MixingOptions
 from .common.compressed import CompressedAllReduce, Momentum, add_lost_part, pack, refuse_top_k, unpack
 from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
-from .common.inside import Inside, Units, check_inside, count_units
+from .common.inside import Inside, Units, count_units
 from .scheme import Scheme, cycle_of_graphs
 
 
@@ -77,7 +77,6 @@ def check(options: GossipOptions, workers: int) -> None:
 def check_network(options: GossipOptions, network: Network) -> None:
     """Raise ``InputError`` where the network's hosts or sites cannot act as one worker each."""
     if options.inside is not None:
-        check_inside(options.inside, network)
         _check_plan(options, count_units(options.inside, network))
 
 

@@ -67,7 +67,7 @@ class Scheme:
     synchronous: bool
     check: Callable[[Any, int], None] = lambda options, workers: None
     own_momentum: bool = False
-    check_network: Callable[[Any, Network], None] | None = None
+    check_network: Callable[[Any, Network], object] | None = None
     averages: bool | None = None
     bucket_bytes: Callable[[Any], tuple[float, float] | None] = lambda options: None
     averages_gradients: Callable[[Any], bool] = lambda options: False

@@ -48,7 +48,7 @@ from ..program.worker import Program, Worker
 from ..records.accounting import SMALL_WEIGHT_NOTE
 from ..topology import Plan, TopologyEntry
 from .common.held import Held, Sizes, most_neighbours
-from .common.inside import Inside, Units, check_inside, count_units
+from .common.inside import Inside, Units, count_units
 from .scheme import Scheme, cycle_of_graphs
 
 LEAST_WEIGHT: Final = 1e-3
@@ -129,7 +129,6 @@ def check(options: SgpOptions, workers: int) -> None:
 def check_network(options: SgpOptions, network: Network) -> None:
     """Raise ``InputError`` where the network's hosts or sites cannot act as one worker each."""
     if options.inside is not None:
-        check_inside(options.inside, network)
         _check_plan(options, count_units(options.inside, network))
 
 

@@ -387,7 +387,6 @@ def _lowest_level(links: list[int], residual: list[float], count: list[int]) -> 
 
 
 def _divide(flows: list[_Flow], full: set[int]) -> tuple[list[_Flow], list[_Flow]]:
-    """Flows that cross a full link, and the others."""
     held: list[_Flow] = []
     others: list[_Flow] = []
     for flow in flows:

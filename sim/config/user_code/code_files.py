@@ -302,7 +302,6 @@ def _installed_root(package: str) -> Path | None:
 
 
 def _has_results(folder: Path) -> bool:
-    """Whether a folder holds results, or folders of them."""
     if (folder / _SWEEP).is_file():
         return True
     for inner in (folder, *(folder / name for name in _FIRST_INSIDE)):

@@ -177,7 +177,6 @@ def _is_random(job: Job) -> bool:
 
 
 def _redrawn(job: Job) -> Job:
-    """The job under the next seed."""
     seed, compute = job.seed + 1, replace(job.compute, seed=job.seed + 1)
     return replace(job, seed=seed, compute=compute, transfer=replace(job.transfer, seed=seed))
 

@@ -19,10 +19,12 @@ import torch
 from ...config.files import claim_folder, write_folder_atomically
 from ...errors import InputError
 from ...records import folder as result_folder
+from ...records.formats.parquet import write_parquet
 from ...records.run import Run
 from ...records.summarise import summarise_resolved
 from ...records.summary import Tuned
 from ...records.sweeps.content import SWEEP_FILE, describe_sweep
+from ...records.sweeps.runs import RUNS_FILE, tabulate_runs
 from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts, has_parts
 from ...scenario.schema import Scenario, dump
 from ..costs.bounds import describe_schemes
@@ -78,9 +80,11 @@ def begin(
         try:
             on_setting = prepare("making folders")
             for folder, scenario, own in zip(folders, scenarios, fresh, strict=True):
-                fits, text = partial(resolved_in, requested=scenario), partial(dump, own)
-                parts.append(begin_parts(folder, command, scenario.name, force, fits, text, say))
-                resolved.append(read_resolved(parts[-1].scenario, scenario))
+                fits, text = partial(resolved_in, requested=scenario), dump(own)
+                new = partial(str, text)
+                parts.append(begin_parts(folder, command, scenario.name, force, fits, new, say))
+                kept = parts[-1].scenario
+                resolved.append(own if kept == text else read_resolved(kept, scenario))
                 on_setting()
             done = sum(each.num_kept("run") for each in parts)
             if done:
@@ -97,7 +101,7 @@ def begin(
 
 def _is_ours(out: Path, name: str) -> bool:
     if not (name.isdecimal() and len(name) >= _DIGITS):
-        return name in (SWEEP_FILE, WINNERS_FILE)
+        return name in (SWEEP_FILE, RUNS_FILE, WINNERS_FILE)
     try:
         result_folder.check_free(out / name, force=True)
     except InputError:
@@ -155,5 +159,7 @@ def finish(
         answer = describe_sweep(names, settings, summaries)
         text = json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SWEEP_FILE).write_text(text + "\n", encoding="utf-8")
+        table = tabulate_runs(names, settings, summaries)
+        write_parquet(new / RUNS_FILE, (table.schema, [table]))
         draw(answer, new / WINNERS_FILE)
     return answer

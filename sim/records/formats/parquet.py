@@ -29,7 +29,8 @@ MOST_PACKED: Final = 200
 _SMALL: Final = 2**26
 """Values of a table that is read however it is packed."""
 
-_WORDS: Final = pa.dictionary(pa.int32(), pa.string())
+WORDS: Final = pa.dictionary(pa.int32(), pa.string())
+"""Type of text that repeats."""
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -37,14 +38,14 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
 
 
 _METRICS_SCHEMA: Final = _schema(
-    label=_WORDS, scheme=_WORDS, seed=pa.int64(), source=_WORDS,
+    label=WORDS, scheme=WORDS, seed=pa.int64(), source=WORDS,
     step=pa.int64(), time_s=pa.float64(), bytes_sent=pa.int64(),
 )  # fmt: skip
 """Followed by a column per metric, and the step vector: ``_with_metrics``."""
 
 _EVENTS_SCHEMA: Final = _schema(
-    label=_WORDS, seed=pa.int64(), source=_WORDS,
-    worker=pa.int32(), task=pa.int16(), handle=pa.int32(), step=pa.int32(), operation=_WORDS,
+    label=WORDS, seed=pa.int64(), source=WORDS,
+    worker=pa.int32(), task=pa.int16(), handle=pa.int32(), step=pa.int32(), operation=WORDS,
     start_s=pa.float64(), end_s=pa.float64(), peer_s=pa.float64(), bytes=pa.int64(), peer=pa.int32(),
 )  # fmt: skip
 
@@ -73,19 +74,19 @@ def _frame(tables: tuple[pa.Schema, Iterable[pa.Table]]) -> pd.DataFrame:
 
 def write_metrics(path: Path, runs: Sequence[Run]) -> None:
     """Write one row per evaluation of these runs."""
-    _write_parquet(path, _metrics_tables(runs))
+    write_parquet(path, _metrics_tables(runs))
 
 
 def write_events(path: Path, runs: Sequence[Run]) -> None:
     """Write one row per operation of these runs."""
-    _write_parquet(path, _events_tables(runs))
+    write_parquet(path, _events_tables(runs))
 
 
 def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """Write a table of evaluations; ``InputError`` for missing, uneven or wrongly typed columns."""
     with _naming(path):
         table = _conformed(path, pa.table(dict(columns)), _METRICS_SCHEMA)
-    _write_parquet(path, (table.schema, [table]))
+    write_parquet(path, (table.schema, [table]))
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
@@ -130,7 +131,6 @@ def _check_size(path: Path, head: pq.FileMetaData, file_bytes: int) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the file in Arrow's errors."""
     try:
         yield
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -151,7 +151,8 @@ def _conformed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def _write_parquet(path: Path, tables: tuple[pa.Schema, Iterable[pa.Table]]) -> None:
+def write_parquet(path: Path, tables: tuple[pa.Schema, Iterable[pa.Table]]) -> None:
+    """Write a table in parts that share a schema."""
     schema, parts = tables
     # Opened here: pyarrow takes no path that is not UTF-8.
     with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
@@ -195,8 +196,8 @@ def _repeated(values: Sequence[Any], times: int) -> list[list[Any]]:
 def _table(columns: Sequence[list[Any]], schema: pa.Schema) -> pa.Table:
     arrays = []
     for column, field in zip(columns, schema, strict=True):
-        if field.type == _WORDS:
-            arrays.append(pa.array(column, pa.string()).dictionary_encode().cast(_WORDS))
+        if field.type == WORDS:
+            arrays.append(pa.array(column, pa.string()).dictionary_encode().cast(WORDS))
         else:
             arrays.append(pa.array(column, field.type))
     return pa.Table.from_arrays(arrays, schema=schema)

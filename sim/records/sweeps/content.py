@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from ...config.files import is_file, read_json
 from ...errors import InputError
 from ..folder import read_results
 from ..summary import Summary, is_by_step
 from .between import steps_between
 from .crossovers import find_crossovers
+from .runs import tabulate_runs
 
 SWEEP_FILE: Final = "sweep.json"
 _VERSION: Final = 1
@@ -47,8 +50,8 @@ def is_sweep(folder: Path) -> bool:
     return is_file(folder / SWEEP_FILE)
 
 
-def read_sweep(folder: Path) -> dict[str, Any]:
-    """Describe the sweep in a folder anew from its settings' results, older ones too.
+def read_sweep(folder: Path) -> tuple[dict[str, Any], pa.Table]:
+    """Describe the sweep in a folder anew from its settings' results, older ones too, and tabulate its runs.
 
     Raises:
         InputError: a file is missing, damaged or foreign.
@@ -58,7 +61,8 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
         raise InputError(f"{path}: is damaged: it lists no settings; make these results again")
     summaries = [read_results(folder / row["folder"]).summary for row in rows]
-    return describe_sweep([row["folder"] for row in rows], [row["set"] for row in rows], summaries)
+    names, settings = ([row[key] for row in rows] for key in ("folder", "set"))
+    return describe_sweep(names, settings, summaries), tabulate_runs(names, settings, summaries)
 
 
 def _is_row(row: object) -> bool:

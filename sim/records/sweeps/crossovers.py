@@ -2,7 +2,8 @@
 
 Schemes are paired by seed. On each seed the difference of two schemes' times is interpolated between the
 settings on either side of its change of sign: linearly in the key, or in the inverse of a data rate, in which
-the time of a message is linear. The crossover is the median over seeds, with its interval.
+the time of a message is linear. The crossover is the median over seeds, with an interval for chance and for
+the bend of the curve between the settings.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from ...config.keys import short_keys
-from ...config.units import Format, format_rate, parse_number
+from ...config.keys import short_keys, show_value
+from ...config.units import Format, format_rate, read_numbers
 from ..intervals import Interval, of_median
 from ..summary import Summary, is_by_step, main_source, race_s
 
@@ -47,15 +48,14 @@ def find_crossovers(settings: Sequence[Mapping[str, Any]], summaries: Sequence[S
     """Find all changes of the first scheme along the keys whose values are all numbers, or all quantities."""
     crossovers = []
     for key in settings[0]:
-        numbers = [parse_number(setting[key]) for setting in settings]
-        known = [number for number in numbers if number is not None]
-        if len(known) < len(numbers) or len({written for _, written in known}) > 1:
+        if (numbers := read_numbers([setting[key] for setting in settings])) is None:
             continue
+        values, written = numbers
         lines: dict[str, list[tuple[float, int]]] = {}
-        for place, (value, _) in enumerate(known):
+        for place, value in enumerate(values):
             lines.setdefault(repr(_others(settings[place], key)), []).append((value, place))
         for line in lines.values():
-            crossovers += _along(key, known[0][1], sorted(line), settings, summaries)
+            crossovers += _along(key, written, sorted(line), settings, summaries)
     return crossovers
 
 
@@ -81,42 +81,37 @@ def _along(
         times = [_times(summary) for summary in own]
         seeds = set.intersection(*(set(each.get(label, ())) for each in times for label in (before, after)))
         less = [[_less(each[before][seed], each[after][seed]) for each in times] for seed in seeds]
-        at = of_median([crossing(values, each, place, written is format_rate) for each in less])
+        low, median, high = zip(
+            *(crossing(values, each, place, written is format_rate) for each in less), strict=True
+        )
+        at = Interval(
+            median=of_median(median)["median"], low=of_median(low)["low"], high=of_median(high)["high"]
+        )
         left, right = (settings[line[near][1]] for near in (place, place + 1))
-        others, between = _others(left, key), [left[key], right[key]]
         beside = all(summary["verdict"]["settled"] for summary in own[place : place + 2])
-        settled = beside or None not in at.values()
-        crossovers.append(
-            Crossover(
-                text=_sentence(left, key, before, after, at, between, written, settled),
-                settled=settled, key=key,
-                others=others, before=before, after=after, between=between, at=at,
-            )
+        change = Crossover(
+            text="", settled=beside or None not in at.values(), key=key, others=_others(left, key),
+            before=before, after=after, between=[left[key], right[key]], at=at,
         )  # fmt: skip
+        change["text"] = _sentence(change, written)
+        crossovers.append(change)
     return crossovers
 
 
-def _sentence(
-    setting: Mapping[str, Any],
-    key: str,
-    before: str,
-    after: str,
-    at: Interval,
-    between: Sequence[Any],
-    written: Format,
-    settled: bool,
-) -> str:
-    names = dict(zip(setting, short_keys(list(setting)), strict=True))
-    where = "".join(f"{names[other]} {value}: " for other, value in _others(setting, key).items())
-    ends = (at["median"], at["low"], at["high"])
+def _sentence(change: Crossover, written: Format) -> str:
+    *others, name = short_keys([*change["others"], change["key"]])
+    values = map(show_value, change["others"].values())
+    where = "".join(f"{other} {value}: " for other, value in zip(others, values, strict=True))
+    ends = [change["at"][end] for end in ("median", "low", "high")]
     median, low, high = (None if end is None else written(end) for end in ends)
+    between = " and ".join(map(str, change["between"]))
     if None not in (median, low, high):
         beyond = f"{median} ({low} to {high})"
-    elif settled and median is not None:
-        beyond = f"about {median} (a value between {between[0]} and {between[1]})"
+    elif change["settled"] and median is not None:
+        beyond = f"about {median} (a value between {between})"
     else:
-        beyond = f"a value between {between[0]} and {between[1]} (not settled)"
-    return f"{where}beyond {beyond} of {names[key]}, {after} is ahead of {before}"
+        beyond = f"a value between {between} (not settled)"
+    return f"{where}beyond {beyond} of {name}, {change['after']} is ahead of {change['before']}"
 
 
 def _times(summary: Summary) -> dict[str, dict[int, float]]:
@@ -134,15 +129,17 @@ def _less(before_s: float, after_s: float) -> float:
 
 def crossing(
     values: Sequence[float], differences: Sequence[float], near: int = 0, inverse: bool = False
-) -> float:
-    """Value at which differences of one seed turn positive; infinite where they do so outside ``values``.
+) -> tuple[float, float, float]:
+    """Value at which differences of one seed turn positive, between bounds; infinite if not in ``values``.
 
-    >>> crossing([1.0, 2.0, 4.0], [-3.0, -1.0, 1.0])
-    3.0
+    >>> crossing([0.0, 1.0, 3.0, 4.0], [-2.0, -1.0, 3.0, 6.0])
+    (1.5, 1.5, 2.0)
     >>> crossing([1.0, 2.0], [-2.0, -1.0])
-    inf
+    (inf, inf, inf)
 
-    Beside an infinite difference (a run that never got there) it is halfway.
+    A curve bent to one side lies between its chord and the lines through the points before and behind, whose
+    zeros are the bounds; at the ends of ``values`` it may be flat beyond them. Beside an infinite difference
+    (a run that never got there) it is halfway.
 
     Args:
         values: ascending.
@@ -151,10 +148,21 @@ def crossing(
     """
     turns = [k for k, (a, b) in enumerate(pairwise(differences)) if a <= 0 < b]
     if not turns:
-        return -math.inf if differences[-1] > 0 else math.inf
+        nowhere = -math.inf if differences[-1] > 0 else math.inf
+        return nowhere, nowhere, nowhere
     k = min(turns, key=lambda k: abs(k - near))
-    below, above = differences[k], differences[k + 1]
-    part = -below / (above - below) if math.isfinite(above - below) else 0.5
-    if inverse:
-        return 1 / (1 / values[k] + part * (1 / values[k + 1] - 1 / values[k]))
-    return values[k] + part * (values[k + 1] - values[k])
+    at = [1 / value if inverse else value for value in values]
+    below, above, width = differences[k], differences[k + 1], at[k + 1] - at[k]
+    part, ends = 0.5, (0.0, 1.0)
+    if math.isfinite(above - below):
+        before = (below - differences[k - 1]) * width / (at[k] - at[k - 1]) if k else 0.0
+        after = (differences[k + 2] - above) * width / (at[k + 2] - at[k + 1]) if k + 2 < len(at) else 0.0
+        part = -below / (above - below)
+        ends = (
+            min(-below / before, 1.0) if before > 0 else 1.0,
+            max(1 - above / after, 0.0) if after > 0 else 0.0,
+        )
+    low = max((end for end in ends if end <= part), default=part)
+    high = min((end for end in ends if end >= part), default=part)
+    least, median, most = (at[k] + each * width for each in (low, part, high))
+    return (1 / least, 1 / median, 1 / most) if inverse else (least, median, most)

@@ -45,27 +45,20 @@ def unit_groups(places: tuple[int, ...]) -> Groups:
     return tuple(tuple(ranks[place]) for place in sorted(ranks))
 
 
-def count_units(inside: str | None, network: Network) -> int:
-    """Number of units: workers, or groups of them that act as one."""
-    if inside is None:
-        return network.num_hosts
-    return len(unit_groups(network.nodes if inside == "hosts" else network.site_of))
-
-
 def possible_units(network: Network) -> tuple[str, ...]:
-    """Kinds of places that can act as one, as ``check_inside`` accepts them."""
+    """Kinds of places that can act as one, as ``count_units`` accepts them."""
     fitting = []
     for inside in ("hosts", "sites"):
         with suppress(InputError):
-            check_inside(inside, network)
+            count_units(inside, network)
             fitting.append(inside)
     return tuple(fitting)
 
 
-def check_inside(inside: str | None, network: Network) -> None:
-    """Raise ``InputError`` where units would differ in size, or there is one only."""
+def count_units(inside: str | None, network: Network) -> int:
+    """Number of units: workers, or groups that act as one; ``InputError`` where these differ in size."""
     if inside is None:
-        return
+        return network.num_hosts
     sizes = [len(group) for group in unit_groups(network.nodes if inside == "hosts" else network.site_of)]
     one = inside.removesuffix("s")
     if len(sizes) < 2:
@@ -80,6 +73,7 @@ def check_inside(inside: str | None, network: Network) -> None:
             f"inside: every {one} is one worker, which acts alone anyway; leave it out, or write for example "
             "'host: {gpus: 8}' in cluster.network"
         )
+    return len(sizes)
 
 
 class Units:

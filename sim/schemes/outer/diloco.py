@@ -45,7 +45,7 @@ from ...program.encoding import Compression
 from ...program.worker import Program, Worker
 from ..common.compressed import AverageUnderWay, CompressedAllReduce, average_in_flight, encodes_averages
 from ..common.held import Held, Sizes, in_rounds
-from ..common.inside import Inside, Units, check_inside
+from ..common.inside import Inside, Units, count_units
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Rounds
 from ..scheme import Scheme, one_period
@@ -216,6 +216,6 @@ def _joined(turns: list[Fragment]) -> Tensor:
 DILOCO: Final = Scheme(
     "diloco", diloco, DilocoOptions, True, check, averages=True, cycle=one_period, held=held,
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
-    check_network=lambda options, network: check_inside(options.inside, network),
+    check_network=lambda options, network: count_units(options.inside, network),
     inside=lambda options: options.inside,
 )  # fmt: skip

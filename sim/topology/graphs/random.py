@@ -94,7 +94,6 @@ def _pair_half_edges(workers: int, degree: int, random: np.random.Generator) -> 
 
 
 def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mask of ``keys`` in ``known``, which ascends."""
     return np.searchsorted(known, keys, "right") > np.searchsorted(known, keys, "left")
 
 

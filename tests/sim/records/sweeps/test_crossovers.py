@@ -24,18 +24,18 @@ def summary(times: dict[str, list[float]], settled: bool = True) -> Any:
 
 
 def test_a_crossover_has_the_median_over_repeats_and_its_interval() -> None:
-    settings = [{"a.latency": f"{ms} ms", "a.bandwidth": "1 GB/s"} for ms in (30, 10)]
-    # Repeat r: the first takes 0 s at 0 ms and (10 + r) s at (10 + r) ms; the second takes 14 s.
-    times = [{"one": [x + 0.1 * r for r in range(9)], "two": [14.0] * 9} for x in (30.0, 10.0)]
+    settings = [{"a.latency": f"{ms} ms", "a.bandwidth": [{"b": 1}]} for ms in (30, 10, 40, 5)]
+    # Repeat r: the first takes (x + r / 10) s at x ms; the second takes 14 s.
+    times = [{"one": [x + 0.1 * r for r in range(9)], "two": [14.0] * 9} for x in (30.0, 10.0, 40.0, 5.0)]
     (found,) = find_crossovers(settings, [summary(each) for each in times])
     assert (found["before"], found["after"], found["between"]) == ("one", "two", ["10 ms", "30 ms"])
-    assert found["others"] == {"a.bandwidth": "1 GB/s"}
+    assert found["others"] == {"a.bandwidth": [{"b": 1}]}
     assert found["at"]["median"] == pytest.approx(13.6e-3)
     low, high = found["at"]["low"], found["at"]["high"]
     assert low is not None
     assert high is not None
     assert 13.2e-3 <= low < 13.6e-3 < high <= 14e-3
-    assert found["text"].startswith("bandwidth 1 GB/s: beyond 13.6 ms (13.3 ms to 13.9 ms) of latency, two")
+    assert found["text"].startswith("bandwidth [{b: 1}]: beyond 13.6 ms (13.3 ms to 13.9 ms) of latency, two")
 
 
 def test_an_interval_beyond_the_sweep_is_not_settled() -> None:
@@ -57,20 +57,38 @@ def test_words_have_no_crossover() -> None:
 @given(
     cost=st.floats(0.1, 10),
     at=st.floats(1.1, 99),
-    values=st.lists(st.floats(1, 100), min_size=0, max_size=6, unique=True),
+    values=st.lists(st.integers(11, 999).map(lambda tenths: tenths / 10), max_size=6, unique=True),
     inverse=st.booleans(),
 )
 def test_differences_that_are_linear_are_solved_exactly(
     cost: float, at: float, values: list[float], inverse: bool
 ) -> None:
-    grid = sorted({1.0, *values, 100.0})
+    grid = [0.5, *sorted({1.0, *values, 100.0}), 200.0]
     differences = [cost * (1 / at - 1 / x if inverse else x - at) for x in grid]
-    assert crossing(grid, differences, inverse=inverse) == pytest.approx(at)
+    assert crossing(grid, differences, inverse=inverse) == pytest.approx((at, at, at))
+
+
+@given(
+    at=st.floats(1.5, 90),
+    values=st.lists(
+        st.integers(11, 999).map(lambda tenths: tenths / 10), min_size=2, max_size=8, unique=True
+    ),
+    bend=st.floats(0.2, 5),
+    inverse=st.booleans(),
+)
+def test_a_curve_that_is_bent_to_one_side_is_between_the_bounds(
+    at: float, values: list[float], bend: float, inverse: bool
+) -> None:
+    grid = sorted({1.0, *values, 100.0})
+    low, median, high = crossing(grid, [x**bend - at**bend for x in grid], inverse=inverse)
+    assert low <= median <= high
+    if not inverse:
+        assert low * (1 - 1e-9) <= at <= high * (1 + 1e-9)
 
 
 def test_of_several_crossings_the_next_one_counts() -> None:
     differences = [-1.0, 1.0, -1.0, 1.0]
     values = [0.0, 1.0, 2.0, 3.0]
-    assert crossing(values, differences, near=0) == 0.5
-    assert crossing(values, differences, near=2) == 2.5
-    assert crossing(values, [-math.inf, -1.0, math.inf, math.inf]) == 1.5
+    assert crossing(values, differences, near=0)[1] == 0.5
+    assert crossing(values, differences, near=2)[1] == 2.5
+    assert crossing(values, [-math.inf, -1.0, math.inf, math.inf]) == (1.0, 1.5, 2.0)
