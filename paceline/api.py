@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.commands.console import say, watching
+from paceline.commands.console import say, say_middle, watching
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -168,12 +168,14 @@ def simulate(
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.scenario.schema import resolve_scenario
+    from paceline.sim.scenario.uncertain import ranges_of
     from paceline.study import Study
 
     arguments.check_is("engine", engine, str, "'auto', 'event' or 'lockstep'")
     scenario, jobs = _checked(scenario, task, changes, device, jobs)
     where, driver = prepare.device_named(device), simulator.engine_named(engine)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
+    say_middle(ranges_of(scenario, changes))
     tuning: list[Tuned] = []
     shown = watching(resolved) if progress else nullcontext(None)
     with shown as on_progress, JobProcesses(jobs) as processes:
@@ -251,7 +253,7 @@ def profile_layers(
 
 def sweep(
     scenario: Scenario | Mapping[str, Any] | str | Path,
-    grid: Mapping[str, Sequence[Any]],
+    grid: Mapping[str, Sequence[Any]] | None = None,
     *,
     task: Callable[..., Any] | None = None,
     changes: Sequence[str] = (),
@@ -284,9 +286,10 @@ def sweep(
 
     Args:
         scenario: as for ``simulate``.
-        grid: dotted key -> its values, as in a file; all combinations are run.
+        grid: dotted key -> its values, as in a file; all combinations are run. None: draws from the ranges in
+            the scenario.
         together: run the first values of all keys, then the second ones, and so on.
-        sample: number of settings to draw instead, from lists and ranges such as ``["1 ms..200 ms"]``.
+        sample: number of settings to draw instead, from lists and ranges such as ``["1 ms to 200 ms"]``.
         task, changes, device: as for ``simulate``.
         progress: show the progress of the runs on standard error.
         jobs: as for ``simulate``; processes do the runs that share no training.
@@ -304,14 +307,22 @@ def sweep(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.sweep import grid as grids
-    from paceline.sim.experiments.sweep.settings import changes_of, settings_of
+    from paceline.sim.experiments.sweep.settings import (
+        changes_of,
+        ranges_drawn,
+        settings_of,
+        with_ranges,
+    )
     from paceline.sim.scenario.schema import resolve_each
+    from paceline.sim.scenario.uncertain import ranges_of
     from paceline.study import Study, Sweep
 
     scenario, jobs = _checked(scenario, task, changes, device, jobs)
     where = prepare.device_named(device)
+    ranges = ranges_of(scenario, changes)
+    values, sample = with_ranges(arguments.read_grid(grid or {}), ranges, sample)
     seed = 0 if sample is None else next(resolve_each(scenario, task, [changes])).seed
-    settings = settings_of(arguments.read_grid(grid), together, sample, seed)
+    settings = settings_of(values, together, sample, seed)
     scenarios = resolve_each(scenario, task, ([*changes, *changes_of(each)] for each in settings))
     first = next(scenarios)
     watched = watching(first, len(settings)) if progress else nullcontext(None)
@@ -327,4 +338,4 @@ def sweep(
             resolved, device=where, progress=shown, complete=complete, warn=say, processes=processes
         )
     studies = (Study(*each) for each in zip(resolved, map(tuple, runs), map(tuple, tuning), strict=True))
-    return Sweep(tuple(settings), tuple(studies))
+    return Sweep(tuple(settings), tuple(studies), ranges_drawn(values, sample))

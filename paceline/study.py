@@ -150,10 +150,12 @@ class Sweep:
     Attributes:
         settings: values of the grid's keys.
         studies: one per setting.
+        ranges: key -> what its values were drawn from, if they were.
     """
 
     settings: tuple[Mapping[str, Any], ...]
     studies: tuple[Study, ...]
+    ranges: Mapping[str, str] | None = None
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -179,7 +181,7 @@ class Sweep:
         summaries = [
             study._summarise(describe_schemes(study.scenario, with_bounds=False)) for study in self.studies
         ]
-        return describe_sweep(names, self.settings, summaries)
+        return describe_sweep(names, self.settings, summaries, self.ranges)
 
     @cached_property
     def table(self) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from paceline.sim.config.keys import short_keys
+from paceline.sim.config.units import parse_number
 from paceline.sim.records.verdict import Verdict, format_factor
 
 from . import words
@@ -23,7 +24,12 @@ MAX_SETTINGS_SHOWN: Final = 60
 
 
 def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
-    """A line for each setting of a sweep: its values, each scheme's time, the second's factor; crossovers."""
+    """A line for each setting of a sweep: its values, each scheme's time, the second's factor; crossovers.
+
+    Of draws instead a line for each input.
+    """
+    if "draws" in answer:
+        return _render_draws(answer)
     table = plain_table()
     for key in short_keys(list(answer["settings"][0]["set"])):
         table.add_column(key, overflow="fold", min_width=len(key))
@@ -77,6 +83,45 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
         own = [times.get(label, "-") for label in labels_of(answer)]
         lead = [_behind(verdict), _even(verdict)][: len(lead_names(answer))]
         rows.append([*map(str, each["set"].values()), *own, *lead])
+    return rows
+
+
+EXPLAINS: Final = (
+    "Explains: the part of the variance of who is first that an input explains alone. Threshold: its best "
+    "cut; below and above: the scheme that is mostly first there"
+)
+INPUT_NAMES: Final = ("input", "possible", "explains", "threshold", "below", "above")
+"""Names of the columns of ``input_cells``."""
+
+
+def _render_draws(answer: Mapping[str, Any]) -> RenderableType:
+    """A line for each scheme and one for each input that was drawn."""
+    draws, schemes, inputs = answer["draws"], plain_table(), plain_table()
+    for name in ("first", "of the draws"):
+        schemes.add_column(name, overflow="fold")
+    for name in INPUT_NAMES:
+        inputs.add_column(name, overflow="fold")
+    for each in draws["shares"]:
+        ends = f"({100 * each['low']:.0f} to {100 * each['high']:.0f} %)"
+        add_text_row(schemes, each["label"] or "nobody", f"{100 * each['share']:.0f} % {ends}")
+    for cells in input_cells(answer):
+        add_text_row(inputs, *cells)
+    note = f"{len(answer['settings'])} draws, settled in {100 * draws['settled']:.0f} %. {EXPLAINS}"
+    return Group(schemes, "", inputs, "", Text(f"{draws['text']}."), "", Text(f"{note}."))
+
+
+def input_cells(answer: Mapping[str, Any]) -> list[list[str]]:
+    """A row for each input that was drawn, the most important first: range, index, threshold, both sides."""
+    rows = []
+    keys = list(answer.get("ranges", {}))
+    names = dict(zip(keys, short_keys(keys), strict=True))
+    for each in answer.get("draws", {}).get("inputs", []):
+        known = parse_number(answer["settings"][0]["set"][each["key"]])
+        cut = "-" if each["at"] is None or known is None else known[1](each["at"])
+        sides = [
+            f"{each[side] or 'nobody'}, {100 * each[f'{side}_share']:.0f} %" for side in ("below", "above")
+        ]
+        rows.append([names[each["key"]], each["range"], f"{100 * each['index']:.0f} %", cut, *sides])
     return rows
 
 

@@ -20,6 +20,7 @@ from paceline.sim.errors import InputError, shorten
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from paceline.sim.config.ranges import Range
     from paceline.sim.records.run import Run
     from paceline.sim.records.summary import SchemeFacts, Tuned
     from paceline.sim.scenario.schema import Scenario
@@ -255,6 +256,24 @@ def say(text: str) -> None:
 
     with suppress(OSError, ValueError):  # ValueError: closed by the user's code
         sys.stderr.write("\n".join(map(printable, text.split("\n"))) + "\n")
+
+
+def load_scenario(path: Path, changes: Sequence[str] | None = None) -> Scenario:
+    """Load a scenario with each range at its middle, and say so. Raises as ``paceline.load``."""
+    from paceline.sim.scenario.schema import load
+    from paceline.sim.scenario.uncertain import ranges_of
+
+    loaded = load(path, changes or [])
+    say_middle(ranges_of(path, changes or []))
+    return loaded
+
+
+def say_middle(ranges: Mapping[str, Range]) -> None:
+    """Say at which values the ranges of a scenario stand, if it has any."""
+    from paceline.sim.scenario.uncertain import describe_middle
+
+    if ranges:
+        say(describe_middle(ranges))
 
 
 def check_out_file(out: Path, sources: Sequence[Path], marks: Sequence[bytes]) -> None:

@@ -19,6 +19,7 @@ from paceline.commands.console import (
     end_failed,
     print_json,
     say,
+    say_middle,
     terminal,
     watching,
 )
@@ -27,19 +28,19 @@ from paceline.commands.console import (
 def sweep(
     scenario: ScenarioFile,
     grid: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--grid",
             metavar="dotted.key=value,value",
-            help="the values of one key; repeatable: all combinations",
+            help="the values of one key; repeatable: all combinations; absent: the scenario's ranges",
         ),
-    ],
+    ] = None,
     together: Annotated[
         bool, typer.Option("--zip", help="the first values of all keys, then the second ones, and so on")
     ] = False,
     sample: Annotated[
         int | None,
-        typer.Option("--sample", metavar="N", help="draw N settings; values may be ranges: 1 ms..200 ms"),
+        typer.Option("--sample", metavar="N", help="draw N settings; values may be ranges: 1 ms to 200 ms"),
     ] = None,
     changes: SetOption = None,
     out: Out = None,
@@ -55,13 +56,24 @@ def sweep(
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
-    from paceline.sim.experiments.sweep.settings import changes_of, read_grid, settings_of
+    from paceline.sim.experiments.sweep.settings import (
+        changes_of,
+        ranges_drawn,
+        read_grid,
+        settings_of,
+        with_ranges,
+    )
     from paceline.sim.records.sweeps.content import SWEEP_FILE
     from paceline.sim.scenario.schema import load_each
+    from paceline.sim.scenario.uncertain import ranges_of
 
     check_jobs(jobs)
+    ranges = ranges_of(scenario, changes or [])
+    values, sample = with_ranges(read_grid(grid or []), ranges, sample)
+    if sample is None:
+        say_middle({key: each for key, each in ranges.items() if key not in values})
     seed = 0 if sample is None else next(load_each(scenario, [changes or []])).seed
-    settings = settings_of(read_grid(grid), together, sample, seed)
+    settings = settings_of(values, together, sample, seed)
     where = prepare.device_named(device)
     scenarios = load_each(scenario, ([*(changes or []), *changes_of(each, "--grid")] for each in settings))
     first = next(scenarios)
@@ -93,7 +105,9 @@ def sweep(
         for each in parts:
             each.check_not_replaced()
         draw, summarising = sweep_page.write_winners, progress.prepare("summarising")
-        answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising)
+        answer = folder.finish(
+            out, settings, resolved, runs, tuning, draw, summarising, ranges_drawn(values, sample)
+        )
     if out is not None:
         also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
         say(f"wrote {out}: a result folder for each setting, {SWEEP_FILE}{also}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
 import pandas as pd
 
 from paceline.sim.config.keys import short_keys
@@ -28,9 +30,15 @@ _PANELS: Final = 9
 """Most panels of curves: values of the other keys beyond are in the table alone."""
 _ACROSS: Final = 3
 _TICKS: Final = 6
+_DENSE: Final = 12
+"""Number of values above which ticks are not theirs, but evenly apart."""
 _FAR: Final = 5
 """Ratio of a key's values from which on its axis is logarithmic."""
 _LABEL: Final = 20
+_CLASSES: Final = 12
+"""Most bars of shares along an input,"""
+_ROUGHLY: Final = 8
+"""and least draws in one."""
 
 
 def varied_keys(answer: Mapping[str, Any]) -> list[str]:
@@ -129,6 +137,8 @@ def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
     Over one key: against the factor of the second. Pale points are not settled, grey ones have no first.
     """
     keys = _numeric_keys(answer)[-2:]
+    if "draws" in answer:
+        keys = [each["key"] for each in answer["draws"]["inputs"][1::-1]]
     if is_grid(answer) or not keys:
         return None
     stand_ins, data = _stand_ins(styles), []
@@ -153,6 +163,46 @@ def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
     return _picture(drawn, "winners", frame, styles, stand_ins)
 
 
+def draw_shares(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
+    """Draw each scheme's share of first places: over all draws, and along the most important input.
+
+    A bar stands for equally many draws. Dashes: the threshold of an input that decides. None without draws
+    from numbers.
+    """
+    inputs = answer.get("draws", {}).get("inputs")
+    if not inputs:
+        return None
+    key, cut_at = (
+        inputs[0]["key"],
+        inputs[0]["at"] if answer["draws"]["decides"] == inputs[0]["key"] else None,
+    )
+    ordered = sorted((_number(row["set"][key]), row["verdict"]["first"]) for row in answer["settings"])
+    classes = np.array_split(np.arange(len(ordered)), min(_CLASSES, max(1, len(ordered) // _ROUGHLY)))
+    cuts = [(ordered[own[0]][0] + ordered[own[0] - 1][0]) / 2 for own in classes[1:]]
+    edges = np.array([ordered[0][0], *cuts, ordered[-1][0]])
+    stand_ins, data = _stand_ins(styles), []
+    places, ends = [np.arange(len(ordered)), *classes], [(edges[0], edges[-1]), *pairwise(edges)]
+    with figure(WIDTH_IN, 3.3) as drawn:
+        whole, along = drawn.subplots(1, 2, sharey=True, width_ratios=[1, 5])
+        for place, (own, (low, high)) in enumerate(zip(places, ends, strict=True)):
+            bottom, style = 0.0, {"align": "edge", "edgecolor": PAPER, "linewidth": 0.5}
+            for label, colour in stand_ins.items():
+                share = sum(ordered[each][1] == label for each in own) / len(own)
+                data.append({"low": low, "high": high, "label": label, "share": share})
+                bar = (low, 100 * share, high - low, 100 * bottom)
+                (along if place else whole).bar(*bar, color=colour, **style)
+                bottom += share
+        _set_axis(along, "x", pd.Series(edges), _written(answer, key))
+        if cut_at is not None:
+            along.axvline(cut_at, color=INK, linestyle="--", linewidth=1.2)
+        whole.set(xlabel="all", xticks=[], ylim=(0, 100), ylabel="first, % of the draws")
+        along.set(
+            xlim=(edges[0], edges[-1]),
+            xlabel=short_keys(list(answer["settings"][0]["set"]))[_place(answer, key)],
+        )
+    return _picture(drawn, "shares", pd.DataFrame(data), styles, stand_ins)
+
+
 def _numeric_keys(answer: Mapping[str, Any]) -> list[str]:
     sets = [row["set"] for row in answer["settings"]]
     return [key for key in varied_keys(answer) if all(parse_number(own[key]) for own in sets)]
@@ -174,8 +224,12 @@ def _set_axis(ax: Axes, which: Literal["x", "y"], values: pd.Series[float], writ
     if known[0] > 0 and known[-1] > _FAR * known[0]:
         ax.set(**{f"{which}scale": "log"})
     ticks = known[:: math.ceil(len(known) / _TICKS)]
+    digits: tuple[int, ...] = ()
+    if len(known) > _DENSE:
+        space = np.geomspace if known[0] > 0 and known[-1] > _FAR * known[0] else np.linspace
+        ticks, digits = space(known[0], known[-1], _TICKS - 2).tolist(), (2,)
     axis: Axis = ax.xaxis if which == "x" else ax.yaxis
-    axis.set_ticks(ticks, [written(tick) for tick in ticks])
+    axis.set_ticks(ticks, [written(tick, *digits) for tick in ticks])
     axis.set_ticks([], minor=True)
 
 

@@ -12,15 +12,22 @@ from ..folder import read_results
 from ..summary import Summary, is_by_step
 from .between import steps_between
 from .crossovers import find_crossovers
+from .draws import describe_draws
 
 SWEEP_FILE: Final = "sweep.json"
 _VERSION: Final = 1
 
 
 def describe_sweep(
-    folders: Sequence[str], settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]
+    folders: Sequence[str],
+    settings: Sequence[Mapping[str, Any]],
+    summaries: Sequence[Summary],
+    ranges: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Content of ``sweep.json`` and ``--json``: changes and verdict of each setting, and the crossovers."""
+    """Content of ``sweep.json`` and ``--json``: changes and verdict of each setting, and the crossovers.
+
+    ``ranges``: key -> what its values were drawn from, if they were.
+    """
     rows = [
         {
             "folder": folder,
@@ -33,12 +40,16 @@ def describe_sweep(
         for folder, setting, summary in zip(folders, settings, summaries, strict=True)
     ]
     between = steps_between(rows)
+    verdicts = [summary["verdict"] for summary in summaries]
+    firsts, settled = [each["first"] for each in verdicts], [each["settled"] for each in verdicts]
     return {
         "version": _VERSION,
         "scenario": summaries[0]["scenario"],
+        **({"ranges": dict(ranges)} if ranges else {}),
         "settings": rows,
         "crossovers": find_crossovers(settings, summaries),
         **({"steps_between": between} if between else {}),
+        **({"draws": describe_draws(settings, ranges, firsts, settled)} if ranges else {}),
     }
 
 
@@ -54,11 +65,13 @@ def read_sweep(folder: Path) -> dict[str, Any]:
         InputError: a file is missing, damaged or foreign.
     """
     path = folder / SWEEP_FILE
-    rows = read_json(path, "sweep").get("settings")
+    content = read_json(path, "sweep")
+    rows = content.get("settings")
     if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
         raise InputError(f"{path}: is damaged: it lists no settings; make these results again")
     summaries = [read_results(folder / row["folder"]).summary for row in rows]
-    return describe_sweep([row["folder"] for row in rows], [row["set"] for row in rows], summaries)
+    settings, folders = [row["set"] for row in rows], [row["folder"] for row in rows]
+    return describe_sweep(folders, settings, summaries, content.get("ranges"))
 
 
 def _is_row(row: object) -> bool:
