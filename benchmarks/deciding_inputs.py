@@ -1,7 +1,7 @@
 """Does the input that a sweep names as deciding turn the winner in a new run?
 
 Scenarios are drawn: 4 or 8 workers with three of four schemes, and two to four inputs as ranges (bandwidth,
-latency, time of a gradient, bytes of the model). Each is swept with 128 draws. Where an input is named, the
+latency, time of a gradient, one worker's slowdown). Each is swept with 128 draws. Where an input is named, the
 scenario is simulated twice anew: with this input in the middle of the draws below its threshold, and in the
 middle of those above, all others at their medians.
 
@@ -10,9 +10,7 @@ middle of those above, all others at their medians.
 
 from __future__ import annotations
 
-import copy
 import sys
-from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +33,7 @@ INPUTS: Final[tuple[tuple[str, float, float, Any], ...]] = (
     ("cluster.network.bandwidth", 12.5e6, 1.25e9, format_rate),
     ("cluster.network.latency", 0.5e-3, 50e-3, format_seconds),
     ("cluster.compute.time", 10e-3, 200e-3, format_seconds),
-    ("workload.payload", 1e6, 50e6, lambda size: f"{size / 1e6:.0f} MB"),
+    ("cluster.stragglers.0.slowdown", 1.05, 3.0, lambda factor: f"{factor:.3f}"),
 )
 """Key, least lower end, greatest lower end, and how it is written."""
 
@@ -47,13 +45,13 @@ def main() -> None:
     print("| scenario | what the sweep says | below | above | turned |")
     print("| ---: | --- | --- | --- | --- |")
     for number in range(1, MOST_SCENARIOS + 1):
-        scenario = draw(np.random.default_rng(number))
-        draws = paceline.sweep(scenario, sample=DRAWS, progress=False, jobs=1).totals["draws"]
+        scenario, ranges = draw(np.random.default_rng(number))
+        draws = paceline.sweep(scenario, changes=ranges, sample=DRAWS, progress=False, jobs=1).totals["draws"]
         settled_for_one += len(draws["shares"]) == 1
         if draws["decides"] is None:
             continue
         deciding = next(each for each in draws["inputs"] if each["key"] == draws["decides"])
-        below, above = (winner(scenario, deciding["key"], share) for share in shares_beside(deciding))
+        below, above = (winner(scenario, ranges, deciding, share) for share in shares_beside(deciding))
         named += 1
         turned += below != above
         as_named += (below, above) == (deciding["below"], deciding["above"])
@@ -68,8 +66,8 @@ def main() -> None:
     )
 
 
-def draw(random: np.random.Generator) -> dict[str, Any]:
-    """A scenario with two to four ranges."""
+def draw(random: np.random.Generator) -> tuple[dict[str, Any], list[str]]:
+    """A scenario, and two to four changes of an input to a range."""
     scenario: dict[str, Any] = {
         "name": "drawn",
         "seed": int(random.integers(1000)),
@@ -80,6 +78,7 @@ def draw(random: np.random.Generator) -> dict[str, Any]:
         "cluster": {
             "workers": int(random.choice([4, 8])),
             "compute": {"time": "50 ms"},
+            "stragglers": [{"workers": [0], "slowdown": 1.5}],
             "network": {"latency": "5 ms", "bandwidth": "1 Gbit/s", "sharing": "none"},
         },
         "collectives": {"all_reduce": "ring"},
@@ -88,14 +87,12 @@ def draw(random: np.random.Generator) -> dict[str, Any]:
         "stop": {"target": {"metric": "test_accuracy", "value": 0.93}, "max_iterations": 300},
         "events": "none",
     }  # fmt: skip
+    ranges = []
     for place in sorted(random.choice(len(INPUTS), int(random.integers(2, len(INPUTS) + 1)), replace=False)):
         key, least, most, written = INPUTS[place]
         low, factor = (np.exp(random.uniform(*np.log(ends))) for ends in ((least, most), FACTORS))
-        *inside, last = key.split(".")
-        reduce(lambda part, name: part[name], inside, scenario)[last] = (
-            f"{written(low)} to {written(low * factor)}"
-        )
-    return scenario
+        ranges.append(f"{key}={written(low)} to {written(low * factor)}")
+    return scenario, ranges
 
 
 def shares_beside(deciding: dict[str, Any]) -> tuple[float, float]:
@@ -107,15 +104,12 @@ def shares_beside(deciding: dict[str, Any]) -> tuple[float, float]:
     return below / 2, (1 + below) / 2
 
 
-def winner(scenario: dict[str, Any], key: str, share: float) -> str | None:
+def winner(scenario: dict[str, Any], ranges: list[str], deciding: dict[str, Any], share: float) -> str | None:
     """Who is first at this share of one range, the others at their medians."""
-    changed = copy.deepcopy(scenario)
-    *inside, last = key.split(".")
-    part = reduce(lambda part, name: part[name], inside, changed)
-    drawn = read_range(part[last])
+    drawn = read_range(deciding["range"])
     assert drawn is not None
-    part[last] = drawn.at(share)
-    return paceline.simulate(changed, progress=False, jobs=1).winner
+    changes = [*ranges, f"{deciding['key']}={drawn.at(share)}"]
+    return paceline.simulate(scenario, changes=changes, progress=False, jobs=1).winner
 
 
 if __name__ == "__main__":
