@@ -1,7 +1,7 @@
 """Does the input that a sweep names as deciding turn the winner in a new run?
 
-Scenarios are drawn: 4 or 8 workers with three of four schemes, and two to four inputs as ranges (bandwidth,
-latency, time of a gradient, one worker's slowdown). Each is swept with 128 draws. Where an input is named, the
+Scenarios are drawn: 4 or 8 workers with three of four schemes, two to four inputs as ranges (bandwidth,
+latency, time of a gradient, slowdown of a worker), and swept with 128 draws. Where an input is named, the
 scenario is simulated twice anew: with this input in the middle of the draws below its threshold, and in the
 middle of those above, all others at their medians.
 
@@ -54,7 +54,7 @@ def main() -> None:
         below, above = (winner(scenario, ranges, deciding, share) for share in shares_beside(deciding))
         named += 1
         turned += below != above
-        as_named += (below, above) == (deciding["below"], deciding["above"])
+        as_named += [below, above] == [deciding[side]["first"] for side in ("below", "above")]
         print(f"| {number} | {draws['text']} | {below} | {above} | {'yes' if below != above else 'no'} |")
         if named == wanted:
             break

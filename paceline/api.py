@@ -168,14 +168,13 @@ def simulate(
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.scenario.schema import resolve_scenario
-    from paceline.sim.scenario.uncertain import ranges_of
     from paceline.study import Study
 
     arguments.check_is("engine", engine, str, "'auto', 'event' or 'lockstep'")
     scenario, jobs = _checked(scenario, task, changes, device, jobs)
     where, driver = prepare.device_named(device), simulator.engine_named(engine)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
-    say_middle(ranges_of(scenario, changes))
+    say_middle(scenario, changes)
     tuning: list[Tuned] = []
     shown = watching(resolved) if progress else nullcontext(None)
     with shown as on_progress, JobProcesses(jobs) as processes:
@@ -307,20 +306,14 @@ def sweep(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.sweep import grid as grids
-    from paceline.sim.experiments.sweep.settings import (
-        changes_of,
-        ranges_drawn,
-        settings_of,
-        with_ranges,
-    )
+    from paceline.sim.experiments.sweep.settings import changes_of, settings_of, with_ranges
     from paceline.sim.scenario.schema import resolve_each
     from paceline.sim.scenario.uncertain import ranges_of
     from paceline.study import Study, Sweep
 
     scenario, jobs = _checked(scenario, task, changes, device, jobs)
     where = prepare.device_named(device)
-    ranges = ranges_of(scenario, changes)
-    values, sample = with_ranges(arguments.read_grid(grid or {}), ranges, sample)
+    values, sample = with_ranges(arguments.read_grid(grid or {}), ranges_of(scenario, changes), sample)
     seed = 0 if sample is None else next(resolve_each(scenario, task, [changes])).seed
     settings = settings_of(values, together, sample, seed)
     scenarios = resolve_each(scenario, task, ([*changes, *changes_of(each)] for each in settings))
@@ -338,4 +331,4 @@ def sweep(
             resolved, device=where, progress=shown, complete=complete, warn=say, processes=processes
         )
     studies = (Study(*each) for each in zip(resolved, map(tuple, runs), map(tuple, tuning), strict=True))
-    return Sweep(tuple(settings), tuple(studies), ranges_drawn(values, sample))
+    return Sweep(tuple(settings), tuple(studies), None if sample is None else values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -155,7 +155,7 @@ class Sweep:
 
     settings: tuple[Mapping[str, Any], ...]
     studies: tuple[Study, ...]
-    ranges: Mapping[str, str] | None = None
+    ranges: Mapping[str, Sequence[Any]] | None = None
 
     @cached_property
     def summary(self) -> pd.DataFrame:

@@ -21,17 +21,7 @@ from .figures.sweep import draw_points, draw_shares, draw_times, draw_winners, i
 from .files import finish_figure, write_tables
 from .folders import Style, styles_of
 from .page import check_page, render_template
-from .sweep_tables import (
-    EXPLAINS,
-    INPUT_NAMES,
-    MAX_SETTINGS_SHOWN,
-    crossover_texts,
-    even_at,
-    input_cells,
-    labels_of,
-    lead_names,
-    sweep_cells,
-)
+from .sweep_tables import crossover_texts, even_at, labels_of, lead_names, sweep_cells, words_of_draws
 from .tables import decides
 
 if TYPE_CHECKING:
@@ -91,14 +81,13 @@ def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
         styles=list(_styles(answer).items()), crossovers=crossover_texts(answer),
         intervals=intervals, grid=is_grid(answer), even_at=even_at(answer), lead_names=lead_names(answer),
         between=words.steps_between(answer.get("steps_between", {})),
-        draws=answer.get("draws"), inputs=input_cells(answer), input_names=INPUT_NAMES, explains=EXPLAINS,
-        decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer),
-        rows=sweep_cells(answer)[: MAX_SETTINGS_SHOWN if "draws" in answer else None],
+        decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer), rows=sweep_cells(answer),
+        **words_of_draws(answer),
     )  # fmt: skip
 
 
 def _verdict(answer: Mapping[str, Any]) -> str:
-    """How often each scheme is first, and where that is settled; for draws, what decides."""
+    """How often each scheme is first, and where that is settled; of draws, what decides."""
     if "draws" in answer:
         return str(answer["draws"]["text"])
     verdicts = [each["verdict"] for each in answer["settings"]]

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from paceline.sim.config.keys import short_keys
-from paceline.sim.config.units import parse_number
+from paceline.sim.records.sweeps.draws import percent
 from paceline.sim.records.verdict import Verdict, format_factor
 
 from . import words
@@ -19,15 +19,13 @@ from .tables import add_text_row, decides, deciding_time, plain_table
 LEAD: Final = "second takes"
 """Column of the second's factor."""
 _EVEN_AT: Final = "examples of the first over the second's with which they would tie"
+_EXPLAINS: Final = "Explains: part of the variance of who is first that an input explains alone"
 MAX_SETTINGS_SHOWN: Final = 60
 """Most settings of a sweep in the terminal."""
 
 
 def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
-    """A line for each setting of a sweep: its values, each scheme's time, the second's factor; crossovers.
-
-    Of draws instead a line for each input.
-    """
+    """A line for each setting of a sweep: its values, each scheme's time, the second's factor; crossovers."""
     if "draws" in answer:
         return _render_draws(answer)
     table = plain_table()
@@ -86,43 +84,31 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-EXPLAINS: Final = (
-    "Explains: the part of the variance of who is first that an input explains alone. Threshold: its best "
-    "cut; below and above: the scheme that is mostly first there"
-)
-INPUT_NAMES: Final = ("input", "possible", "explains", "threshold", "below", "above")
-"""Names of the columns of ``input_cells``."""
-
-
 def _render_draws(answer: Mapping[str, Any]) -> RenderableType:
-    """A line for each scheme and one for each input that was drawn."""
-    draws, schemes, inputs = answer["draws"], plain_table(), plain_table()
-    for name in ("first", "of the draws"):
-        schemes.add_column(name, overflow="fold")
-    for name in INPUT_NAMES:
-        inputs.add_column(name, overflow="fold")
-    for each in draws["shares"]:
-        ends = f"({100 * each['low']:.0f} to {100 * each['high']:.0f} %)"
-        add_text_row(schemes, each["label"] or "nobody", f"{100 * each['share']:.0f} % {ends}")
-    for cells in input_cells(answer):
-        add_text_row(inputs, *cells)
-    note = f"{len(answer['settings'])} draws, settled in {100 * draws['settled']:.0f} %. {EXPLAINS}"
-    return Group(schemes, "", inputs, "", Text(f"{draws['text']}."), "", Text(f"{note}."))
+    texts, table = words_of_draws(answer), plain_table()
+    for name in texts["input_names"]:
+        table.add_column(name, overflow="fold")
+    for cells in texts["inputs"]:
+        add_text_row(table, *cells)
+    return Group(table, "", Text(f"{answer['draws']['text']}."), Text(f"{texts['shares']}."))
 
 
-def input_cells(answer: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each input that was drawn, the most important first: range, index, threshold, both sides."""
-    rows = []
-    keys = list(answer.get("ranges", {}))
-    names = dict(zip(keys, short_keys(keys), strict=True))
-    for each in answer.get("draws", {}).get("inputs", []):
-        known = parse_number(answer["settings"][0]["set"][each["key"]])
-        cut = "-" if each["at"] is None or known is None else known[1](each["at"])
-        sides = [
-            f"{each[side] or 'nobody'}, {100 * each[f'{side}_share']:.0f} %" for side in ("below", "above")
-        ]
-        rows.append([names[each["key"]], each["range"], f"{100 * each['index']:.0f} %", cut, *sides])
-    return rows
+def words_of_draws(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Shares of first places, and a row for each input, the most important first; empty without draws."""
+    if "draws" not in answer:
+        return {}
+    rows, draws = [], answer["draws"]
+    for each in draws["inputs"]:
+        sides = (each[side] for side in ("below", "above") if side in each)
+        cells = (f"{side['first']} {percent(side['share'])}" for side in sides)
+        rows.append([each["name"], each["range"], percent(each["index"]), each["threshold"] or "-", *cells])
+    shares = ", ".join(f"{each['label']} {percent(each['share'])}" for each in draws["shares"])
+    settled = sum(each["verdict"]["settled"] for each in answer["settings"])
+    return {
+        "shares": f"First in {len(answer['settings'])} draws: {shares}; settled in {settled}. {_EXPLAINS}",
+        "input_names": ("input", "possible", "explains", "threshold", "first below", "first above"),
+        "inputs": rows,
+    }
 
 
 def crossover_texts(answer: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,6 @@ from paceline.sim.errors import InputError, shorten
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from paceline.sim.config.ranges import Range
     from paceline.sim.records.run import Run
     from paceline.sim.records.summary import SchemeFacts, Tuned
     from paceline.sim.scenario.schema import Scenario
@@ -261,19 +260,21 @@ def say(text: str) -> None:
 def load_scenario(path: Path, changes: Sequence[str] | None = None) -> Scenario:
     """Load a scenario with each range at its middle, and say so. Raises as ``paceline.load``."""
     from paceline.sim.scenario.schema import load
-    from paceline.sim.scenario.uncertain import ranges_of
 
     loaded = load(path, changes or [])
-    say_middle(ranges_of(path, changes or []))
+    say_middle(path, changes or [])
     return loaded
 
 
-def say_middle(ranges: Mapping[str, Range]) -> None:
-    """Say at which values the ranges of a scenario stand, if it has any."""
-    from paceline.sim.scenario.uncertain import describe_middle
+def say_middle(scenario: object, changes: Sequence[str]) -> None:
+    """Say which values stand for the ranges of a scenario, if it has any."""
+    from paceline.sim.config.keys import short_keys
+    from paceline.sim.scenario.uncertain import ranges_of
 
-    if ranges:
-        say(describe_middle(ranges))
+    ranges = ranges_of(scenario, changes)
+    pairs = zip(short_keys(list(ranges)), ranges.values(), strict=True)
+    if named := ", ".join(f"{name} {each.at(0.5)} ({each.text})" for name, each in pairs):
+        say(f"at the middle of what is possible: {named}; 'paceline sweep' draws from all of it")
 
 
 def check_out_file(out: Path, sources: Sequence[Path], marks: Sequence[bytes]) -> None:

@@ -58,7 +58,6 @@ def sweep(
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.experiments.sweep.settings import (
         changes_of,
-        ranges_drawn,
         read_grid,
         settings_of,
         with_ranges,
@@ -68,10 +67,9 @@ def sweep(
     from paceline.sim.scenario.uncertain import ranges_of
 
     check_jobs(jobs)
-    ranges = ranges_of(scenario, changes or [])
-    values, sample = with_ranges(read_grid(grid or []), ranges, sample)
+    values, sample = with_ranges(read_grid(grid or []), ranges_of(scenario, changes or []), sample)
     if sample is None:
-        say_middle({key: each for key, each in ranges.items() if key not in values})
+        say_middle(scenario, changes or [])
     seed = 0 if sample is None else next(load_each(scenario, [changes or []])).seed
     settings = settings_of(values, together, sample, seed)
     where = prepare.device_named(device)
@@ -105,9 +103,8 @@ def sweep(
         for each in parts:
             each.check_not_replaced()
         draw, summarising = sweep_page.write_winners, progress.prepare("summarising")
-        answer = folder.finish(
-            out, settings, resolved, runs, tuning, draw, summarising, ranges_drawn(values, sample)
-        )
+        drawn = None if sample is None else values
+        answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising, drawn)
     if out is not None:
         also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
         say(f"wrote {out}: a result folder for each setting, {SWEEP_FILE}{also}")

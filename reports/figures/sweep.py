@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -164,43 +163,32 @@ def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
 
 
 def draw_shares(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
-    """Draw each scheme's share of first places: over all draws, and along the most important input.
+    """Draw how often each scheme is first along the most important input of draws, if that has numbers.
 
-    A bar stands for equally many draws. Dashes: the threshold of an input that decides. None without draws
-    from numbers.
+    A bar stands for equally many draws. Dashes: the threshold.
     """
     inputs = answer.get("draws", {}).get("inputs")
     if not inputs:
         return None
-    key, cut_at = (
-        inputs[0]["key"],
-        inputs[0]["at"] if answer["draws"]["decides"] == inputs[0]["key"] else None,
-    )
-    ordered = sorted((_number(row["set"][key]), row["verdict"]["first"]) for row in answer["settings"])
-    classes = np.array_split(np.arange(len(ordered)), min(_CLASSES, max(1, len(ordered) // _ROUGHLY)))
-    cuts = [(ordered[own[0]][0] + ordered[own[0] - 1][0]) / 2 for own in classes[1:]]
-    edges = np.array([ordered[0][0], *cuts, ordered[-1][0]])
-    stand_ins, data = _stand_ins(styles), []
-    places, ends = [np.arange(len(ordered)), *classes], [(edges[0], edges[-1]), *pairwise(edges)]
+    most = inputs[0]
+    x = pd.Series([_number(row["set"][most["key"]]) for row in answer["settings"]])
+    first = [row["verdict"]["first"] or "nobody" for row in answer["settings"]]
+    classes = x.rank(method="first", pct=True).mul(min(_CLASSES, 1 + len(x) // _ROUGHLY)).apply(np.ceil)
+    shares = pd.crosstab(classes, np.array(first), normalize="index")
+    edges, stand_ins = np.array([*x.groupby(classes).min(), x.max()]), _stand_ins(styles)
     with figure(WIDTH_IN, 3.3) as drawn:
-        whole, along = drawn.subplots(1, 2, sharey=True, width_ratios=[1, 5])
-        for place, (own, (low, high)) in enumerate(zip(places, ends, strict=True)):
-            bottom, style = 0.0, {"align": "edge", "edgecolor": PAPER, "linewidth": 0.5}
-            for label, colour in stand_ins.items():
-                share = sum(ordered[each][1] == label for each in own) / len(own)
-                data.append({"low": low, "high": high, "label": label, "share": share})
-                bar = (low, 100 * share, high - low, 100 * bottom)
-                (along if place else whole).bar(*bar, color=colour, **style)
-                bottom += share
-        _set_axis(along, "x", pd.Series(edges), _written(answer, key))
-        if cut_at is not None:
-            along.axvline(cut_at, color=INK, linestyle="--", linewidth=1.2)
-        whole.set(xlabel="all", xticks=[], ylim=(0, 100), ylabel="first, % of the draws")
-        along.set(
-            xlim=(edges[0], edges[-1]),
-            xlabel=short_keys(list(answer["settings"][0]["set"]))[_place(answer, key)],
-        )
-    return _picture(drawn, "shares", pd.DataFrame(data), styles, stand_ins)
+        ax = drawn.subplots()
+        bottom = np.zeros(len(shares))
+        for label, share in shares.items():
+            bars = ax.bar(edges[:-1], 100 * share, np.diff(edges), bottom, align="edge")
+            for bar in bars:
+                bar.set(facecolor=stand_ins.get(str(label), FAINT), edgecolor=PAPER)
+            bottom += 100 * share
+        _set_axis(ax, "x", x, _written(answer, most["key"]))
+        if most["key"] == answer["draws"]["decides"]:
+            ax.axvline(most["at"], color=INK, linestyle="--", linewidth=1.2)
+        ax.set(xlim=(edges[0], edges[-1]), ylim=(0, 100), xlabel=most["name"], ylabel="first, % of the draws")
+    return _picture(drawn, "shares", shares.reset_index(drop=True), styles, stand_ins)
 
 
 def _numeric_keys(answer: Mapping[str, Any]) -> list[str]:

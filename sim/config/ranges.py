@@ -1,10 +1,10 @@
-"""Ranges and distributions in place of a number or a quantity: their spelling, and values drawn from them.
+"""Ranges and distributions in place of a number or quantity: their spelling, and values drawn from them.
 
-    10 ms to 40 ms              any value between the two, equally likely
-    1 ms to 200 ms              the same for its logarithm, from a factor of ten on
-    4 to 16                     any of these whole numbers
-    normal 10 ms +- 2 ms        mean and standard deviation
-    lognormal 10 ms by factor 2 median; 68 % of all values are within this factor of it
+    10 ms to 40 ms               any value between the two; 10 ms..40 ms is the same
+    1 ms to 200 ms               from a factor of ten on, any logarithm between the two
+    4 to 16                      any of these whole numbers
+    normal 10 ms +- 2 ms         mean and standard deviation
+    lognormal 10 ms by factor 2  median; 68 % of all values are within this factor of it
 
 Distributions end three standard deviations from their middle.
 """
@@ -20,89 +20,78 @@ from statistics import NormalDist
 from typing import Any, Final
 
 from ..errors import InputError, quote
-from .units import Format, format_plain, parse_number
+from .units import format_plain, parse_number
 
-DECADE: Final = 10.0
-"""Ratio of a range's ends from which on it is drawn from logarithmically."""
+_DECADE: Final = 10.0
 _MAX_LETTERS: Final = 100
-_TO: Final = re.compile(r"([-+]?\.?\d.*?)(?:\.\.|\s+to\s+)\s*([-+]?\.?\d.*)")
-_NORMAL: Final = re.compile(r"normal\s+(\S.*?)\s*\+-\s*(\S.*)")
-_LOGNORMAL: Final = re.compile(r"lognormal\s+(\S.*?)\s+by\s+factor\s+(\S+)")
 _MOST: Final = 3.0
 """Standard deviations between the middle of a distribution and its ends."""
 _DIGITS: Final = 3
+"""Digits of a drawn value; more where the range is narrow."""
 _STANDARD: Final = NormalDist()
+_FORM: Final = re.compile(
+    r"((?:log)?normal\s+)?([-+]?\.?\d.*?)\s*(\.\.|\sto\s|\+-|\sby\s+factor\s)\s*([-+]?\.?\d.*)"
+)
+_AMOUNT: Final = re.compile(r"[-+.\d]+(?:[eE][-+]?\d+)?")
+_RULES: Final = {
+    ("", "to"): "two ends of one kind, the lower one first: 1 ms to 200 ms",
+    ("normal", "+-"): "a mean above three deviations: normal 10 ms +- 2 ms",
+    ("lognormal", "by factor"): "a median above zero and a factor above 1: lognormal 10 ms by factor 2",
+}
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a scenario says of a value that is not known.
-
-    Attributes:
-        text: as written.
-        at: the value at a share of 0 to 1 of all possible ones, as a scenario writes it; 0.5: the median.
-    """
+    """An unknown value; ``at``: its value at a share (0 to 1; 0.5: the median) of all possible ones."""
 
     text: str
     at: Callable[[float], Any]
-
-    @property
-    def middle(self) -> Any:
-        """The median."""
-        return self.at(0.5)
 
 
 def read_range(value: object) -> Range | None:
     """Read a range or distribution; None for any other value. ``InputError``: it is a wrong one.
 
-    >>> read_range("0.8 to 1.2 Gbit/s").middle
+    >>> read_range("0.8 to 1.2 Gbit/s").at(0.5)
     '1 Gbit/s'
-    >>> read_range("lognormal 10 ms by factor 2").at(0.8413)
-    '20 ms'
     """
-    if not isinstance(value, str) or len(value) > _MAX_LETTERS:
+    match = _FORM.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= _MAX_LETTERS else None
+    if match is None:
         return None
-    text = value.strip()
-    for pattern, read in ((_TO, _between), (_NORMAL, _normal), (_LOGNORMAL, _lognormal)):
-        if match := pattern.fullmatch(text):
-            try:
-                return Range(text, read(match[1].strip(), match[2].strip()))
-            except InputError as error:
-                raise InputError(f"{quote(text)} is no range: {error}") from None
-    if re.match(r"(log)?normal\s+[-+.\d]", text):
-        raise InputError(
-            f"{quote(text)} is no range: write for example 'normal 10 ms +- 2 ms' or "
-            "'lognormal 10 ms by factor 2'"
-        )
-    return None
+    kind, joined = (match[1] or "").strip(), " ".join(match[3].replace("..", "to").split())
+    at = _law(kind, match[2], match[4]) if (kind, joined) in _RULES else None
+    if at is None:
+        rule = _RULES.get((kind, joined), _RULES["", "to"])
+        raise InputError(f"{quote(match[0])} is no range; write {rule}")
+    return Range(match[0], at)
 
 
-def _between(low_text: str, high_text: str) -> Callable[[float], Any]:
-    low, high, written = _alike(low_text, high_text)
-    if not low < high:
-        raise InputError("its lower end comes first; write for example 1 ms to 200 ms")
-    if all(isinstance(_plain_number(text), int) for text in (low_text, high_text)):
+def _law(kind: str, first: str, second: str) -> Callable[[float], Any] | None:
+    """The values of a range by their share; None where its ends do not fit."""
+    whole = all(isinstance(_number(text), int) for text in (first, second))
+    if kind != "lognormal" and not isinstance(_number(first), str):
+        first = _AMOUNT.sub(first, second, count=1)  # with the unit of the other end
+    one, two = parse_number(_number(first)), parse_number(_number(second))
+    if one is None or two is None or two[1] is not (format_plain if kind == "lognormal" else one[1]):
+        return None
+    (low, written), high = one, two[0]
+    value: Callable[[float], float]
+    if kind == "normal" and 0 < _MOST * high < low:
+        spread, value = high / low, lambda share: low + high * _deviations(share)
+    elif kind == "lognormal" and low > 0 and high > 1:
+        spread, value = high - 1, lambda share: low * high ** _deviations(share)
+    elif kind or not low < high:
+        return None
+    elif whole:
         return lambda share: min(math.floor(low + share * (high - low + 1)), int(high))
-    write = _writer(written, high / (high - low))
-    if low > 0 and high >= DECADE * low:
-        return lambda share: write(low * (high / low) ** share)
-    return lambda share: write(low + share * (high - low))
-
-
-def _normal(mean_text: str, deviation_text: str) -> Callable[[float], Any]:
-    mean, deviation, written = _alike(mean_text, deviation_text)
-    if not 0 < _MOST * deviation < mean:
-        raise InputError("three deviations reach zero; write for example 'lognormal 10 ms by factor 2'")
-    write = _writer(written, mean / deviation)
-    return lambda share: write(mean + deviation * _deviations(share))
-
-
-def _lognormal(median_text: str, factor_text: str) -> Callable[[float], Any]:
-    known, factor = parse_number(_plain_number(median_text)), _plain_number(factor_text)
-    if known is None or isinstance(factor, str) or known[0] <= 0 or factor <= 1:
-        raise InputError("it needs a median above zero and a factor above 1: 'lognormal 10 ms by factor 2'")
-    median, write = known[0], _writer(known[1], 1 / (factor - 1))
-    return lambda share: write(median * factor ** _deviations(share))
+    elif 0 < _DECADE * low <= high:
+        spread, value = 1.0, lambda share: low * (high / low) ** share
+    else:
+        spread = (high - low) / max(abs(low), abs(high))
+        value = lambda share: low + share * (high - low)  # noqa: E731
+    digits = _DIGITS + max(0, int(-math.log10(spread)))
+    if written is format_plain:
+        return lambda share: float(written(value(share), digits + 1))
+    return lambda share: written(value(share), digits)
 
 
 def _deviations(share: float) -> float:
@@ -111,31 +100,7 @@ def _deviations(share: float) -> float:
     return _STANDARD.inv_cdf(min(max(share, least), 1 - least))
 
 
-def _alike(first: str, second: str) -> tuple[float, float, Format]:
-    """Two values of one quantity; the first may leave out the unit of the second."""
-    one, two = (parse_number(_plain_number(text)) for text in (first, second))
-    if one is not None and two is not None and one[1] is format_plain:
-        unit = re.sub(r"^[-+.\deE]+\s*(?=\D|$)", "", second)
-        one = parse_number(_plain_number(f"{first} {unit}".strip()))
-    if one is None or two is None:
-        unknown = first if one is None else second
-        raise InputError(f"{quote(unknown)} is no number or quantity; write for example 1 ms to 200 ms")
-    if one[1] is not two[1]:
-        raise InputError(
-            f"{quote(first)} and {quote(second)} are of two kinds; write for example 1 ms to 200 ms"
-        )
-    return one[0], two[0], one[1]
-
-
-def _writer(written: Format, narrowness: float) -> Callable[[float], Any]:
-    """How drawn values are written: with more digits where a range is narrow."""
-    digits = _DIGITS + max(0, int(math.log10(narrowness)))
-    if written is format_plain:
-        return lambda value: float(f"{value:.{digits + 1}g}")
-    return lambda value: written(value, digits)
-
-
-def _plain_number(text: str) -> int | float | str:
+def _number(text: str) -> int | float | str:
     for read in (int, float):
         with suppress(ValueError):
             return read(text)

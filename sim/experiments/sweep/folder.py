@@ -123,7 +123,7 @@ def finish(
     tuning: Sequence[Sequence[Tuned]],
     draw: Callable[[Mapping[str, Any], Path], object],
     on_setting: Callable[[], None] = count_nothing,
-    ranges: Mapping[str, str] | None = None,
+    ranges: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
     """Summarise all settings, and replace the unfinished folder by the whole one, with its map.
 

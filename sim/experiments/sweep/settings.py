@@ -48,22 +48,18 @@ def read_grid(assignments: Sequence[str]) -> dict[str, Sequence[Any]]:
 
 def with_ranges(
     grid: Mapping[str, Sequence[Any]], ranges: Mapping[str, Range], sample: int | None
-) -> tuple[dict[str, Sequence[Any]], int | None]:
-    """Add the ranges of a scenario to a grid that is drawn from; return it with the number of draws.
+) -> tuple[Mapping[str, Sequence[Any]], int | None]:
+    """A grid with the ranges of a scenario, and the number of draws; without ``sample`` a grid stays alone.
 
-    A grid without ``sample`` stays as it is, so that the ranges stand at their middle.
-
-    Raises:
-        InputError: nothing varies.
+    ``InputError``: nothing varies.
     """
-    if not grid and not ranges:
-        raise InputError(
-            "nothing varies: add --grid dotted.key=value,value, or write ranges in the scenario, for example "
-            "'latency: 10 ms to 40 ms'"
-        )
     if grid and sample is None:
-        return dict(grid), None
-    return {**{key: [each.text] for key, each in ranges.items()}, **grid}, USUAL_DRAWS if sample is None else sample
+        return grid, None
+    if not grid and not ranges:
+        write = "'latency: 10 ms to 40 ms' in the scenario"
+        raise InputError(f"nothing varies: add --grid dotted.key=value,value, or write for example {write}")
+    drawn = {key: [each.text] for key, each in ranges.items()}
+    return {**drawn, **grid}, USUAL_DRAWS if sample is None else sample
 
 
 def settings_of(
@@ -100,14 +96,11 @@ def settings_of(
     if sample is not None:
         return _drawn(grid, sample, seed)
     if ranges := [key for key, values in grid.items() if _range_of(key, values) is not None]:
-        raise InputError(f"grid: {shorten(ranges[0])}: is a range; say how many draws: --sample {USUAL_DRAWS}")
+        raise InputError(
+            f"grid: {shorten(ranges[0])}: is a range; say how many draws: --sample {USUAL_DRAWS}"
+        )
     chosen = zip(*grid.values(), strict=True) if together else itertools.product(*grid.values())
     return [dict(zip(grid, values, strict=True)) for values in chosen]
-
-
-def ranges_drawn(grid: Mapping[str, Sequence[Any]], sample: int | None) -> dict[str, str] | None:
-    """Key -> what its values are drawn from, as text; None without draws."""
-    return None if sample is None else {key: ", ".join(map(str, values)) for key, values in grid.items()}
 
 
 def _listed(lengths: Sequence[int]) -> str:

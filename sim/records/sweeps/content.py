@@ -22,7 +22,7 @@ def describe_sweep(
     folders: Sequence[str],
     settings: Sequence[Mapping[str, Any]],
     summaries: Sequence[Summary],
-    ranges: Mapping[str, str] | None = None,
+    ranges: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
     """Content of ``sweep.json`` and ``--json``: changes and verdict of each setting, and the crossovers.
 
@@ -40,8 +40,7 @@ def describe_sweep(
         for folder, setting, summary in zip(folders, settings, summaries, strict=True)
     ]
     between = steps_between(rows)
-    verdicts = [summary["verdict"] for summary in summaries]
-    firsts, settled = [each["first"] for each in verdicts], [each["settled"] for each in verdicts]
+    firsts = [summary["verdict"]["first"] for summary in summaries]
     return {
         "version": _VERSION,
         "scenario": summaries[0]["scenario"],
@@ -49,7 +48,7 @@ def describe_sweep(
         "settings": rows,
         "crossovers": find_crossovers(settings, summaries),
         **({"steps_between": between} if between else {}),
-        **({"draws": describe_draws(settings, ranges, firsts, settled)} if ranges else {}),
+        **({"draws": describe_draws(settings, ranges, firsts)} if ranges else {}),
     }
 
 

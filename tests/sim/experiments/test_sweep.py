@@ -381,5 +381,5 @@ def test_a_sample_covers_each_range_evenly(sample: int, seed: int) -> None:
 
 @pytest.mark.parametrize("text", ["2 s..1 s", "1 ms..2 MB", "2 s to 1 s", "1 ms to 2 parsec"])
 def test_a_range_needs_two_ends_of_one_kind(text: str) -> None:
-    with pytest.raises(InputError, match="is no range: .*write for example"):
+    with pytest.raises(InputError, match="is no range; write two ends"):
         settings_of({"a": [text]}, sample=3)
