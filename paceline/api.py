@@ -306,7 +306,7 @@ def sweep(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.sweep import grid as grids
-    from paceline.sim.experiments.sweep.settings import changes_of, settings_of, with_ranges
+    from paceline.sim.experiments.sweep.settings import NO_EVENTS, changes_of, settings_of, with_ranges
     from paceline.sim.scenario.schema import resolve_each
     from paceline.sim.scenario.uncertain import ranges_of
     from paceline.study import Study, Sweep
@@ -316,7 +316,8 @@ def sweep(
     values, sample = with_ranges(arguments.read_grid(grid or {}), ranges_of(scenario, changes), sample)
     seed = 0 if sample is None else next(resolve_each(scenario, task, [changes])).seed
     settings = settings_of(values, together, sample, seed)
-    scenarios = resolve_each(scenario, task, ([*changes, *changes_of(each)] for each in settings))
+    own = [*([] if sample is None else [NO_EVENTS]), *changes]
+    scenarios = resolve_each(scenario, task, ([*own, *changes_of(each)] for each in settings))
     first = next(scenarios)
     watched = watching(first, len(settings)) if progress else nullcontext(None)
     with watched as shown, JobProcesses(jobs) as processes:

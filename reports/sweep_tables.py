@@ -99,8 +99,8 @@ def words_of_draws(answer: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     rows, draws = [], answer["draws"]
     for each in draws["inputs"]:
-        sides = (each[side] for side in ("below", "above") if side in each)
-        cells = (f"{side['first']} {percent(side['share'])}" for side in sides)
+        sides = [each[side] for side in ("below", "above") if side in each]
+        cells = [f"{side['first']} {percent(side['share'])}" for side in sides] or ["-", "-"]
         rows.append([each["name"], each["range"], percent(each["index"]), each["threshold"] or "-", *cells])
     shares = ", ".join(f"{each['label']} {percent(each['share'])}" for each in draws["shares"])
     settled = sum(each["verdict"]["settled"] for each in answer["settings"])

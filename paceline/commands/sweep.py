@@ -57,6 +57,7 @@ def sweep(
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.experiments.sweep.settings import (
+        NO_EVENTS,
         changes_of,
         read_grid,
         settings_of,
@@ -73,7 +74,8 @@ def sweep(
     seed = 0 if sample is None else next(load_each(scenario, [changes or []])).seed
     settings = settings_of(values, together, sample, seed)
     where = prepare.device_named(device)
-    scenarios = load_each(scenario, ([*(changes or []), *changes_of(each, "--grid")] for each in settings))
+    own = [*([] if sample is None else [NO_EVENTS]), *(changes or [])]
+    scenarios = load_each(scenario, ([*own, *changes_of(each, "--grid")] for each in settings))
     first = next(scenarios)
     with ExitStack() as stack:
         progress = stack.enter_context(watching(first, len(settings)))

@@ -16,6 +16,8 @@ from ...scenario.overrides import Assignment
 
 MAX_SETTINGS: Final = 10_000
 """Settings of one sweep."""
+NO_EVENTS: Final = "events=none"
+"""Change for draws: half of their time would go into events that nobody reads."""
 USUAL_DRAWS: Final = 256
 """Settings drawn from the ranges of a scenario, unless ``--sample`` says how many."""
 

@@ -65,18 +65,20 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     """
     path = folder / SWEEP_FILE
     content = read_json(path, "sweep")
-    rows = content.get("settings")
-    if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
+    rows, ranges = content.get("settings"), content.get("ranges") or {}
+    if not isinstance(rows, list) or not rows or not all(_is_row(row, ranges) for row in rows):
         raise InputError(f"{path}: is damaged: it lists no settings; make these results again")
     summaries = [read_results(folder / row["folder"]).summary for row in rows]
     settings, folders = [row["set"] for row in rows], [row["folder"] for row in rows]
-    return describe_sweep(folders, settings, summaries, content.get("ranges"))
+    return describe_sweep(folders, settings, summaries, ranges)
 
 
-def _is_row(row: object) -> bool:
+def _is_row(row: object, ranges: object) -> bool:
     return (
         isinstance(row, dict)
         and isinstance(row.get("folder"), str)
         and row["folder"].isdecimal()
         and isinstance(row.get("set"), dict)
+        and isinstance(ranges, dict)
+        and row["set"].keys() >= ranges.keys()
     )

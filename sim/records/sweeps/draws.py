@@ -91,17 +91,19 @@ def _sentence(shares: Sequence[Any], inputs: Sequence[Any], decides: Mapping[str
     best = shares[0]
     if len(shares) == 1:
         return f"{best['label']} first in all that you say is possible"
-    ends = f"{percent(best['low'])[:-2]} to {percent(best['high'])}"
+    ends = f"{100 * best['low']:.0f} to {100 * best['high']:.0f} %"
     text = f"{best['label']} first in {percent(best['share'])} of what you say is possible ({ends})"
     if decides is not None:
         sides = (decides["below"], decides["above"])
         below, above = (f"{side['first']} is first in {percent(side['share'])}" for side in sides)
         cut = decides["threshold"]
         return f"{text}; what decides is {decides['name']}: below {cut} {below}, above it {above}"
-    most = "".join(f", {each['name']} explains most ({percent(each['index'])})" for each in inputs[:1])
+    most = "".join(
+        f", {each['name']} explains most ({percent(each['index'])})" for each in inputs[:1] if each["index"]
+    )
     return f"{text}; no single input decides{most}"
 
 
 def percent(share: float) -> str:
-    """Format a share: ``83 %``."""
-    return f"{100 * share:.0f} %"
+    """Format a share: ``83 %``; neither 0 nor 100 % where it is not."""
+    return f"{round(100 * share) if share in (0, 1) else min(max(round(100 * share), 1), 99)} %"
