@@ -5,7 +5,8 @@ latency, time of a gradient, slowdown of a worker), and swept with 128 draws. Wh
 scenario is simulated twice anew: with this input in the middle of the draws below its threshold, and in the
 middle of those above, all others at their medians.
 
-``python -m benchmarks.deciding_inputs [NUMBER]`` prints the figures of docs/records.md for 40 named inputs.
+``python -m benchmarks.deciding_inputs [NUMBER [FIRST]]`` prints the figures of docs/records.md for 40 named
+inputs, from drawn scenario 1001 on. The rule of ``records.sweeps.draws`` was set on scenarios 1 to 62.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def main() -> None:
     named = turned = as_named = settled_for_one = 0
     print("| scenario | what the sweep says | below | above | turned |")
     print("| ---: | --- | --- | --- | --- |")
-    for number in range(1, MOST_SCENARIOS + 1):
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 1001
+    for number in range(first, first + MOST_SCENARIOS):
         scenario, ranges = draw(np.random.default_rng(number))
         draws = paceline.sweep(scenario, changes=ranges, sample=DRAWS, progress=False, jobs=1).totals["draws"]
         settled_for_one += len(draws["shares"]) == 1
@@ -55,12 +57,16 @@ def main() -> None:
         named += 1
         turned += below != above
         as_named += [below, above] == [deciding[side]["first"] for side in ("below", "above")]
-        print(f"| {number} | {draws['text']} | {below} | {above} | {'yes' if below != above else 'no'} |")
+        print(
+            f"| {number} | {draws['text']} | {below} | {above} | {'yes' if below != above else 'no'} |",
+            flush=True,
+        )
         if named == wanted:
             break
-    neither = number - named - settled_for_one
+    drawn = number - first + 1
+    neither = drawn - named - settled_for_one
     print(
-        f"\n{named} inputs named in {number} scenarios ({settled_for_one} with one first in all draws, "
+        f"\n{named} inputs named in {drawn} scenarios ({settled_for_one} with one first in all draws, "
         f"{neither} without a single input that decides): turned the winner in {turned}, to the two schemes "
         f"named in {as_named}"
     )

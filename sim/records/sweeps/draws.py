@@ -1,7 +1,7 @@
 """What draws from ranges say: how often each scheme is first, and which input decides that.
 
-An input *decides* where one threshold parts the draws: on either side another scheme is first, in at least
-``_SURE`` of the draws there. The threshold is the cut of a decision tree with one node.
+An input *decides* if it alone explains ``_ENOUGH`` of the variance of who is first, and another scheme is
+mostly first on either side of its threshold, the cut of a decision tree with one node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...config.keys import short_keys
 from ...config.units import parse_number
 from ...seeds import Floats
 
-_SURE: Final = 2 / 3
+_ENOUGH: Final = 0.4
 _LEAST: Final = 0.05
 """Least share of the draws on either side of a threshold."""
 
@@ -43,7 +43,8 @@ def describe_draws(
         if all(map(parse_number, values := [setting[key] for setting in settings]))
     ]
     inputs.sort(key=lambda each: -each["index"])
-    decides = next(filter(_decides, inputs), None)
+    most = [each for each in inputs[:1] if each["index"] >= _ENOUGH and "at" in each]
+    decides = next((each for each in most if each["below"]["first"] != each["above"]["first"]), None)
     text = _sentence(shares, inputs, decides)
     return {"text": text, "shares": shares, "inputs": inputs, "decides": decides and decides["key"]}
 
@@ -64,11 +65,6 @@ def _part(drawn: Sequence[Any], labels: Any) -> dict[str, Any]:
         ((first, count),) = Counter(own.tolist()).most_common(1)
         sides[side] = {"first": first, "share": count / len(own)}
     return {"index": index, "threshold": known[0][1](at), "at": at, **sides}
-
-
-def _decides(each: Mapping[str, Any]) -> bool:
-    sides = [each[side] for side in ("below", "above") if side in each]
-    return len({side["first"] for side in sides}) == 2 and all(side["share"] >= _SURE for side in sides)
 
 
 def first_order_index(values: Floats, labels: Sequence[str]) -> float:
