@@ -208,10 +208,12 @@ class Sweep:
         return plot_times(self.totals)
 
     def _repr_html_(self) -> str:
-        """The settings and crossovers, for notebooks."""
+        """The settings and crossovers, for notebooks; of draws, what decides."""
         from paceline.reports import sweep_tables as tables
 
-        texts = "".join(f"<li>{html.escape(text)}</li>" for text in tables.crossover_texts(self.totals))
+        decides = [self.totals["draws"]["text"]] if "draws" in self.totals else []
+        lines = (*decides, *tables.crossover_texts(self.totals))
+        texts = "".join(f"<li>{html.escape(text)}</li>" for text in lines)
         return f"{self.table.to_html(index=False)}<ul>{texts}</ul>"
 
     def __repr__(self) -> str:

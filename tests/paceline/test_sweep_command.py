@@ -125,6 +125,7 @@ def test_steps_without_chance_are_settled_as_they_are_alone(
 RANGED = ("--set", "cluster.network.latency=1 ms to 2 s", "--set", "cluster.network.bandwidth=1 to 900 kB/s")
 
 
+@pytest.mark.slow
 def test_ranges_of_a_scenario_are_drawn_as_those_of_the_command(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

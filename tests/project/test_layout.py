@@ -30,7 +30,7 @@ def test_a_folder_of_the_product_holds_few_files() -> None:
 
 
 ROOMS = {
-    "paceline": 710,
+    "paceline": 712,
     "paceline/commands": 1_734,
     "realrun": 50,
     "realrun/attach": 680,
