@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.commands.console import say, watching
+from paceline.commands.console import say, say_middle, watching
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -178,6 +178,7 @@ def simulate(
     scenario, jobs = _checked(scenario, task, changes, device, jobs, executor)
     where, driver = prepare.device_named(device), simulator.engine_named(engine)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
+    say_middle(scenario, changes)
     tuning: list[Tuned] = []
     shown = watching(resolved) if progress else nullcontext(None)
     with shown as on_progress, JobProcesses(jobs, executor) as processes:
@@ -252,7 +253,7 @@ def profile_layers(
 
 def sweep(
     scenario: Scenario | Mapping[str, Any] | str | Path,
-    grid: Mapping[str, Sequence[Any]],
+    grid: Mapping[str, Sequence[Any]] | None = None,
     *,
     task: Callable[..., Any] | None = None,
     changes: Sequence[str] = (),
@@ -286,9 +287,10 @@ def sweep(
 
     Args:
         scenario: as for ``simulate``.
-        grid: dotted key -> its values, as in a file; all combinations are run.
+        grid: dotted key -> its values, as in a file; all combinations are run. None: draws from the ranges in
+            the scenario.
         together: run the first values of all keys, then the second ones, and so on.
-        sample: number of settings to draw instead, from lists and ranges such as ``["1 ms..200 ms"]``.
+        sample: number of settings to draw instead, from lists and ranges such as ``["1 ms to 200 ms"]``.
         task, changes, device: as for ``simulate``.
         progress: show the progress of the runs on standard error.
         jobs, executor: as for ``simulate``, for the runs that share no training.
@@ -306,15 +308,18 @@ def sweep(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.sweep import grid as grids
-    from paceline.sim.experiments.sweep.settings import changes_of, settings_of
+    from paceline.sim.experiments.sweep.settings import NO_EVENTS, changes_of, settings_of, with_ranges
     from paceline.sim.scenario.schema import resolve_each
+    from paceline.sim.scenario.uncertain import ranges_of
     from paceline.study import Study, Sweep
 
     scenario, jobs = _checked(scenario, task, changes, device, jobs, executor)
     where = prepare.device_named(device)
+    values, sample = with_ranges(arguments.read_grid(grid or {}), ranges_of(scenario, changes), sample)
     seed = 0 if sample is None else next(resolve_each(scenario, task, [changes])).seed
-    settings = settings_of(arguments.read_grid(grid), together, sample, seed)
-    scenarios = resolve_each(scenario, task, ([*changes, *changes_of(each)] for each in settings))
+    settings = settings_of(values, together, sample, seed)
+    own = [*([] if sample is None else [NO_EVENTS]), *changes]
+    scenarios = resolve_each(scenario, task, ([*own, *changes_of(each)] for each in settings))
     first = next(scenarios)
     watched = watching(first, len(settings)) if progress else nullcontext(None)
     with watched as shown, JobProcesses(jobs, executor) as processes:
@@ -324,4 +329,4 @@ def sweep(
         resolved, tuning = grids.choose_values(unchosen, device=where, progress=shown, processes=processes)
         runs = grids.simulate(resolved, device=where, progress=shown, warn=say, processes=processes)
     studies = (Study(*each) for each in zip(resolved, map(tuple, runs), map(tuple, tuning), strict=True))
-    return Sweep(tuple(settings), tuple(studies))
+    return Sweep(tuple(settings), tuple(studies), None if sample is None else values)

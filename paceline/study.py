@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -152,10 +152,12 @@ class Sweep:
     Attributes:
         settings: values of the grid's keys.
         studies: one per setting.
+        ranges: key -> what its values were drawn from, if they were.
     """
 
     settings: tuple[Mapping[str, Any], ...]
     studies: tuple[Study, ...]
+    ranges: Mapping[str, Sequence[Any]] | None = None
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -177,7 +179,7 @@ class Sweep:
     @cached_property
     def totals(self) -> dict[str, Any]:
         """The verdict of each setting and the crossovers, as in ``sweep.json``."""
-        return describe_sweep(folder_names(len(self.studies)), self.settings, self._summaries)
+        return describe_sweep(folder_names(len(self.studies)), self.settings, self._summaries, self.ranges)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -216,10 +218,12 @@ class Sweep:
         return plot_times(self.totals)
 
     def _repr_html_(self) -> str:
-        """The settings and crossovers, for notebooks."""
+        """The settings and crossovers, for notebooks; of draws, what decides."""
         from paceline.reports import sweep_tables as tables
 
-        texts = "".join(f"<li>{html.escape(text)}</li>" for text in tables.crossover_texts(self.totals))
+        decides = [self.totals["draws"]["text"]] if "draws" in self.totals else []
+        lines = (*decides, *tables.crossover_texts(self.totals))
+        texts = "".join(f"<li>{html.escape(text)}</li>" for text in lines)
         return f"{self.table.to_html(index=False)}<ul>{texts}</ul>"
 
     def __repr__(self) -> str:

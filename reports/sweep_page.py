@@ -18,11 +18,11 @@ from paceline.sim.errors import InputError
 
 from . import words
 from .figures.drawing import Picture, own_style
-from .figures.sweep import draw_points, draw_times, draw_winners, is_grid
+from .figures.sweep import draw_points, draw_shares, draw_times, draw_winners, is_grid
 from .files import finish_figure, write_tables
 from .folders import Style, styles_of
 from .page import check_page, render_template
-from .sweep_tables import crossover_texts, even_at, labels_of, lead_names, sweep_cells
+from .sweep_tables import crossover_texts, even_at, labels_of, lead_names, sweep_cells, words_of_draws
 from .tables import decides
 
 if TYPE_CHECKING:
@@ -85,11 +85,14 @@ def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
         intervals=intervals, grid=is_grid(answer), even_at=even_at(answer), lead_names=lead_names(answer),
         between=words.steps_between(answer.get("steps_between", {})),
         decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer), rows=sweep_cells(answer),
+        **words_of_draws(answer),
     )  # fmt: skip
 
 
 def _verdict(answer: Mapping[str, Any]) -> str:
-    """How often each scheme is first, and where that is settled."""
+    """How often each scheme is first, and where that is settled; of draws, what decides."""
+    if "draws" in answer:
+        return str(answer["draws"]["text"])
     verdicts = [each["verdict"] for each in answer["settings"]]
     firsts = Counter(verdict["first"] or "nobody" for verdict in verdicts)
     settled = sum(verdict["settled"] for verdict in verdicts)
@@ -100,7 +103,7 @@ def _verdict(answer: Mapping[str, Any]) -> str:
 def _pictures(answer: Mapping[str, Any]) -> dict[str, Picture]:
     styles = _styles(answer)
     winners = draw_winners(answer, styles) or draw_points(answer, styles)
-    drawn = {"winners": winners, "times": draw_times(answer, styles)}
+    drawn = {"shares": draw_shares(answer, styles), "winners": winners, "times": draw_times(answer, styles)}
     return {name: picture for name, picture in drawn.items() if picture is not None}
 
 

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from paceline.sim.config.keys import short_keys, show_value
+from paceline.sim.records.sweeps.draws import percent
 from paceline.sim.records.verdict import Verdict, format_factor
 
 from . import words
@@ -18,12 +19,15 @@ from .tables import add_text_row, decides, deciding_time, plain_table
 LEAD: Final = "second takes"
 """Column of the second's factor."""
 _EVEN_AT: Final = "examples of the first over the second's with which they would tie"
+_EXPLAINS: Final = "Explains: part of the variance of who is first that an input explains alone"
 MAX_SETTINGS_SHOWN: Final = 60
 """Most settings of a sweep in the terminal."""
 
 
 def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
     """A line for each setting of a sweep: its values, each scheme's time, the second's factor; crossovers."""
+    if "draws" in answer:
+        return _render_draws(answer)
     table = plain_table()
     for key in short_keys(list(answer["settings"][0]["set"])):
         table.add_column(key, overflow="fold", min_width=len(key))
@@ -82,6 +86,33 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
         lead = [_behind(verdict), _even(verdict)][: len(lead_names(answer))]
         rows.append([*map(show_value, each["set"].values()), *own, *lead])
     return rows
+
+
+def _render_draws(answer: Mapping[str, Any]) -> RenderableType:
+    texts, table = words_of_draws(answer), plain_table()
+    for name in texts["input_names"]:
+        table.add_column(name, overflow="fold")
+    for cells in texts["inputs"]:
+        add_text_row(table, *cells)
+    return Group(table, "", Text(f"{answer['draws']['text']}."), Text(f"{texts['shares']}."))
+
+
+def words_of_draws(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Shares of first places, and a row for each input, the most important first; empty without draws."""
+    if "draws" not in answer:
+        return {}
+    rows, draws = [], answer["draws"]
+    for each in draws["inputs"]:
+        sides = [each[side] for side in ("below", "above") if side in each]
+        cells = [f"{side['first']} {percent(side['share'])}" for side in sides] or ["-", "-"]
+        rows.append([each["name"], each["range"], percent(each["index"]), each["threshold"] or "-", *cells])
+    shares = ", ".join(f"{each['label']} {percent(each['share'])}" for each in draws["shares"])
+    settled = sum(each["verdict"]["settled"] for each in answer["settings"])
+    return {
+        "shares": f"First in {len(answer['settings'])} draws: {shares}; settled in {settled}. {_EXPLAINS}",
+        "input_names": ("input", "possible", "explains", "threshold", "first below", "first above"),
+        "inputs": rows,
+    }
 
 
 def crossover_texts(answer: Mapping[str, Any]) -> list[str]:

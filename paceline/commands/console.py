@@ -294,6 +294,26 @@ def say(text: str) -> None:
         sys.stderr.write("\n".join(map(printable, text.split("\n"))) + "\n")
 
 
+def load_scenario(path: Path, changes: Sequence[str] | None = None) -> Scenario:
+    """Load a scenario with each range at its middle, and say so. Raises as ``paceline.load``."""
+    from paceline.sim.scenario.schema import load
+
+    loaded = load(path, changes or [])
+    say_middle(path, changes or [])
+    return loaded
+
+
+def say_middle(scenario: object, changes: Sequence[str]) -> None:
+    """Say which values stand for the ranges of a scenario, if it has any."""
+    from paceline.sim.config.keys import short_keys
+    from paceline.sim.scenario.uncertain import ranges_of
+
+    ranges = ranges_of(scenario, changes)
+    pairs = zip(short_keys(list(ranges)), ranges.values(), strict=True)
+    if named := ", ".join(f"{name} {each.at(0.5)} ({each.text})" for name, each in pairs):
+        say(f"at the middle of what is possible: {named}; 'paceline sweep' draws from all of it")
+
+
 def check_out_file(out: Path, sources: Sequence[Path], marks: Sequence[bytes]) -> None:
     """Refuse, before any work, an output file that cannot be written or would replace an input.
 

@@ -23,6 +23,7 @@ from paceline.commands.console import (
     check_trace,
     end_interrupted,
     hand_over,
+    load_scenario,
     plain_app,
     print_json,
     print_result,
@@ -88,14 +89,13 @@ def realrun(
     from paceline.realrun.launch.slurm import script
     from paceline.sim.experiments.prepare import with_units
     from paceline.sim.network.build import build_network
-    from paceline.sim.scenario.schema import load
 
     check_trace(trace, out)
     check_timeout("--timeout", timeout)
     if processes + lab + slurm > 1:
         raise InputError("--processes, --lab and --slurm are three clusters: choose one of them")
     if slurm:
-        loaded = load(scenario, changes or [])
+        loaded = load_scenario(scenario, changes)
         run_requests(loaded)
         values = {"--timeout": f"{timeout:g}", "--out": out}
         options = job_options(changes, values, {"--force": force, "--trace": trace, "--json": as_json})
@@ -107,7 +107,7 @@ def realrun(
             "network emulated), or start it on one: torchrun --nproc-per-node N -m paceline.realrun "
             "SCENARIO, or --slurm for a script"
         )
-    loaded = with_units(load(scenario, changes or []))
+    loaded = with_units(load_scenario(scenario, changes))
     check_processes(loaded.cluster.workers)
     network = build_network(loaded.cluster.network, loaded.cluster.workers)
     pool = Processes(lab=lab_of(loaded, network) if lab else None, timeout_s=timeout)
@@ -163,10 +163,9 @@ def measure(
 def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, lab: OnLab = False) -> None:
     """Measure transfers, collectives and gradients one by one on the scenario's network."""
     from paceline.realrun.calibration import validate as validation
-    from paceline.sim.scenario.schema import load
 
     check_out_file(out, [scenario], MEASURED_MARKS)
-    loaded = load(scenario, changes or [])
+    loaded = load_scenario(scenario, changes)
     hosts = validation.hosts_of(loaded, lab)
     measure_hosts(loaded, hosts, validation.processes_for(loaded, lab, probing=False), out)
 
@@ -245,9 +244,8 @@ def validate(
     """
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.launch.slurm import script
-    from paceline.sim.scenario.schema import load
 
-    loaded = load(scenario, changes or [])
+    loaded = load_scenario(scenario, changes)
     validation.check_options(loaded, steps, tolerance)
     if lab and slurm:
         raise InputError("--lab and --slurm are two clusters: choose one of them")
@@ -357,11 +355,10 @@ def lab_check(
     """Measure what this machine's lab can emulate."""
     from paceline.realrun.lab.check import check, render
     from paceline.sim.network.build import build_network
-    from paceline.sim.scenario.schema import load
 
     network = None
     if scenario is not None:
-        loaded = load(scenario)
+        loaded = load_scenario(scenario)
         network = build_network(loaded.cluster.network, loaded.cluster.workers)
     terminal().print(render(check(network)))
 
@@ -384,10 +381,9 @@ def netem(
     """Print tc commands that make a cluster in one place play the scenario's network."""
     from paceline.realrun.launch import netem as commands
     from paceline.sim.network.build import build_network
-    from paceline.sim.scenario.schema import load
 
     with patience("netem"):
-        cluster = load(scenario, changes or []).cluster
+        cluster = load_scenario(scenario, changes).cluster
         n = cluster.workers
         network = build_network(cluster.network, n)
     named = commands.validate_addresses(hosts, n) if hosts else [f"$HOST{rank}" for rank in range(n)]

@@ -24,6 +24,7 @@ from paceline.commands.console import (
     check_trace,
     end_interrupted,
     hand_over,
+    load_scenario,
     print_json,
     say,
     showing,
@@ -59,12 +60,11 @@ def simulate(
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.overrides import name_lines
-    from paceline.sim.scenario.schema import load
 
     check_trace(trace, out)
     check_jobs(jobs)
     driver = simulator.engine_named(engine)
-    loaded = load(scenario, changes or [])
+    loaded = load_scenario(scenario, changes)
     if profile is not None:
         cluster = loaded.cluster.with_profile(profiles.load(profile), str(profile))
         loaded = loaded.model_copy(update={"cluster": cluster})
@@ -122,10 +122,9 @@ def check(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.costs import check as checking
     from paceline.sim.scenario.overrides import name_lines
-    from paceline.sim.scenario.schema import load
 
     with patience("check"), showing("check"):
-        loaded = load(scenario, changes or [])
+        loaded = load_scenario(scenario, changes)
         with name_lines(scenario, changes or []):
             findings = checking.check(loaded, prepare.device_named(device))
     if as_json:
@@ -150,10 +149,9 @@ def throughput(
     from paceline.reports import tables
     from paceline.sim.experiments.costs import tokens as counting
     from paceline.sim.scenario.overrides import name_lines
-    from paceline.sim.scenario.schema import load
 
     with patience("throughput"), showing("throughput"):
-        loaded = load(scenario, changes or [])
+        loaded = load_scenario(scenario, changes)
         with name_lines(scenario, changes or []):
             findings = counting.throughput(loaded, tokens, loss)
     if as_json:

@@ -20,6 +20,7 @@ from paceline.commands.console import (
     end_failed,
     print_json,
     say,
+    say_middle,
     terminal,
     watching,
 )
@@ -29,19 +30,19 @@ from paceline.commands.dask_cluster import connect
 def sweep(
     scenario: ScenarioFile,
     grid: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--grid",
             metavar="dotted.key=value,value",
-            help="the values of one key; repeatable: all combinations",
+            help="the values of one key; repeatable: all combinations; absent: the scenario's ranges",
         ),
-    ],
+    ] = None,
     together: Annotated[
         bool, typer.Option("--zip", help="the first values of all keys, then the second ones, and so on")
     ] = False,
     sample: Annotated[
         int | None,
-        typer.Option("--sample", metavar="N", help="draw N settings; values may be ranges: 1 ms..200 ms"),
+        typer.Option("--sample", metavar="N", help="draw N settings; values may be ranges: 1 ms to 200 ms"),
     ] = None,
     changes: SetOption = None,
     out: Out = None,
@@ -58,15 +59,26 @@ def sweep(
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
-    from paceline.sim.experiments.sweep.settings import changes_of, read_grid, settings_of
+    from paceline.sim.experiments.sweep.settings import (
+        NO_EVENTS,
+        changes_of,
+        read_grid,
+        settings_of,
+        with_ranges,
+    )
     from paceline.sim.records.sweeps.content import SWEEP_FILE
     from paceline.sim.scenario.schema import load_each
+    from paceline.sim.scenario.uncertain import ranges_of
 
     check_jobs(jobs)
+    values, sample = with_ranges(read_grid(grid or []), ranges_of(scenario, changes or []), sample)
+    if sample is None:
+        say_middle(scenario, changes or [])
     seed = 0 if sample is None else next(load_each(scenario, [changes or []])).seed
-    settings = settings_of(read_grid(grid), together, sample, seed)
+    settings = settings_of(values, together, sample, seed)
     where = prepare.device_named(device)
-    scenarios = load_each(scenario, ([*(changes or []), *changes_of(each, "--grid")] for each in settings))
+    own = [*([] if sample is None else [NO_EVENTS]), *(changes or [])]
+    scenarios = load_each(scenario, ([*own, *changes_of(each, "--grid")] for each in settings))
     first = next(scenarios)
     with ExitStack() as stack:
         executor = stack.enter_context(connect(dask))
@@ -95,7 +107,8 @@ def sweep(
         for each in parts:
             each.check_not_replaced()
         draw, summarising = sweep_page.write_winners, progress.prepare("summarising")
-        answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising)
+        drawn = None if sample is None else values
+        answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising, drawn)
     if out is not None:
         also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
         say(f"wrote {out}: a result folder for each setting, {SWEEP_FILE}{also}")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
 import pandas as pd
 
 from paceline.sim.config.keys import short_keys, show_value
@@ -28,9 +29,15 @@ _PANELS: Final = 9
 """Most panels of curves: values of the other keys beyond are in the table alone."""
 _ACROSS: Final = 3
 _TICKS: Final = 6
+_DENSE: Final = 12
+"""Number of values above which ticks are not theirs, but evenly apart."""
 _FAR: Final = 5
 """Ratio of a key's values from which on its axis is logarithmic."""
 _LABEL: Final = 20
+_CLASSES: Final = 12
+"""Most bars of shares along an input,"""
+_ROUGHLY: Final = 8
+"""and least draws in one."""
 
 
 def varied_keys(answer: Mapping[str, Any]) -> list[str]:
@@ -129,6 +136,8 @@ def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
     Over one key: against the factor of the second. Pale points are not settled, grey ones have no first.
     """
     keys = _numeric_keys(answer)[-2:]
+    if "draws" in answer:
+        keys = [each["key"] for each in answer["draws"]["inputs"][1::-1]]
     if is_grid(answer) or not keys:
         return None
     stand_ins, data = _stand_ins(styles), []
@@ -153,6 +162,35 @@ def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
     return _picture(drawn, "winners", frame, styles, stand_ins)
 
 
+def draw_shares(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
+    """Draw how often each scheme is first along the most important input of draws, if that has numbers.
+
+    A bar stands for equally many draws. Dashes: the threshold.
+    """
+    inputs = answer.get("draws", {}).get("inputs")
+    if not inputs:
+        return None
+    most = inputs[0]
+    x = pd.Series([_number(row["set"][most["key"]]) for row in answer["settings"]])
+    first = [row["verdict"]["first"] or "nobody" for row in answer["settings"]]
+    classes = x.rank(method="first", pct=True).mul(min(_CLASSES, 1 + len(x) // _ROUGHLY)).apply(np.ceil)
+    shares = pd.crosstab(classes, np.array(first), normalize="index")
+    edges, stand_ins = np.array([*x.groupby(classes).min(), x.max()]), _stand_ins(styles)
+    with figure(WIDTH_IN, 3.3) as drawn:
+        ax = drawn.subplots()
+        bottom = np.zeros(len(shares))
+        for label, share in shares.items():
+            bars = ax.bar(edges[:-1], 100 * share, np.diff(edges), bottom, align="edge")
+            for bar in bars:
+                bar.set(facecolor=stand_ins.get(str(label), FAINT), edgecolor=PAPER)
+            bottom += 100 * share
+        _set_axis(ax, "x", x, _written(answer, most["key"]))
+        if most["key"] == answer["draws"]["decides"]:
+            ax.axvline(most["at"], color=INK, linestyle="--", linewidth=1.2)
+        ax.set(xlim=(edges[0], edges[-1]), ylim=(0, 100), xlabel=most["name"], ylabel="first, % of the draws")
+    return _picture(drawn, "shares", shares.reset_index(drop=True), styles, stand_ins)
+
+
 def _numeric_keys(answer: Mapping[str, Any]) -> list[str]:
     sets = [row["set"] for row in answer["settings"]]
     return [key for key in varied_keys(answer) if read_numbers([own[key] for own in sets])]
@@ -174,8 +212,12 @@ def _set_axis(ax: Axes, which: Literal["x", "y"], values: pd.Series[float], writ
     if known[0] > 0 and known[-1] > _FAR * known[0]:
         ax.set(**{f"{which}scale": "log"})
     ticks = known[:: math.ceil(len(known) / _TICKS)]
+    digits: tuple[int, ...] = ()
+    if len(known) > _DENSE:
+        space = np.geomspace if known[0] > 0 and known[-1] > _FAR * known[0] else np.linspace
+        ticks, digits = space(known[0], known[-1], _TICKS - 2).tolist(), (2,)
     axis: Axis = ax.xaxis if which == "x" else ax.yaxis
-    axis.set_ticks(ticks, [written(tick) for tick in ticks])
+    axis.set_ticks(ticks, [written(tick, *digits) for tick in ticks])
     axis.set_ticks([], minor=True)
 
 

@@ -33,7 +33,8 @@ from .limits import (
 from .problems import mistake
 
 _T = TypeVar("_T")
-Format = Callable[[float], str]
+Format = Callable[..., str]
+"""Formats a number; a second argument is the number of its digits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,24 +255,29 @@ def _format(value: float, kind: _Kind, digits: int) -> str:
     )
 
 
-def format_seconds(value: float) -> str:
-    """Format a time to three digits: ``format_seconds(0.05)`` is ``50 ms``."""
-    return _format(value, _TIME, 3)
+def format_seconds(value: float, digits: int = 3) -> str:
+    """Format a time: ``format_seconds(0.05)`` is ``50 ms``."""
+    return _format(value, _TIME, digits)
 
 
-def format_bytes(value: float) -> str:
-    """Format an amount of data to three digits: ``format_bytes(2e7)`` is ``20 MB``."""
-    return _format(value, _DATA, 3)
+def format_bytes(value: float, digits: int = 3) -> str:
+    """Format an amount of data: ``format_bytes(2e7)`` is ``20 MB``."""
+    return _format(value, _DATA, digits)
 
 
-def format_rate(value: float) -> str:
-    """Format a data rate to three digits: ``format_rate(125e6)`` is ``1 Gbit/s``."""
-    return _format(value, _RATE, 3)
+def format_rate(value: float, digits: int = 3) -> str:
+    """Format a data rate: ``format_rate(125e6)`` is ``1 Gbit/s``."""
+    return _format(value, _RATE, digits)
 
 
-def format_plain(value: float) -> str:
-    """Format a number without a unit to four digits."""
-    return f"{value:.4g}"
+def format_speed(value: float, digits: int = 3) -> str:
+    """Format a computing speed: ``format_speed(1e13)`` is ``10 Tflop/s``."""
+    return _format(value, _SPEED, digits)
+
+
+def format_plain(value: float, digits: int = 4) -> str:
+    """Format a number without a unit."""
+    return f"{value:.{digits}g}"
 
 
 def parse_number(value: object) -> tuple[float, Format] | None:
@@ -283,7 +289,8 @@ def parse_number(value: object) -> tuple[float, Format] | None:
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value), format_plain
-    for kind, written in ((_TIME, format_seconds), (_RATE, format_rate), (_DATA, format_bytes)):
+    kinds = ((_TIME, format_seconds), (_RATE, format_rate), (_DATA, format_bytes), (_SPEED, format_speed))
+    for kind, written in kinds:
         with suppress(InputError):
             return _parse(value, kind), written
     return None

@@ -54,6 +54,7 @@ from .price import Price, fill_in
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, max_repeats, read_auto
 from .tune import Tune, with_values
+from .uncertain import at_middle
 
 MAX_MISTAKES: Final = 5
 """Mistakes in one error."""
@@ -414,7 +415,7 @@ def _validate(
     """Apply ``changes`` and validate a document; arguments and errors are those of ``parse``."""
     if document.value is None:
         raise InputError(f"{source}: is empty; a scenario needs name, workload, cluster, schemes and stop")
-    document = overrides.apply(document, changes)
+    document = at_middle(overrides.apply(document, changes))
     try:
         with search_beside(code):
             return Scenario.model_validate(document.value, context={"folder": Path(source).parent})

@@ -122,6 +122,62 @@ def test_steps_without_chance_are_settled_as_they_are_alone(
         assert row["verdict"] == study.totals["verdict"]
 
 
+RANGED = ("--set", "cluster.network.latency=1 ms to 2 s", "--set", "cluster.network.bandwidth=1 to 900 kB/s")
+
+
+@pytest.mark.slow
+def test_ranges_of_a_scenario_are_drawn_as_those_of_the_command(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    code, text, _ = run(monkeypatch, capsys, "sweep", tiny, *RANGED, "--sample", 3, "--json", "--out", out)
+    assert code == 0
+    answer = json.loads(text)
+    grid = {"cluster.network.latency": ["1 ms..2 s"], "cluster.network.bandwidth": ["1 kB/s..900 kB/s"]}
+    own = paceline.sweep(tiny, grid, sample=3, progress=False)
+    assert own.totals["settings"] == answer["settings"]
+    assert own.totals["draws"]["shares"] == answer["draws"]["shares"]
+    assert paceline.sweep(tiny, changes=RANGED[1::2], sample=3, progress=False).totals == answer
+    assert sum(each["share"] for each in answer["draws"]["shares"]) == pytest.approx(1)
+    code, _, err = run(monkeypatch, capsys, "report", out, "--out", tmp_path / "page.html")
+    assert code == 0, err
+    page = (tmp_path / "page.html").read_text()
+    assert answer["draws"]["text"].split(" of what")[0] in page.replace("\N{NO-BREAK SPACE}", " ")
+    assert "1 ms to 2 s" in page
+    (out / "sweep.json").write_text(json.dumps({**answer, "ranges": {"cluster.latency": ["1 ms to 2 s"]}}))
+    assert run(monkeypatch, capsys, "report", out, "--out", tmp_path / "page.html")[0] == 2
+
+
+def test_other_commands_stand_at_the_middle_and_say_so(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latency = (
+        "simulate",
+        tiny,
+        "--json",
+        "--set",
+        "schemes=[all_reduce]",
+        "--set",
+        "cluster.network.latency=",
+    )
+    code, text, err = run(monkeypatch, capsys, *latency[:-1], f"{latency[-1]}1 ms to 3 ms")
+    assert code == 0
+    assert "at the middle of what is possible: latency 2 ms (1 ms to 3 ms)" in err
+    assert text == run(monkeypatch, capsys, *latency[:-1], f"{latency[-1]}2 ms")[1]
+
+
+def test_a_range_needs_a_number_of_draws_and_a_sweep_something_that_varies(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latency = ("--grid", "cluster.network.latency=1 ms to 3 ms")
+    for options, message in ((latency, "say how many draws: --sample 256"), ((), "nothing varies")):
+        code, _, err = run(monkeypatch, capsys, "sweep", tiny, *options)
+        assert (code, message in err) == (2, True)
+    code, _, err = run(monkeypatch, capsys, "sweep", tiny, *RANGED, "--grid", "seed=1,2")
+    assert code == 0
+    assert "at the middle of what is possible: latency 44.7 ms" in err
+
+
 def test_progress_shows_what_is_prepared_and_summarised(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,6 +127,7 @@ def finish(
     tuning: Sequence[Sequence[Tuned]],
     draw: Callable[[Mapping[str, Any], Path], object],
     on_setting: Callable[[], None] = count_nothing,
+    ranges: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
     """Summarise all settings, and replace the unfinished folder by the whole one, with its map.
 
@@ -137,6 +138,7 @@ def finish(
         settings: changes of each.
         draw: draws a map of the content, if possible.
         on_setting: called for each summarised one.
+        ranges: key -> what its values were drawn from, if they were.
 
     Raises:
         InputError: the folder cannot be written.
@@ -148,7 +150,7 @@ def finish(
     names = folder_names(len(settings))
     if out is None:
         summaries = follow((summarise_resolved(*each) for each in results), on_setting)
-        return describe_sweep(names, settings, summaries)
+        return describe_sweep(names, settings, summaries, ranges)
     result_folder.check_replaceable(out, True, partial(_is_ours, out), _FOREIGN)
     with write_folder_atomically(out) as new:
         written = (
@@ -156,7 +158,7 @@ def finish(
             for folder, (text, name, own, tuned, facts) in zip(names, results, strict=True)
         )
         summaries = follow(written, on_setting)
-        answer = describe_sweep(names, settings, summaries)
+        answer = describe_sweep(names, settings, summaries, ranges)
         text = json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SWEEP_FILE).write_text(text + "\n", encoding="utf-8")
         table = tabulate_runs(names, settings, summaries)

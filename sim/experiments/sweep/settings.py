@@ -5,20 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ... import seeds
 from ...config import yaml_file
-from ...config.units import format_plain, parse_number
-from ...errors import InputError, quote, shorten
+from ...config.ranges import Range, read_range
+from ...errors import InputError, shorten
 from ...scenario.overrides import Assignment
 
 MAX_SETTINGS: Final = 10_000
 """Settings of one sweep."""
-_DECADE: Final = 10.0
-"""Ratio of a range's ends from which on it is drawn from logarithmically."""
+NO_EVENTS: Final = "events=none"
+"""Change for draws: half of their time would go into events that nobody reads."""
+USUAL_DRAWS: Final = 256
+"""Settings drawn from the ranges of a scenario, unless ``--sample`` says how many."""
 
 
 def read_grid(assignments: Sequence[str]) -> dict[str, Sequence[Any]]:
@@ -45,6 +46,22 @@ def read_grid(assignments: Sequence[str]) -> dict[str, Sequence[Any]]:
             raise InputError(f"{source}: a bracket is closed that was not opened")
         grid[key] = values[0]
     return grid
+
+
+def with_ranges(
+    grid: Mapping[str, Sequence[Any]], ranges: Mapping[str, Range], sample: int | None
+) -> tuple[Mapping[str, Sequence[Any]], int | None]:
+    """A grid with the ranges of a scenario, and the number of draws; without ``sample`` a grid stays alone.
+
+    ``InputError``: nothing varies.
+    """
+    if grid and sample is None:
+        return grid, None
+    if not grid and not ranges:
+        write = "'latency: 10 ms to 40 ms' in the scenario"
+        raise InputError(f"nothing varies: add --grid dotted.key=value,value, or write for example {write}")
+    drawn = {key: [each.text] for key, each in ranges.items()}
+    return {**drawn, **grid}, USUAL_DRAWS if sample is None else sample
 
 
 def settings_of(
@@ -80,6 +97,10 @@ def settings_of(
         )
     if sample is not None:
         return _drawn(grid, sample, seed)
+    if ranges := [key for key, values in grid.items() if _range_of(key, values) is not None]:
+        raise InputError(
+            f"grid: {shorten(ranges[0])}: is a range; say how many draws: --sample {USUAL_DRAWS}"
+        )
     chosen = zip(*grid.values(), strict=True) if together else itertools.product(*grid.values())
     return [dict(zip(grid, values, strict=True)) for values in chosen]
 
@@ -95,36 +116,23 @@ def _drawn(grid: Mapping[str, Sequence[Any]], sample: int, seed: int) -> list[di
     rng = int(seeds.generator(seed, seeds.SHARED, "settings").integers(2**62))
     shares = qmc.LatinHypercube(len(grid), rng=rng).random(sample)
     values = {
-        key: [_at(share, key, own) for share in column]
+        key: list(map(_values_of(key, own), column))
         for (key, own), column in zip(grid.items(), shares.T.tolist(), strict=True)
     }
     return [dict(zip(values, each, strict=True)) for each in zip(*values.values(), strict=True)]
 
 
-def _at(share: float, key: str, values: Sequence[Any]) -> Any:
+def _values_of(key: str, values: Sequence[Any]) -> Callable[[float], Any]:
     """The value at a share of 0 to 1 of a list, or of its only entry, a range."""
-    low_text, dots, high_text = str(values[0]).partition("..")
-    if len(values) > 1 or not dots:
-        return values[int(share * len(values))]
-    low, high = (parse_number(_plain_number(text.strip())) for text in (low_text, high_text))
-    if low is None or high is None or low[1] is not high[1] or not low[0] < high[0]:
-        raise InputError(
-            f"grid: {shorten(key)}: {quote(values[0])} is no range; write for example 1 ms..200 ms"
-        )
-    if all(isinstance(_plain_number(text.strip()), int) for text in (low_text, high_text)):
-        return int(low[0] + share * (high[0] - low[0] + 1))
-    if low[0] > 0 and high[0] >= _DECADE * low[0]:
-        value = low[0] * (high[0] / low[0]) ** share
-    else:
-        value = low[0] + share * (high[0] - low[0])
-    return float(low[1](value)) if low[1] is format_plain else low[1](value)
+    drawn = _range_of(key, values)
+    return (lambda share: values[int(share * len(values))]) if drawn is None else drawn.at
 
 
-def _plain_number(text: str) -> int | float | str:
-    for read in (int, float):
-        with suppress(ValueError):
-            return read(text)
-    return text
+def _range_of(key: str, values: Sequence[Any]) -> Range | None:
+    try:
+        return read_range(values[0]) if len(values) == 1 else None
+    except InputError as error:
+        raise InputError(f"grid: {shorten(key)}: {error}") from None
 
 
 def _plain(value: object) -> Any:

@@ -14,6 +14,7 @@ from ..folder import read_results
 from ..summary import Summary, is_by_step
 from .between import steps_between
 from .crossovers import find_crossovers
+from .draws import describe_draws
 from .runs import tabulate_runs
 
 SWEEP_FILE: Final = "sweep.json"
@@ -21,9 +22,15 @@ _VERSION: Final = 1
 
 
 def describe_sweep(
-    folders: Sequence[str], settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]
+    folders: Sequence[str],
+    settings: Sequence[Mapping[str, Any]],
+    summaries: Sequence[Summary],
+    ranges: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
-    """Content of ``sweep.json`` and ``--json``: changes and verdict of each setting, and the crossovers."""
+    """Content of ``sweep.json`` and ``--json``: changes and verdict of each setting, and the crossovers.
+
+    ``ranges``: key -> what its values were drawn from, if they were.
+    """
     rows = [
         {
             "folder": folder,
@@ -36,12 +43,15 @@ def describe_sweep(
         for folder, setting, summary in zip(folders, settings, summaries, strict=True)
     ]
     between = steps_between(rows)
+    firsts = [summary["verdict"]["first"] for summary in summaries]
     return {
         "version": _VERSION,
         "scenario": summaries[0]["scenario"],
+        **({"ranges": dict(ranges)} if ranges else {}),
         "settings": rows,
         "crossovers": find_crossovers(settings, summaries),
         **({"steps_between": between} if between else {}),
+        **({"draws": describe_draws(settings, ranges, firsts)} if ranges else {}),
     }
 
 
@@ -57,18 +67,21 @@ def read_sweep(folder: Path) -> tuple[dict[str, Any], pa.Table]:
         InputError: a file is missing, damaged or foreign.
     """
     path = folder / SWEEP_FILE
-    rows = read_json(path, "sweep").get("settings")
-    if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
+    content = read_json(path, "sweep")
+    rows, ranges = content.get("settings"), content.get("ranges") or {}
+    if not isinstance(rows, list) or not rows or not all(_is_row(row, ranges) for row in rows):
         raise InputError(f"{path}: is damaged: it lists no settings; make these results again")
     summaries = [read_results(folder / row["folder"]).summary for row in rows]
     names, settings = ([row[key] for row in rows] for key in ("folder", "set"))
-    return describe_sweep(names, settings, summaries), tabulate_runs(names, settings, summaries)
+    return describe_sweep(names, settings, summaries, ranges), tabulate_runs(names, settings, summaries)
 
 
-def _is_row(row: object) -> bool:
+def _is_row(row: object, ranges: object) -> bool:
     return (
         isinstance(row, dict)
         and isinstance(row.get("folder"), str)
         and row["folder"].isdecimal()
         and isinstance(row.get("set"), dict)
+        and isinstance(ranges, dict)
+        and row["set"].keys() >= ranges.keys()
     )
