@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 import paceline
-from paceline.sim.config.ranges import read_range
 from paceline.sim.config.units import format_rate, format_seconds, parse_number
+from paceline.sim.scenario.ranges import read_range
 
 DRAWS: Final = 128
 FACTORS: Final = (2.0, 30.0)

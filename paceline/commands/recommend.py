@@ -10,6 +10,7 @@ import typer
 
 from paceline.commands.console import (
     AsJson,
+    Dask,
     Device,
     Force,
     Jobs,
@@ -17,10 +18,12 @@ from paceline.commands.console import (
     ScenarioFile,
     SetOption,
     hand_over,
+    load_scenario,
     print_json,
     say,
     watching,
 )
+from paceline.commands.dask_cluster import connect
 
 
 def recommend(
@@ -36,6 +39,7 @@ def recommend(
     out: Out = None,
     device: Device = "auto",
     jobs: Jobs = None,
+    dask: Dask = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -47,12 +51,11 @@ def recommend(
     from paceline.sim.experiments.recommend import recommend as recommending
     from paceline.sim.experiments.sweep import grid
     from paceline.sim.scenario.overrides import name_lines
-    from paceline.sim.scenario.schema import load
 
     check_jobs(jobs)
-    loaded, where = load(scenario, changes or []), prepare.device_named(device)
+    loaded, where = load_scenario(scenario, changes), prepare.device_named(device)
     recommending.check_goal(loaded, hours, euros)
-    with name_lines(scenario, changes or []):
+    with connect(dask) as executor, name_lines(scenario, changes or []):
         if loaded.workload.timing_only and loaded.workload.curves is None:
             rows = period.smallest_periods(prepare.resolve(loaded, where))
             if as_json:
@@ -63,7 +66,7 @@ def recommend(
         whole = candidates.with_candidates(loaded)
         with simulator.begin(whole, where, out, force=force, say=say, command="recommend") as begun:
             resolved, parts = begun
-            with watching(resolved) as progress, JobProcesses(jobs) as processes:
+            with watching(resolved) as progress, JobProcesses(jobs, executor) as processes:
                 here = partial(partial, device=where, progress=progress, processes=processes)
                 last, tuning, race = here(recommending.run_race)(resolved, hours, euros, parts=parts)
                 runs = list(here(simulator.simulate)(last, parts=parts, warn=say))

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from ..config import yaml_file
 from ..config.problems import KeyPath, join_keys
-from ..config.ranges import Range, read_range
 from ..errors import InputError
 from .overrides import Change, apply
+from .ranges import Range, read_range
 from .ready import find_scenario
 
 _NAMES: Final = ("name", "label")

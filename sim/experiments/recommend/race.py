@@ -85,6 +85,11 @@ class Race:
         best = alive[:2] + [x for x in alive[2:FINALISTS] if self._merit(x)[0] <= near_s]
         return [record(tune_of(self.scenario, x), x.label, self.tried[x.label], *self.score) for x in best]
 
+    def most_trials(self) -> int:
+        """Number of trials, if all last candidates try two values again."""
+        points = sum(len(list(tune_of(self.scenario, x).points())) for x in self.scenario.schemes)
+        return points + 4 * max(FINALISTS, math.ceil(len(self.scenario.schemes) / HALVED))
+
     def _screen(self, seed: int) -> None:
         entries = sorted(self.scenario.schemes, key=lambda entry: self.step_s[entry.label])
         points = [(entry, _middle_first(tune_of(self.scenario, entry))) for entry in entries]

@@ -14,7 +14,7 @@ import torch
 from ...config.units import format_bytes, format_seconds
 from ...devices import one_thread
 from ...errors import InputError
-from ...records.money.cost import PriceRecord, cost, format_cost
+from ...records.money.cost import PriceRecord, cost, format_money
 from ...records.run import Run
 from ...records.scenario_facts import read_facts
 from ...records.summarise import summarise_resolved
@@ -85,6 +85,8 @@ def run_race(
         left = step_s.keys() - outdone(scenario, step_s) if is_trained(scenario) else step_s.keys()
         afford = (lambda run: True) if euros is None else partial(_affords, read_price_of(scenario), euros)
         race = Race(only(scenario, left), step_s, run_all, score, within_s, afford)
+        if progress is not None:
+            progress.begin("trial", race.most_trials(), parts.num_kept("trial"))
         tuning = race.finalists() if is_trained(scenario) and len(left) > 1 else []
     last = with_chosen(only(scenario, {each["label"] for each in tuning} if tuning else left), tuning)
     if within_s is not None and tuning:
@@ -167,6 +169,6 @@ def _costs(row: SchemeSummary) -> tuple[float, ...]:
 
 
 def _words(row: SchemeSummary) -> str:
-    time_s, num_bytes, _ = _costs(row)
-    money = f", {format_cost(row['cost'])}" if "cost" in row else ""
+    time_s, num_bytes, amount = _costs(row)
+    money = f", {format_money(amount, row['cost']['currency'])}" if "cost" in row else ""
     return f"{row['label']} ({format_seconds(time_s)}, {format_bytes(num_bytes)}{money})"

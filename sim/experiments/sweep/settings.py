@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from ... import seeds
 from ...config import yaml_file
-from ...config.ranges import Range, read_range
 from ...errors import InputError, shorten
 from ...scenario.overrides import Assignment
+from ...scenario.ranges import Range, read_range
 
 MAX_SETTINGS: Final = 10_000
 """Settings of one sweep."""

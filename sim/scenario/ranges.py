@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final
 
+from ..config.units import format_plain, parse_number
 from ..errors import InputError, quote
-from .units import format_plain, parse_number
 
 _DECADE: Final = 10.0
 _MAX_LETTERS: Final = 100

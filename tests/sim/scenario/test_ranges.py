@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.config.ranges import Range, read_range
 from paceline.sim.config.units import parse_number
 from paceline.sim.errors import InputError
+from paceline.sim.scenario.ranges import Range, read_range
 
 ends = st.tuples(st.integers(1, 9_999), st.integers(1, 9_999)).filter(lambda pair: pair[0] < pair[1])
 shares = st.floats(0, 1, exclude_max=True)
