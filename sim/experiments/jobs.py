@@ -360,7 +360,8 @@ def run_text(run_here: Callable[..., Run], text: str) -> bytes:
         try:
             if order["code"] != code_version():
                 raise InputError(f"{code_version()}, and this process {order['code']}")
-            add_folders(order["folders"])
+            if order["folders"] != code_folders():  # another process
+                add_folders(order["folders"])
             scenario = _read(order["scenario"])
         except InputError as error:
             misfit = f"an executor on {platform.node()} has not the code of this process: {error}"

@@ -91,7 +91,7 @@ def test_options_that_are_none(options: dict[str, Any], says: str) -> None:
     [
         (5, "grid: must be a mapping of dotted keys to lists, not 5"),
         ([], "grid: must be a mapping"),
-        ({}, "0 settings"),
+        ({}, "nothing varies: add --grid"),
         ({5: [1]}, "grid: must be dotted keys as text, not 5"),
         ({"seed": 5}, "grid: seed: write a list of values"),
         ({"seed": np.array(5)}, "grid: seed: write a list of values"),
