@@ -1,8 +1,8 @@
 """Race of candidates by successive halving over learning rates, seeds and time.
 
 All candidates try the same values on one seed. A trial ends at ``SLACK`` times the best time so far: it is
-behind. One candidate in ``HALVED`` tries its two best values on two more seeds, as in ``tune``; ``FINALISTS``
-run on the scenario's own seeds.
+behind. One candidate in ``HALVED`` tries its two best values on two more seeds, as in ``tune``, where a late
+trial is no miss yet; ``FINALISTS`` run on the scenario's own seeds.
 
 Source: Karnin, Koren and Somekh, Almost optimal exploration in multi-armed bandits, ICML 2013 (halving);
 Hutter, Hoos, Leyton-Brown and Stuetzle, ParamILS, JAIR 36, 2009 (capping).
@@ -25,7 +25,9 @@ from ...scenario.tune import Tune, with_values
 from ..jobs import PlannedRun
 from ..tune import best_first, record, trial_of, tuning_seeds
 
-SLACK: Final = 1.3
+SLACK: Final = 1.2
+PATIENT: Final = 3.0
+"""Factor on the best time at which a trial on a further seed ends: means need times."""
 CLOSE: Final = 1.2
 """Factor on the best time within which a candidate's second values, and the third of the last, stay."""
 HALVED: Final = 4
@@ -71,12 +73,13 @@ class Race:
         self._screen(first)
         alive = sorted(self.scenario.schemes, key=self._merit)
         alive = alive[: max(FINALISTS, math.ceil(len(alive) / HALVED))]
-        cap_s, arrive_s = self._cap_s(), SLACK * self._merit(alive[0])[0]
+        best_s = self._merit(alive[0])[0]
+        cap_s = self.within_s or PATIENT * best_s
         arms = [
             (entry, values)
             for entry in alive
             for values in self._best(entry)[:2]
-            if self._time_s(entry, values) <= min(arrive_s, CLOSE * self._merit(entry)[0])
+            if self._time_s(entry, values) <= min(SLACK * best_s, CLOSE * self._merit(entry)[0])
         ]
         for seed in others:
             self._try(arms, seed, cap_s)

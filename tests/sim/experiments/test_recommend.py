@@ -24,7 +24,7 @@ from paceline.sim.experiments.recommend.candidates import outdone, with_candidat
 from paceline.sim.experiments.recommend.holds import find_turns, nearest_turn, quantities
 from paceline.sim.experiments.recommend.measured import MEASURED, outside_measured
 from paceline.sim.experiments.recommend.period import SHARE, smallest_period, smallest_periods
-from paceline.sim.experiments.recommend.race import FINALISTS, SLACK, Race
+from paceline.sim.experiments.recommend.race import FINALISTS, PATIENT, Race
 from paceline.sim.experiments.recommend.recommend import advise, check_goal, only
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, load, parse
@@ -127,12 +127,11 @@ def test_without_noise_the_race_ends_with_the_best_values_of_the_best(data: st.D
     best = min(times.values())
     chosen = tuned[0]["label"], float(str(tuned[0]["chosen"]["optimizer.lr"]))
     assert times[chosen] == best
-    assert len(tuned) == FINALISTS
+    assert 2 <= len(tuned) <= FINALISTS
     assert race.num_trials == len(table.limits)
     assert len(table.seeds) == 3
     assert not table.seeds & set(range(scenario.seed, scenario.seed + 100))
-    raced = table.limits[-1]
-    assert raced[1] == pytest.approx(SLACK * best)
+    assert table.limits[-1][1] == pytest.approx(PATIENT * best)
 
 
 def test_runs_beyond_the_money_are_behind() -> None:
