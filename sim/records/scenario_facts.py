@@ -58,6 +58,8 @@ class ScenarioFacts(NamedTuple):
     choices: str | None
     planned: PlannedRuns | None
     price: PriceRecord | None
+    all_reduce: frozenset[str] | None
+    """Labels of the schemes that average whole gradients in every step."""
 
 
 @lru_cache(maxsize=1024)  # each run of a sweep is kept with its setting's scenario
@@ -71,6 +73,7 @@ def read_facts(scenario_yaml: str) -> ScenarioFacts:
         _read(_choices, document),
         _read(_planned, document),
         _read(read_price, document),
+        _read(_all_reduce, document),
     )
 
 
@@ -85,6 +88,11 @@ def _planned(document: Any) -> PlannedRuns:
     labels = tuple(str(next(iter(entry.values()))["label"]) for entry in document["schemes"])
     repeats = document["repeats"]
     return PlannedRuns(labels, int(document["seed"]), repeats if isinstance(repeats, int) else None)
+
+
+def _all_reduce(document: Any) -> frozenset[str]:
+    entries = (item for entry in document["schemes"] for item in entry.items())
+    return frozenset(x["label"] for name, x in entries if name == "all_reduce" and not x.get("compression"))
 
 
 def describe_proxy(document: Any) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import InputError, quote
 from .gradients.noise import describe_gradients
+from .gradients.rule import hint
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
 from .rows import left_out_of, mean, mean_shares, row_of
@@ -124,10 +125,16 @@ def summarise_resolved(
     The other arguments and errors are those of ``summarise``.
     """
     known = read_facts(scenario_yaml)
-    return summarise(
+    summary = summarise(
         scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy, known.choices,
         known.price,
     )  # fmt: skip
+    for row in summary["summary"]:
+        if "gradients" in row and row["label"] in (known.all_reduce or ()):
+            row["gradients"]["text"] += hint(
+                [x for run in runs if run.label == row["label"] for x in run.gradients]
+            )
+    return summary
 
 
 def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.carry_over import analysis
 from benchmarks.carry_over.analysis import Place
-from benchmarks.carry_over.noise import Noise
+from benchmarks.carry_over.noise import Noise, read
 from benchmarks.carry_over.page import MARK, PAGE, compared_tasks, generated, named_moves
 from benchmarks.carry_over.runs import Cell, Row, Table
 from benchmarks.carry_over.study import (
@@ -26,6 +26,7 @@ from benchmarks.carry_over.study import (
     scored_steps,
 )
 from paceline.sim.records import break_even
+from paceline.sim.records.gradients import rule
 from paceline.sim.records.run import Evaluation
 from paceline.sim.seeds import Floats
 from tests.support.made_runs import made_run
@@ -43,6 +44,12 @@ def test_the_page_and_the_sentence_are_made_of_the_rows() -> None:
     assert (round(moved.median, 2), round(moved.rare, 2)) == (break_even.MOVED, break_even.MOVED_RARELY)
     assert compared_tasks(logs) == break_even.COMPARED
     assert f"{TASKS[HELD_OUT].parameters:,}" == break_even.LARGEST
+    fitted, known = analysis.fit(logs, read()), [each for each in read().values() if each.resolved]
+    assert [tuple(fitted[scheme, 90].round(3)) for scheme in analysis.OTHERS] == [*rule.RULE.values()]
+    means = [each.rule for task in TASKS if (each := analysis.errors(logs, read(), task)) is not None]
+    assert np.exp(np.mean(means)) - 1 == pytest.approx(rule.ERROR, abs=0.005)
+    ranges = [(min(values), max(values)) for values in zip(*((x.u, x.v) for x in known), strict=True)]
+    assert all(a <= low and high <= b for (low, high), (a, b) in zip(ranges, rule.REACH, strict=True))
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def describe_gradients(points: Sequence[NoisePoint]) -> GradientSummary:
     points = sorted(points, key=lambda point: point["step"])
     middle, examples = points[-1]["step"] / 2, points[0]["examples"]
     halves = [[p for p in points if (p["step"] > middle) == late] for late in (False, True)]
-    scale, apart = ([_ratio(half, key) for half in halves] for key in ("noise", "heterogeneity"))
+    scale, apart = ([ratio_of_points(half, key) for half in halves] for key in ("noise", "heterogeneity"))
     text = "only the noise of gradients within workers was measured: they had no model in common"
     if any(p["norm2"] is not None for p in points):
         text = (
@@ -91,7 +91,8 @@ def describe_gradients(points: Sequence[NoisePoint]) -> GradientSummary:
     return GradientSummary(text=text, noise_scale=scale, heterogeneity=apart)
 
 
-def _ratio(points: Sequence[NoisePoint], key: Literal["noise", "heterogeneity"]) -> MeanRatio:
+def ratio_of_points(points: Sequence[NoisePoint], key: Literal["noise", "heterogeneity"]) -> MeanRatio:
+    """S2 / G2 or H2 / G2 of points that have both."""
     known = [(p[key], p["norm2"]) for p in points]
     pairs = np.array([pair for pair in known if None not in pair], float).reshape(-1, 2)
     return ratio_of_means(pairs[:, 0], pairs[:, 1])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.gradient_noise import POPULATIONS, coverage
-from paceline.sim.records.gradients.noise import NOT_RESOLVED, ratio_of_means
+from paceline.sim.records.gradients.noise import NOT_RESOLVED, NoisePoint, ratio_of_means
+from paceline.sim.records.gradients.rule import RULE, hint
 from paceline.sim.training.gradient_noise import Moments, half_batch, moments_of_halves
 
 
@@ -33,6 +36,21 @@ def test_one_worker_has_no_heterogeneity() -> None:
 @pytest.mark.parametrize(("batch", "shard", "half"), [(32, 100, 16), (7, 100, 3), (32, 7, 3), (1, 9, 1)])
 def test_a_half_batch(batch: int, shard: int, half: int) -> None:
     assert half_batch(batch, shard) == half
+
+
+def test_a_hint_by_hand() -> None:
+    def points(noise: float, apart: float) -> list[NoisePoint]:
+        point = NoisePoint(
+            step=0, examples=100, loss=1.0, lr=0.1, noise=noise, heterogeneity=apart, norm2=1.0
+        )  # fmt: skip
+        return [point, point]
+
+    a, c, d = RULE["local SGD (16)"]
+    factor = math.exp(a + c * math.log(0.2) + d * math.log(2.0))
+    assert f"local SGD (16) {factor:.2f}" in hint(points(20.0, 1.0))
+    assert hint(points(20.0, 9.0)) == ""  # beyond the study
+    assert hint(points(20.0, -0.5)) == hint(points(20.0, 0.0)) != ""
+    assert hint(points(20.0, 1.0)[:1]) == ""
 
 
 def test_fiellers_interval_by_hand() -> None:
