@@ -1,7 +1,7 @@
 """What draws from ranges say: how often each scheme is first, and which input decides that.
 
-An input *decides* if it alone explains ``_ENOUGH`` of the variance of who is first, and another scheme is
-mostly first on either side of its threshold, the cut of a decision tree with one node.
+An input *decides* if it alone explains ``_ENOUGH`` of the variance of who is first, and one scheme is first in
+``_MOSTLY`` of the draws below its threshold, the cut of a decision tree with one node, and another above it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...config.units import parse_number
 from ...seeds import Floats
 
 _ENOUGH: Final = 0.4
+_MOSTLY: Final = 0.75
 _LEAST: Final = 0.05
 """Least share of the draws on either side of a threshold."""
 
@@ -44,9 +45,13 @@ def describe_draws(
     ]
     inputs.sort(key=lambda each: -each["index"])
     most = [each for each in inputs[:1] if each["index"] >= _ENOUGH and "at" in each]
-    decides = next((each for each in most if each["below"]["first"] != each["above"]["first"]), None)
+    decides = next((each for each in most if _turns(each["below"], each["above"])), None)
     text = _sentence(shares, inputs, decides)
     return {"text": text, "shares": shares, "inputs": inputs, "decides": decides and decides["key"]}
+
+
+def _turns(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
+    return below["first"] != above["first"] and min(below["share"], above["share"]) >= _MOSTLY
 
 
 def _part(drawn: Sequence[Any], labels: Any) -> dict[str, Any]:
