@@ -6,7 +6,8 @@ scenario is simulated twice anew: with this input in the middle of the draws bel
 middle of those above, all others at their medians.
 
 ``python -m benchmarks.deciding_inputs [NUMBER [FIRST]]`` prints the figures of docs/records.md for 40 named
-inputs, from drawn scenario 2001 on. The rule of ``records.sweeps.draws`` was set on others before (docs/records.md).
+inputs, from drawn scenario 2001 on. The rule of ``records.sweeps.draws`` was set on others
+before (docs/records.md).
 """
 
 from __future__ import annotations

@@ -315,7 +315,8 @@ def sweep(
 
     scenario, jobs = _checked(scenario, task, changes, device, jobs, executor)
     where = prepare.device_named(device)
-    values, sample = with_ranges(arguments.read_grid({} if grid is None else grid), ranges_of(scenario, changes), sample)
+    given = arguments.read_grid({} if grid is None else grid)
+    values, sample = with_ranges(given, ranges_of(scenario, changes), sample)
     seed = 0 if sample is None else next(resolve_each(scenario, task, [changes])).seed
     settings = settings_of(values, together, sample, seed)
     own = [*([] if sample is None else [NO_EVENTS]), *changes]

@@ -1,7 +1,7 @@
 """What draws from ranges say: how often each scheme is first, and which input decides that.
 
-An input *decides* if it alone explains ``_ENOUGH`` of the variance of who is first, and one scheme is first in
-``_MOSTLY`` of the draws below its threshold, the cut of a decision tree with one node, and another above it.
+An input *decides* if it alone explains ``_ENOUGH`` of the variance of who is first, and one scheme is first
+in ``_MOSTLY`` of the draws below its threshold, the cut of a decision tree with one node, another above it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def describe_draws(
 
 
 def _turns(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
-    return below["first"] != above["first"] and min(below["share"], above["share"]) >= _MOSTLY
+    return below["first"] != above["first"] and all(x["share"] >= _MOSTLY for x in (below, above))
 
 
 def _part(drawn: Sequence[Any], labels: Any) -> dict[str, Any]:
