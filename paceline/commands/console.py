@@ -411,6 +411,6 @@ def end_interrupted(scenario: Scenario, runs: Sequence[Run], out: Path | None) -
     wanted = len(scenario.schemes) * len(seeds_of(scenario))
     kept = ""
     if out is not None and runs:
-        kept = f" and kept in {out} (the same command goes on from there)"
+        kept = f" and kept in {out} (the same command continues from there)"
     say(f"interrupted: {len(runs)} of {wanted} runs are complete{kept}")
     raise typer.Exit(130)

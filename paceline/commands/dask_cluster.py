@@ -43,7 +43,7 @@ def connect(address: str | None) -> Iterator[Executor | None]:
                 if isinstance(error, CancelledError)
                 else "each worker that did one of the runs"
             )
-            raise RunError(f"--dask {shorten(address)}: {who} died; the same command goes on") from error
+            raise RunError(f"--dask {shorten(address)}: {who} died; the same command continues") from error
 
 
 def _check_protected(address: str) -> None:

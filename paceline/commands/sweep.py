@@ -101,7 +101,7 @@ def sweep(
                 processes=processes,
             )
         except KeyboardInterrupt:
-            kept = "" if out is None else f"; what is complete is kept in {out} (the same command goes on)"
+            kept = "" if out is None else f"; what is complete is kept in {out} (the same command continues)"
             say(f"interrupted{kept}")
             raise typer.Exit(130) from None
         for each in parts:

@@ -171,7 +171,7 @@ class JobProcesses:
         with suppress(BrokenExecutor):
             return self.executor.submit(work, text)
         if self.given:
-            raise RunError("the executor is broken; what is complete is kept, and the same command goes on")
+            raise RunError("the executor is broken; what is complete is kept, and the same command continues")
         self.executor.shutdown(wait=False)
         self.begin(self.window)
         return self.executor.submit(work, text)

@@ -88,7 +88,7 @@ def test_the_same_command_goes_on_where_the_scheduler_was_killed(tmp_path: Path,
         cluster.process.kill()
         _, err = child.communicate(timeout=200)
     assert child.returncode == 1
-    assert err.splitlines()[-1].endswith("the scheduler died; the same command goes on")
+    assert err.splitlines()[-1].endswith("the scheduler died; the same command continues")
     assert "Traceback" not in err
     kept = {path.name: path.stat().st_mtime_ns for path in out.glob("parts/run-*")}
     assert 1 <= len(kept) < 6
