@@ -226,15 +226,15 @@ def joined_by_others(group: Group) -> list[str]:
     pair = dist.new_group([0, 1] if group.rank < 2 else [2, 3], use_local_synchronization=True)
     three = dist.new_group([0, 1, 2])
     found = []
-    for model, inside in (
-        (DistributedDataParallel(_model(1)), pair),
-        (DistributedDataParallel(_model(1), process_group=pair), None),
-        (_model(1), three if group.rank == 2 else pair),
-        (_model(1), three if group.rank == 3 else pair),
+    for model, inside, timeout_s in (
+        (DistributedDataParallel(_model(1)), pair, TO_CONNECT_S),
+        (DistributedDataParallel(_model(1), process_group=pair), None, TO_CONNECT_S),
+        (_model(1), three if group.rank == 2 else pair, 2.0),
+        (_model(1), three if group.rank == 3 else pair, 2.0),
     ):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         try:
-            with attach(model, optimizer, "all_reduce", steps=1, inside=inside, timeout_s=2.0):
+            with attach(model, optimizer, "all_reduce", steps=1, inside=inside, timeout_s=timeout_s):
                 pytest.fail("it was attached")
         except PacelineError as error:
             found.append(f"{type(error).__name__}: {error}")
