@@ -197,7 +197,8 @@ class JobProcesses:
         left = [each for each, run in zip(planned, kept, strict=True) if run is None]
         if len(left) == 1:  # nothing goes on beside it
             left = [replace(left[0], cores=self._at_once)]
-        sent = (self.given or self.window > 1) and left and _can_be_sent(left[0].scenario)
+        several = self.given or (self._at_once != 1 and len(left) > 1)
+        sent = several and left and _can_be_sent(left[0].scenario)
         runs = _Runs(deque(left), run_here, parts, progress, warn, self if sent else None)
         try:
             for each, run in zip(planned, kept, strict=True):
@@ -273,7 +274,9 @@ class _Runs:
     def _begin_where_worth(self, taken_s: float, runs: int) -> None:
         """Begin processes if the remaining work is worth it, at ``taken_s`` for ``runs``."""
         processes, left_s = self.processes, taken_s / runs * len(self.left)
-        if self.left and processes is not None and processes.executor is None and left_s >= MIN_WORK_S:
+        if processes is None or processes.executor is not None or not self.left or left_s < MIN_WORK_S:
+            return
+        if processes.window > 1:
             processes.begin(len(self.left))
 
     def _add(self, planned: PlannedRun, run: Run) -> None:

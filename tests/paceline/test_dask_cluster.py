@@ -42,7 +42,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     script = tmp_path / "cluster.py"
     script.write_text(CLUSTER)
     pipe = subprocess.PIPE
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "MORTAL": "True"}
     with subprocess.Popen([sys.executable, script], stdin=pipe, stdout=pipe, env=environment) as process:
         assert process.stdout is not None
         yield Cluster(process, process.stdout.readline().decode().strip())
@@ -53,7 +53,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def simulating(scenario: Path, out: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "paceline", "simulate", str(scenario), "--out", str(out), *options]
     pipe, patience = subprocess.PIPE, {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
-    environment = {**os.environ, **patience}
+    environment = {**os.environ, **patience, "MORTAL": "False"}
     with subprocess.Popen(command, stderr=pipe, stdout=pipe, text=True, env=environment) as child:
         yield child
 

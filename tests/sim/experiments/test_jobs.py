@@ -25,7 +25,7 @@ from paceline.sim.experiments import jobs
 from paceline.sim.experiments import simulate as simulator
 from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.jobs import JobProcesses, PlannedRun, check_jobs
-from paceline.sim.experiments.simulate import simulate
+from paceline.sim.experiments.simulate import run_here, simulate
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT
 from paceline.sim.scenario.schema import load
@@ -48,7 +48,7 @@ MINE = """\
 import os
 from paceline import Worker
 
-if DIES and os.getpid() != PID:
+if DIES and os.environ.get("MORTAL", str(os.getpid() != PID)) == "True":
     try:
         os.close(os.open(__file__ + ".died", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -124,18 +124,20 @@ def test_no_process_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             os.kill(pid, 0)
 
 
-def refuse(*_: object) -> Run:
-    raise AssertionError("nothing more runs in this process")
+def run_elsewhere(*arguments: Any) -> Run:
+    assert os.environ["PID_OF_TEST"] != str(os.getpid()), "nothing more runs in this process"
+    return run_here(*arguments)
 
 
 @pytest.mark.slow
 def test_processes_serve_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
+    monkeypatch.setenv("PID_OF_TEST", str(os.getpid()))
     scenario = load(write_scenario(tmp_path))
     with JobProcesses(2) as processes:
         before = list(simulate(scenario, processes=processes))
         started = processes_of(processes)
-        monkeypatch.setattr(simulator, "run_here", refuse)
+        monkeypatch.setattr(simulator, "run_here", run_elsewhere)
         assert list(simulate(scenario, processes=processes)) == before
         assert processes_of(processes) == started
     assert len(started) == 2
@@ -204,7 +206,7 @@ def test_processes_begin_as_soon_as_what_is_left_is_worth_them(
 KILLED = """
 import os, sys
 from paceline.sim.experiments import jobs
-from paceline.sim.experiments.simulate import simulate
+from paceline.sim.experiments.simulate import run_here, simulate
 from paceline.sim.scenario.schema import load
 
 jobs.MIN_WORK_S = 0.0
