@@ -14,7 +14,7 @@ import torch
 from ...config.units import format_bytes, format_seconds
 from ...devices import one_thread
 from ...errors import InputError
-from ...records.money.cost import PriceRecord, cost, format_money
+from ...records.money.cost import PriceRecord, cost_to_end, format_money
 from ...records.run import Run
 from ...records.scenario_facts import read_facts
 from ...records.summarise import summarise_resolved
@@ -98,10 +98,7 @@ def run_race(
 
 
 def _affords(price: PriceRecord, euros: float, run: Run) -> bool:
-    end_s, share = run.wall_clock_s, 1.0
-    if (met := run.met) is not None:
-        end_s, share = met.time_s, met.bytes_sent / max(run.bytes_sent, 1)
-    return cost(price, end_s, run.between, share) <= euros
+    return cost_to_end(run, price) <= euros
 
 
 def only(scenario: Scenario, labels: Any) -> Scenario:

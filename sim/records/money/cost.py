@@ -95,9 +95,15 @@ def cost(
 
 def add_costs(row: RunRow, run: Run, price: PriceRecord) -> None:
     """Add the cost of a run, and to its target, by when each pair of sites has its part of the bytes."""
-    row["cost"], row["cost_to_target"] = cost(price, run.wall_clock_s, run.between), None
-    if (met := run.met) is not None:
-        row["cost_to_target"] = cost(price, met.time_s, run.between, met.bytes_sent / max(run.bytes_sent, 1))
+    row["cost"] = cost(price, run.wall_clock_s, run.between)
+    row["cost_to_target"] = None if run.met is None else cost_to_end(run, price)
+
+
+def cost_to_end(run: Run, price: PriceRecord) -> float:
+    """Cost of a run to its target, or of all of it where that was not met."""
+    if (met := run.met) is None:
+        return cost(price, run.wall_clock_s, run.between)
+    return cost(price, met.time_s, run.between, met.bytes_sent / max(run.bytes_sent, 1))
 
 
 def race_cost(run: RunRow, by_step: bool) -> float:

@@ -228,7 +228,7 @@ def test_progress_counts_runs_in_whatever_order_they_end() -> None:
             seen.append(arguments)
 
         def __call__(self, label: str, steps: int) -> None:
-            raise AssertionError("no run goes on in this process")
+            raise AssertionError("no run is done in this process")
 
         def complete(self, label: str) -> None:
             seen.append(label)
@@ -241,7 +241,7 @@ def test_progress_counts_runs_in_whatever_order_they_end() -> None:
 
 
 def test_runs_that_are_kept_are_not_handed_out(tmp_path: Path) -> None:
-    """A full disk ends the command, and the same one goes on to the same bytes."""
+    """A full disk ends the command, and the same one continues to the same bytes."""
     scenario, cpu = parse(json.dumps({**SCENARIO, "repeats": 6})), torch.device("cpu")
     whole, submitted, room = list(simulator.simulate(scenario)), list[int](), [3]
 

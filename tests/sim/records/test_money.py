@@ -69,7 +69,7 @@ def test_longer_and_more_never_costs_less(
 
 
 def test_a_summary_has_the_cost_to_the_target_and_of_the_run() -> None:
-    # The target is met after 1 h and 1 of 4 GB; the run goes on for another hour, waiting included.
+    # The target is met after 1 h and 1 of 4 GB; the run lasts another hour, waiting included.
     run = sent(made_run(reached_s=3600.0, wall_s=7200.0, num_bytes=4 * 10**9))
     first, met, last = run.evaluations
     run = replace(run, evaluations=(first, replace(met, bytes_sent=10**9), last))
