@@ -57,11 +57,10 @@ Real gradients of ResNet-20 on the GPU, under a virtual clock, one repeat:
 
 """
 
-_VALIDATION = """
-## Validation
+_ATTACH = """
+## `paceline.attach` on a GPU
 
-Predicted beside measured, after probing this machine; columns and limits as in
-[validation.md](validation.md). Values are on the CPU and go over gloo.
+A user's loop on each rank, models on the shared GPU, values over NCCL (SGP's messages over gloo).
 
 """
 
@@ -93,7 +92,7 @@ def page(facts: MachineFacts, parts: Sequence[PagePart]) -> str:
     sections = (
         ("gradients ", _GRADIENTS, _gradients), ("measured ", _MEASURED, _measured),
         ("contract ", _CONTRACT, _contract), ("sharing", _SHARING, _sharing),
-        ("scenario ", _SCENARIO, _scenario), ("validation", _VALIDATION, _validation),
+        ("scenario ", _SCENARIO, _scenario), ("attach", _ATTACH, _attach),
     )  # fmt: skip
     for start, head, write in sections:
         mine = [part for part in parts if part.name.startswith(start)]
@@ -153,10 +152,9 @@ def _scenario(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
     yield f"- {figures['verdict']}"
 
 
-def _validation(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
-    yield f"On a {figures['where']}."
-    yield ""
-    yield "| | found | limit |"
-    yield "| --- | ---: | ---: |"
-    for says, value, limit in figures["bars"]:
-        yield f"| {says} | {value:.2f} % | {limit} |"
+def _attach(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
+    found = ", ".join(f"{scheme} {value:.1e}" for scheme, value in figures["differences"].items())
+    yield (
+        f"- {figures['ranks']} ranks, {figures['steps']} steps; final models beside those over gloo on the CPU "
+        f"(relative): {found}"
+    )

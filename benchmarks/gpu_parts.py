@@ -6,17 +6,16 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
+from benchmarks.nccl_contract import contract_on_nccl, share_gpu
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group
 from paceline.sim.compute.batch_sizes import seconds_at
@@ -24,6 +23,7 @@ from paceline.sim.compute.measure import timer_of, typical_times_s
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
+from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.scenario_facts import read_facts
@@ -37,6 +37,7 @@ from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.supervised import initial_weights, supervised
 from paceline.sim.workloads.tasks.images import resnet20
 from paceline.sim.workloads.workload import Workload
+from tests.support import attach_jobs
 from tests.support.cluster_pool import Pool
 from tests.support.factory import make_job, placed
 
@@ -50,6 +51,13 @@ BLOCK_S: Final = 0.15
 
 MEASURED: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 UNSEEN: Final = (3, 6, 12, 24, 48, 96, 192, 384, 768)
+
+ATTACHED: Final[Mapping[str, Any]] = {
+    "all_reduce": "all_reduce",
+    "gossip": {"gossip": {"topology": "ring"}},
+    "local_sgd": {"local_sgd": {"period": 4}},
+    "sgp": {"sgp": {"topology": "ring"}},
+}
 
 Figures = dict[str, Any]
 """What a part has measured, as JSON can hold it."""
@@ -208,8 +216,6 @@ def unseen_batch_sizes(
 
 def contract(ranks: int) -> Figures:
     """The drivers' contract on NCCL, with so many processes on this machine's GPUs."""
-    from benchmarks.nccl_contract import contract_on_nccl
-
     return asdict(contract_on_nccl(ranks))
 
 
@@ -256,22 +262,31 @@ def run_shared(group: Group, device: str, steps: int) -> Figures:
     return {"final": measured.final.tolist(), "wall_clock_s": wall_s}
 
 
-def validation(cells: int = 3) -> Figures:
-    """Calibrate and validate over gloo, in the lab.
+def attached(device: torch.device, ranks: int = 2, steps: int = 20) -> Figures:
+    """Training loops under ``paceline.attach`` whose models share one device, against gloo on the CPU.
 
     Returns:
-        ``where``, and ``bars``: [what, worst, limit], in per cent.
-
-    Raises:
-        InputError: this machine has no lab.
+        ``differences``: by scheme, of the final models, relative to their size.
     """
-    from benchmarks.validation import campaign, page
-    from benchmarks.validation.design import spread
-
-    with tempfile.TemporaryDirectory() as folder:
-        rows, _, profile, _ = campaign.run(spread(cells), campaign.RunStore(Path(folder)), None)
-    bars = [[bar.says, bar.value, bar.range] for bar in page.bars(rows)]
-    return {"where": f"{profile.hosts}, {cells} of the cells of validation.md", "bars": bars}
+    on_device = {"device": device.type, "backend": "nccl" if device.type == "cuda" else "gloo"}
+    finals = []
+    for options in (on_device, {}):
+        pool = Pool(ranks)
+        try:
+            pool.ask(share_gpu)
+            answers = [
+                pool.ask(
+                    attach_jobs.train, scheme=scheme, steps=steps, loops=steps, timeout_s=30.0, **options
+                )
+                for scheme in ATTACHED.values()
+            ]
+        finally:
+            pool.close()
+        if errors := [each["error"] for ranks_answers in answers for each in ranks_answers if each["error"]]:
+            raise RunError(errors[0])
+        finals.append([torch.tensor([each["final"] for each in one], dtype=torch.float64) for one in answers])
+    differences = [((found - want).norm() / want.norm()).item() for found, want in zip(*finals, strict=True)]
+    return {"ranks": ranks, "steps": steps, "differences": dict(zip(ATTACHED, differences, strict=True))}
 
 
 def scenario_on(device: torch.device, changes: Sequence[str] = ("repeats=1",)) -> Figures:
@@ -306,5 +321,5 @@ def parts(device: torch.device) -> Mapping[str, tuple[float, Callable[[], Figure
         "contract 2": (60.0, partial(contract, 2)),
         "sharing": (40.0, partial(sharing, device)),
         "scenario resnet-20": (55.0, partial(scenario_on, device)),
-        "validation": (150.0, validation),
+        "attach": (90.0, partial(attached, device)),
     }

@@ -87,10 +87,15 @@ def contract_on(backend: str, ranks: int) -> ContractResult:
     return ContractResult(ranks, passed, tuple(failed), "")
 
 
-def connect(group: Group, backend: str) -> str:
-    """In a process of the pool: join the others over the backend; returns why not."""
+def share_gpu(group: Group) -> None:
+    """In a process of the pool: pose as a host of its own where there are fewer GPUs than ranks."""
     if torch.cuda.is_available() and torch.cuda.device_count() < group.size:
         os.environ.update(_SHARED_GPU, NCCL_HOSTID=f"rank {group.rank}")
+
+
+def connect(group: Group, backend: str) -> str:
+    """In a process of the pool: join the others over the backend; returns why not."""
+    share_gpu(group)
     try:
         group.backend(backend, device_of(backend, group.rank), _CONNECT_S)
     except RunError as error:

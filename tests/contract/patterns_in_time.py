@@ -16,7 +16,7 @@ from tests.contract.case import ONE_APART, PAIRS, UNIT, Case, Log, X
 
 async def _gradient_lasts(worker: Worker, log: Log) -> None:
     await log.at(worker)
-    await worker.gradient(X)
+    await worker.gradient(worker.start)
     await log.at(worker)
 
 
@@ -95,7 +95,7 @@ async def _mixes_overlap(worker: Worker, log: Log) -> None:
 
 async def _mix_behind_a_gradient(worker: Worker, log: Log) -> None:
     ring = topology.plan("ring", worker.size, "uniform").at(0)
-    gradient = await worker.begin(ops.Gradient(X))
+    gradient = await worker.begin(ops.Gradient(worker.start))
     await worker.mix(ring, X)
     await worker.wait(gradient)
     await log.at(worker)

@@ -95,7 +95,7 @@ async def _a_message_beats_a_sleep(worker: Worker, log: Log) -> None:
 def _serves_while_computing(worker: Worker, log: Log) -> Program:
     async def main() -> None:
         if worker.rank == 0:
-            await worker.gradient(X)
+            await worker.gradient(worker.start)
             await log.at(worker)
         else:
             for k in range(3):

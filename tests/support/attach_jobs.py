@@ -36,10 +36,11 @@ def _model(seed: int) -> nn.Sequential:
 
 
 def _loss(model: nn.Module, problem: TrainingProblem, rows: Any) -> torch.Tensor:
-    picked = torch.from_numpy(rows)
-    return nn.functional.cross_entropy(
-        model(problem.workload.inputs[picked]), problem.workload.targets[picked]
+    picked, device = torch.from_numpy(rows), next(model.parameters()).device
+    inputs, targets = (
+        each[picked].to(device) for each in (problem.workload.inputs, problem.workload.targets)
     )
+    return nn.functional.cross_entropy(model(inputs), targets)
 
 
 def _answer(model: nn.Module, worker: Attached | None, error: str) -> dict[str, Any]:
@@ -79,6 +80,7 @@ def train(
     adam: bool = False,
     seed: int = 1,
     backend: str = "gloo",
+    device: str = "cpu",
     records: str | None = None,
     timeout_s: float = 20.0,
     dies: int | None = None,
@@ -91,7 +93,7 @@ def train(
         _dies_at(dies, 0, timeout_s)
         timeout_s = TO_CONNECT_S
     default_group(group)
-    model = _model(seed)
+    model = _model(seed).to(device)
     problem = make_problem("digits-mlp", group.size, seed, "looped", 32)
     optimizer: torch.optim.Optimizer = (
         torch.optim.Adam(model.parameters(), 1e-3)
