@@ -153,8 +153,8 @@ def _scenario(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _attach(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
-    found = ", ".join(f"{scheme} {value:.1e}" for scheme, value in figures["differences"].items())
+    each = ", ".join(f"{scheme} {value:.1e}" for scheme, value in figures["differences"].items())
     yield (
-        f"- {figures['ranks']} ranks, {figures['steps']} steps; final models beside those over gloo on the CPU "
-        f"(relative): {found}"
+        f"- {figures['ranks']} ranks, {figures['steps']} steps; final models beside those over gloo on the "
+        f"CPU (relative): {each}"
     )

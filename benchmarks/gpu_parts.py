@@ -285,7 +285,7 @@ def attached(device: torch.device, ranks: int = 2, steps: int = 20) -> Figures:
         if errors := [each["error"] for ranks_answers in answers for each in ranks_answers if each["error"]]:
             raise RunError(errors[0])
         finals.append([torch.tensor([each["final"] for each in one], dtype=torch.float64) for one in answers])
-    differences = [((found - want).norm() / want.norm()).item() for found, want in zip(*finals, strict=True)]
+    differences = [((got - want).norm() / want.norm()).item() for got, want in zip(*finals, strict=True)]
     return {"ranks": ranks, "steps": steps, "differences": dict(zip(ATTACHED, differences, strict=True))}
 
 
