@@ -1,0 +1,21 @@
+"""Files of other tools, read into a cluster: ``paceline import``.
+
+Each kind of file has one module with a function ``read(source) -> Readings``; ``cluster.py`` makes the
+``cluster:`` part of a scenario from all of them. What a text is, ``sim/foreign.py`` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ..config.registry import Registry
+from .readings import ForeignFile, Readings
+
+IMPORTERS: Final[Registry[Callable[[ForeignFile], Readings]]] = Registry(
+    __package__,
+    {
+        "ping": ".ping:read",
+    },
+)
+"""Readers by the kinds of ``sim/foreign.py``."""
