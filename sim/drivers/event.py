@@ -81,6 +81,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._issued = [0] * job.workers
         self._gradients = [0] * job.workers
         self._published = 0
+        self._step_ends_s: list[float] = []
         self._pace = job.pace_marks()
         self._counted: list[TimeBreakdown] = []
         self._over = False
@@ -155,6 +156,7 @@ class EventDriver(ClockedRunner[Pending]):
             lost=lost,
             pace=self._pace.last(),
             counted=self._counted,
+            step_ends_s=self._step_ends_s[: min(tasks[0].breakdown.steps for tasks in self.tasks.values())],
         )
 
     @override
@@ -460,6 +462,9 @@ class EventDriver(ClockedRunner[Pending]):
             task.breakdown.count(operation.notes)
         self._finals[task.rank] = operation.value
         self._published += 1
+        if self.job.churn is not None:
+            self._step_ends_s += [0.0] * (operation.step + 1 - len(self._step_ends_s))
+            self._step_ends_s[operation.step] = self._clock.now
         self._pace.publish(task.rank, operation.step, self._clock.now, task.breakdown.bytes_sent)
         if not (self.job.synchronous or self._counted) and self._pace.complete:
             self._counted = self._breakdowns_now()

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..compute.model import ComputeModel
 from ..config.settings import Settings
 from ..errors import SchemeError
+from ..faults.outages import Churn
 from ..network.transfer import TransferModel
 from ..network.transport import TRANSPORTS, TransportRules
 from ..program import operations as ops
@@ -64,6 +65,7 @@ class Job:
         curve: measured scores, in place of the models'.
         gradient_noise: steps between two measurements of the gradients' noise; None: there are none.
         target, max_iterations, max_time_s: ends of the run.
+        churn: faults and checkpoints.
         record_events: keep one row per operation,
         max_events: but none if there would be more than this,
         events_until_step: and only those of the first steps.
@@ -102,6 +104,7 @@ class Job:
     ready_at: tuple[float, ...] = ()
     forward: tuple[float, ...] = ()
     averaging_share: float = 0.0
+    churn: Churn | None = None
     evaluation_s: float = 0.0
 
     @cached_property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
+from ..errors import RunError
+from ..faults.record import with_faults
 from ..network.carried import bytes_carried
 from ..records.accounting import SMALL_WEIGHT_NOTE, TimeBreakdown, mean_share
 from ..records.run import COMPUTING, OTHER_CLOCK, Event, Pace, Run, Source, Status
@@ -33,6 +35,7 @@ class Outcome:
         lost: ranks of the workers that died, unless all did.
         pace: the steps that count.
         counted: the breakdowns at its end, where an idle end follows it; else empty.
+        step_ends_s: when all workers were through with each step.
     """
 
     wall_s: float
@@ -45,6 +48,7 @@ class Outcome:
     message: str = ""
     lost: Collection[int] = ()
     counted: Sequence[TimeBreakdown] = ()
+    step_ends_s: Sequence[float] = ()
 
     @property
     def exchanges(self) -> tuple[str, ...]:
@@ -58,11 +62,20 @@ def describe_deaths(dead: Collection[int]) -> str:
 
 
 def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source: Source) -> Run:
-    """Score the end of a run and make its record."""
+    """Score the end of a simulated run and make its record.
+
+    Raises ``CutOff`` where faults make it longer than it may be.
+    """
     ranks = (rank for rank in range(job.workers) if rank not in outcome.lost)
     finals = dict(zip(ranks, outcome.finals, strict=True))
     scorer.finish(outcome.wall_s, finals, outcome.leader)
-    return scored_record(job, outcome, scorer, source)
+    run = scored_record(job, outcome, scorer, source)
+    if job.churn is None:
+        return run
+    try:
+        return with_faults(run, job.churn, outcome.step_ends_s, job.max_time_s)
+    except RunError as error:
+        return replace(run, status="partial", message=str(error))
 
 
 def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Source) -> Run:

@@ -18,6 +18,7 @@ from ..config import yaml_file
 from ..devices import one_thread
 from ..drivers.job import Job
 from ..errors import InputError, KeyedError
+from ..faults.outages import Churn
 from ..network.build import build_network
 from ..network.network import Network
 from ..network.profile import Profile
@@ -301,6 +302,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         averaging_share=transport.averaging_share if scheme.averages_gradients(entry.options) else 0.0,
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
+        churn=_churn(scenario, entry, seed),
         evaluation_s=scenario.evaluate.time or 0.0,
         keep=kept.apart,
         keep_share=kept.share,
@@ -313,6 +315,17 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         max_events=MAX_EVENTS if scenario.events == "auto" else None,
         events_until_step=scenario.first_steps,
     )
+
+
+def _churn(scenario: Scenario, entry: SchemeEntry, seed: int) -> Churn | None:
+    faults, checkpoint = scenario.cluster.faults, scenario.checkpoint
+    policy = entry.on_fault or scenario.on_fault or ("restart" if checkpoint else "wait")
+    if not faults and (checkpoint is None or policy == "wait"):
+        return None
+    units = tuple(len(each.workers or each.sites or range(scenario.cluster.workers)) for each in faults)
+    in_step = find_scheme(entry.name).in_step(entry.options)
+    most_s = scenario.stop.max_time or math.inf
+    return Churn(faults, units, policy, checkpoint, seed, in_step, most_s)
 
 
 def _trained(scenario: Scenario, seed: int, device: torch.device) -> TrainingProblem:

@@ -16,6 +16,7 @@ from ..devices import one_thread
 from ..drivers.job import Job
 from ..drivers.outcome import run_record
 from ..errors import InputError, RunError, did_you_mean, shorten
+from ..faults.record import CutOff
 from ..network.profile import Profile
 from ..records.intervals import FEWEST
 from ..records.run import Run
@@ -80,6 +81,19 @@ def simulate_job(
     """
     check_queue(job.transfer.queue)
     job = over_profile(job, profile)
+    try:
+        return _simulate(job, progress, profile, warn, engine)
+    except CutOff as cut:
+        return _simulate(replace(job, max_time_s=cut.work_s), progress, profile, warn, engine)
+
+
+def _simulate(
+    job: Job,
+    progress: Progress | None,
+    profile: Profile | None,
+    warn: Callable[[str], None] | None,
+    engine: Engine,
+) -> Run:
     reason = "the event driver is asked for"
     if engine != "event":
         run = _in_lockstep(job, progress)

@@ -11,7 +11,19 @@ from typing_extensions import TypedDict
 from ..config.units import format_seconds
 from .gradients.noise import NoisePoint
 from .intervals import finite
-from .run import Evaluation, Event, Machine, Pace, PaceRecord, Run, Source, Status, TimeShare, untimed
+from .run import (
+    Evaluation,
+    Event,
+    FaultCost,
+    Machine,
+    Pace,
+    PaceRecord,
+    Run,
+    Source,
+    Status,
+    TimeShare,
+    untimed,
+)
 
 _ALWAYS: Final = ("train_loss", "test_accuracy", "consensus_distance")
 
@@ -26,6 +38,7 @@ class Shares(TypedDict):
     communicate: float
     wait: float
     idle: NotRequired[float]
+    down: NotRequired[float]
 
 
 class MachineRow(TypedDict):
@@ -83,6 +96,7 @@ class RunRow(TypedDict):
     cost: NotRequired[float]
     cost_to_target: NotRequired[float | None]
     gradients: NotRequired[list[NoisePoint]]
+    faults: NotRequired[FaultCost]
     rows: NotRequired[RowCounts]
 
 
@@ -123,6 +137,7 @@ def row_of(run: Run) -> RunRow:
         "bytes_between": {name: dict(row) for name, row in run.between.items()} or None,
         "bytes_on_links": dict(run.on_links) or None,
         "gradients": list(run.gradients) or None,
+        "faults": run.faults,
     }
     row |= cast(RunRow, {key: value for key, value in optional.items() if value is not None})
     row["rows"] = RowCounts(evaluations=len(run.evaluations), operations=len(run.events))
@@ -158,6 +173,7 @@ def run_of(row: RunRow, evaluations: Sequence[Evaluation], events: Sequence[Even
         between=row.get("bytes_between", {}),
         on_links=row.get("bytes_on_links", {}),
         gradients=tuple(row.get("gradients", ())),
+        faults=row.get("faults"),
     )
 
 
@@ -180,6 +196,8 @@ def mean_shares(group: Sequence[Run]) -> Shares:
     )
     if any(run.time_s.idle for run in group):
         shares["idle"] = mean([run.time_s.idle for run in group])
+    if any(run.time_s.down for run in group):
+        shares["down"] = mean([run.time_s.down for run in group])
     return shares
 
 

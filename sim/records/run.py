@@ -124,13 +124,27 @@ class TimeShare:
     """Shares of a worker's wall clock, mean over workers; they add up to ``Run.wall_clock_s``.
 
     wait: until the last needed peer began; communicate: the rest of every exchange; idle: after the end of
-    ``Run.pace``.
+    ``Run.pace``; down: lost by faults and checkpoints (``FaultCost``).
     """
 
     compute: float
     communicate: float
     wait: float
     idle: float = 0.0
+    down: float = 0.0
+
+
+class FaultCost(TypedDict):
+    """Time that faults and checkpoints have cost a run; the three add up to its ``TimeShare.down``.
+
+    down_s: until everybody was back, with restarts; repeated_s: work done again; writing_s: stops to write
+    checkpoints.
+    """
+
+    outages: int
+    down_s: float
+    repeated_s: float
+    writing_s: float
 
 
 class PaceRecord(TypedDict):
@@ -266,6 +280,8 @@ class Run:
     """Bytes from each site to each; empty where there is one site."""
     on_links: Mapping[str, int] = field(default_factory=dict)
     """Bytes on each used link beyond the access links."""
+    faults: FaultCost | None = None
+    """Of a run with faults or checkpoints."""
     gradients: tuple[NoisePoint, ...] = ()
     """Noise, heterogeneity and size of the gradients along the run, where they were measured."""
 

@@ -23,6 +23,7 @@ from ..config.problems import format_value, mistake, place_errors
 from ..config.settings import IMPORT_PATH, Named, Printable, Settings, read_open
 from ..config.units import Bytes
 from ..errors import did_you_mean
+from ..faults.settings import Policy
 from ..schemes import SCHEMES, find_scheme
 from ..schemes.scheme import Scheme
 from ..topology.entry import BRIEF
@@ -152,6 +153,7 @@ class SchemeEntry(Named):
     optimizer: OptimizerSettings | None = Field(
         default=None, description="update rule (default: the workload's)"
     )
+    on_fault: Policy | None = Field(default=None, description="at a fault (default: the scenario's)")
 
 
 def labels_of(entries: Sequence[SchemeEntry]) -> list[str]:

@@ -30,6 +30,7 @@ from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Bytes, Steps
 from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
+from ..faults.settings import Fault
 from ..network.build import build_network
 from ..network.forms.graph import Graph
 from ..network.profile import Profile
@@ -119,6 +120,9 @@ class Cluster(Settings):
         default=(), max_length=MAX_STRAGGLERS, description="stragglers; their factors multiply"
     )
     network: NetworkSettings = Field(description="network and transport")
+    faults: tuple[Fault, ...] = Field(
+        default=(), max_length=MAX_STRAGGLERS, description="workers and sites that fail and return"
+    )
     island: Island | None = Field(
         default=None, description="several GPUs that act as one worker (default: one device)"
     )
@@ -179,7 +183,7 @@ class Cluster(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        raise_mistakes([*self._wrong_workers(), *self._wrong_island()])
+        raise_mistakes([*self._wrong_workers(), *self._wrong_names(), *self._wrong_island()])
         for part in (self.network.whole, "variation"):  # their mistakes only show when the network is built
             if part and getattr(self.network, part):
                 steady = {"variation": ()} if part != "variation" else {}
@@ -225,11 +229,21 @@ class Cluster(Settings):
             if name.split() != [name] or not name.isprintable():
                 text = "is no host's name: it is empty, or holds blanks or the like"
                 yield Mistake(("hosts", name), text)
-        for number, straggler in enumerate(self.stragglers):
-            for index, rank in enumerate(straggler.workers or ()):
-                if not 0 <= rank < self.workers:
-                    text = f"there is no worker {rank}; ranks go from 0 to {self.workers - 1}"
-                    yield Mistake(("stragglers", number, "workers", index), text)
+
+    def _wrong_names(self) -> Iterator[Mistake]:
+        """Workers that stragglers and faults name, and sites."""
+        for key in ("stragglers", "faults"):
+            for number, each in enumerate(getattr(self, key)):
+                for index, rank in enumerate(each.workers or ()):
+                    if not 0 <= rank < self.workers:
+                        text = f"there is no worker {rank}; ranks go from 0 to {self.workers - 1}"
+                        yield Mistake((key, number, "workers", index), text)
+        sites = self.network.sites or {}
+        for number, fault in enumerate(self.faults):
+            for index, name in enumerate(fault.sites or ()):
+                if name not in sites:
+                    text = f"no site is called {quote(name)}; {did_you_mean(name, sites)}"
+                    yield Mistake(("faults", number, "sites", index), text)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:

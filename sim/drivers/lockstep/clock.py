@@ -227,6 +227,7 @@ class LockstepClock:
             events=self._accounts.events(),
             status="completed",
             pace=pace,
+            step_ends_s=self._steps.ends_s,
         )
 
 

@@ -82,9 +82,11 @@ class PublishedSteps:
         self._known = np.zeros(job.workers, np.int64)  # steps known to the scorer, by worker,
         self._num_known = 0  # and in all
         self.over_s = 0.0 if scorer.over else math.inf
+        self.ends_s: list[float] = []  # when all were through with each step
 
     def add(self, times_s: Floats, bytes_sent: Counts, published: PublishedRows) -> None:
         """Add a step of all workers, with each one's time [n] and bytes sent so far."""
+        self.ends_s.append(float(times_s.max()))
         number, before, averages = 0, Counts(), Counts()
         if self._steps:
             last = self._steps[-1]

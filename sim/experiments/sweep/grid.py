@@ -18,6 +18,7 @@ from ...drivers.lockstep.driver import LockstepDriver, same_mathematics
 from ...drivers.lockstep.exact import why_not
 from ...drivers.outcome import run_record
 from ...errors import RunError
+from ...faults.record import CutOff
 from ...network.profile import Profile
 from ...records.run import Run
 from ...records.summary import Tuned
@@ -243,7 +244,11 @@ def _run_together(jobs: Sequence[Job], progress: Progress | None) -> list[Run | 
         outcomes = driver.run_all()
     except RunError:  # run alone, each job shows whether the error is the scheme's own
         return [None] * len(jobs)
-    return [
-        None if outcome is None else replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
-        for job, outcome, scorer in zip(jobs, outcomes, scorers, strict=True)
-    ]
+    runs: list[Run | None] = []
+    for job, outcome, scorer in zip(jobs, outcomes, scorers, strict=True):
+        try:
+            run = None if outcome is None else run_record(job, outcome, scorer, "simulated")
+        except CutOff:  # run alone, it ends earlier
+            run = None
+        runs.append(run and replace(run, engine="lockstep"))
+    return runs

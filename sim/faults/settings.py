@@ -1,0 +1,106 @@
+"""Faults and checkpoints, as written in a scenario."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+
+from ..config.limits import MAX_FACTOR
+from ..config.problems import mistake
+from ..config.settings import Settings
+from ..config.units import BoundedSeconds, Steps, format_seconds, parse_duration, parse_steps
+from ..errors import InputError
+
+Policy = Literal["wait", "restart"]
+"""What all do when a worker fails.
+
+``wait``: stop until everybody is back, and repeat the step in flight; who returns has its state of the
+beginning of that step. ``restart``: go back to the last complete checkpoint, once everybody is back.
+"""
+
+
+class Fault(Settings):
+    """Workers that fail and return: ``at`` a time, at the beginning of a step, or at random.
+
+    Of ``workers`` each fails by itself; of ``sites`` each fails as a whole.
+    """
+
+    workers: tuple[int, ...] | None = Field(
+        default=None, min_length=1, description="ranks (default: all workers, unless there are `sites`)"
+    )
+    sites: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="sites, in place of workers"
+    )
+    at: BoundedSeconds | None = Field(default=None, description="time of the only fault")
+    at_step: Steps | None = Field(default=None, description="steps before the only fault")
+    mean_time_between: Annotated[BoundedSeconds, Field(gt=0)] | None = Field(
+        default=None, description="mean time from a return to the next fault, which is random"
+    )
+    shape: float = Field(
+        default=1.0,
+        gt=0,
+        le=MAX_FACTOR,
+        description="of the Weibull distribution of these times; 1: exponential, below 1: most of them early",
+    )
+    back_after: BoundedSeconds = Field(description="time from a fault to the return")
+    detect: BoundedSeconds = Field(
+        default=0.0,
+        description="time until the others notice: none for a process that is killed, a time-out for a dead "
+        "host or a cut link",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Fault:
+        when = [key for key in ("at", "at_step", "mean_time_between") if getattr(self, key) is not None]
+        if not when:
+            raise ValueError("say when: at, at_step or mean_time_between")
+        if len(when) > 1:
+            raise mistake(f"'{when[0]}' says when already; keep to one of them", when[1])
+        if self.shape != 1 and self.mean_time_between is None:
+            raise mistake("goes with mean_time_between", "shape")
+        if self.workers is not None and self.sites is not None:
+            raise mistake("'workers' says who already; leave one of them out", "sites")
+        return self
+
+
+def _read_every(value: object) -> object:
+    """Steps, as a whole number; a time, as a float."""
+    if isinstance(value, str) and value.split()[-1:] in (["step"], ["steps"]):
+        return parse_steps(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise InputError(f"'{value}' has no unit; write for example '100 steps' or '10 min'")
+    return parse_duration(value)
+
+
+def _read(value: Any) -> Any:
+    try:
+        return _read_every(value)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+Every = Annotated[
+    int | float,
+    BeforeValidator(_read),
+    PlainSerializer(
+        lambda n: f"{n} steps" if isinstance(n, int) else format_seconds(n, 17),
+        return_type=str,
+        when_used="json",
+    ),
+    WithJsonSchema({"type": "string", "examples": ["100 steps", "10 min"]}),
+]
+"""A number of steps (int), or seconds (float)."""
+
+
+class Checkpoint(Settings):
+    """Checkpoints of all workers."""
+
+    every: Annotated[Every, Field(gt=0)] = Field(
+        description="steps, or time of work, from one checkpoint to the next"
+    )
+    write: BoundedSeconds = Field(default=0.0, description="time to write one")
+    restart: BoundedSeconds = Field(
+        default=0.0, description="time to start from one, after everybody is back"
+    )
+    blocking: bool = Field(default=True, description="whether the workers stop while one is written")

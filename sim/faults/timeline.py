@@ -1,0 +1,191 @@
+"""The time of a job whose workers stop until everybody is back, or restart from a checkpoint.
+
+Under both policies the steps are those of a run without faults. So its clock alone changes: at an outage
+nothing is done until everybody is back, and work that was lost is repeated. ``Timeline`` leads from a moment
+of the run without faults to the moment at which the run with faults first gets there.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final
+
+from ..errors import RunError
+from .outages import Churn, Outage, outage_of
+
+MOST_OUTAGES: Final = 100_000
+"""Outages of a run after which it is taken not to come to an end."""
+
+
+@dataclass
+class Timeline:
+    """Seconds lost along a run.
+
+    Attributes:
+        work_s: length of the run without faults, as far as this one gets.
+        wall_s: its length with them.
+        outages: how many there were.
+        down_s: until everybody was back, with the restarts.
+        repeated_s: work done again.
+        writing_s: stops to write checkpoints.
+    """
+
+    work_s: float = 0.0
+    wall_s: float = 0.0
+    outages: int = 0
+    down_s: float = 0.0
+    repeated_s: float = 0.0
+    writing_s: float = 0.0
+    _from_s: list[float] = field(default_factory=lambda: [0.0])
+    _later_s: list[float] = field(default_factory=lambda: [0.0])
+
+    def delay(self, work_s: float, later_s: float) -> None:
+        """From ``work_s`` on everything is ``later_s`` later than without faults."""
+        if later_s != self._later_s[-1]:
+            self._from_s.append(work_s)
+            self._later_s.append(later_s)
+
+    def at(self, work_s: float, *, begins: bool = False) -> float:
+        """When the run gets to a moment of the one without faults; or what ``begins`` there can begin."""
+        place = (bisect_right if begins else bisect_left)(self._from_s, work_s)
+        return work_s + self._later_s[max(place - 1, 0)]
+
+
+def follow(churn: Churn, step_ends_s: Sequence[float], end_s: float, most_s: float = math.inf) -> Timeline:
+    """Follow a job through its outages.
+
+    Args:
+        step_ends_s: when all workers were through with each step, without faults.
+        end_s: when the run ended, without faults.
+        most_s: when the run is cut off, with faults.
+
+    Raises:
+        RunError: it does not come to an end.
+    """
+    follower = _Follower(churn, step_ends_s)
+    while follower.done_s < end_s and follower.now_s < most_s:
+        follower.go_on(end_s, most_s)
+    return follower.ended(most_s)
+
+
+class _Follower:
+    """Where a job is: ``done_s`` in the run without faults, at ``now_s`` in that with them."""
+
+    def __init__(self, churn: Churn, step_ends_s: Sequence[float]) -> None:
+        self.done_s = self.now_s = self._furthest_s = 0.0
+        self._line = Timeline()
+        self._ends_s = step_ends_s
+        self._checkpoint = churn.checkpoint if churn.policy == "restart" else None
+        self._churn = churn
+        self._saved_s = self._marked_s = 0.0  # work up to the last checkpoint, and to the last one begun
+        self._writing: tuple[float, float] | None = None  # its end, and the work in it
+        self._outages = churn.outages()
+        self._next = next(self._outages, None)
+        moments = [
+            (self._moment(steps), fault) for steps, faults in churn.at_steps().items() for fault in faults
+        ]
+        self._at_steps = sorted(moments, key=itemgetter(0), reverse=True)
+
+    def go_on(self, end_s: float, most_s: float) -> None:
+        """Work until a checkpoint is due, somebody fails, or the run ends."""
+        mark_s = self._next_mark()
+        fault_s = self._at_steps[-1][0] if self._at_steps else math.inf
+        until_s = min(end_s, mark_s, fault_s)
+        stopped_s = min(self.now_s + until_s - self.done_s, most_s)
+        if self._next is not None and self._next.at_s < stopped_s:
+            self._work(self._next.at_s)
+            self._strike(self._take())
+            return
+        self._work(stopped_s)
+        if stopped_s == most_s:
+            return
+        self.done_s = until_s  # to the bit
+        self._furthest_s = max(self._furthest_s, until_s)
+        if until_s == end_s:
+            return
+        if until_s == fault_s:
+            self._strike(outage_of(self._at_steps.pop()[1], self.now_s))
+        else:
+            self._save()
+
+    def ended(self, most_s: float) -> Timeline:
+        """The timeline; what was charged for the time after the end is taken back."""
+        line, beyond_s = self._line, max(0.0, self.now_s - most_s)
+        line.down_s -= beyond_s
+        line.repeated_s -= self._furthest_s - self.done_s
+        line.work_s, line.wall_s = self._furthest_s, self.now_s - beyond_s
+        return line
+
+    def _work(self, until_s: float) -> None:
+        reached_s = self.done_s + max(0.0, until_s - self.now_s)
+        if reached_s > self._furthest_s:
+            self._line.delay(self._furthest_s, self.now_s - self.done_s)
+            self._furthest_s = reached_s
+        self.done_s, self.now_s = reached_s, max(until_s, self.now_s)
+
+    def _strike(self, outage: Outage) -> None:
+        """Stop for an outage, and for all that come before everybody is back and has started again."""
+        line, restart_s = self._line, self._checkpoint.restart if self._checkpoint else 0.0
+        if self._writing is not None and self._writing[0] <= outage.at_s:
+            self._saved_s = self._writing[1]
+        self._writing = None
+        resumed_s = outage.over_s + restart_s
+        line.outages += 1
+        while self._next is not None and self._next.at_s < resumed_s:
+            resumed_s = max(resumed_s, self._take().over_s + restart_s)
+            line.outages += 1
+            if line.outages > MOST_OUTAGES:
+                raise RunError(f"more than {MOST_OUTAGES:,} faults: they come too often for the run to end")
+        again_s = self._repeat_from()
+        line.down_s += resumed_s - self.now_s
+        line.repeated_s += self.done_s - again_s
+        self.done_s, self.now_s, self._marked_s = again_s, resumed_s, again_s
+
+    def _repeat_from(self) -> float:
+        if self._churn.policy == "restart":
+            return self._saved_s
+        return self._moment(bisect_right(self._ends_s, self.done_s)) if self._churn.in_step else self.done_s
+
+    def _save(self) -> None:
+        assert self._checkpoint is not None
+        self._marked_s = self.done_s
+        written_s = self.now_s + self._checkpoint.write
+        if not self._checkpoint.blocking:
+            if self._writing is None or self._writing[0] <= self.now_s:
+                self._saved_s = self._writing[1] if self._writing else self._saved_s
+                self._writing = written_s, self.done_s
+            return
+        fails = self._next is not None and self._next.at_s < written_s
+        stopped_s = self._next.at_s if self._next is not None and fails else written_s
+        self._line.writing_s += stopped_s - self.now_s
+        self.now_s = stopped_s
+        if fails:
+            self._strike(self._take())
+        else:
+            self._saved_s = self.done_s
+
+    def _next_mark(self) -> float:
+        """The moment of work at which the next checkpoint is due."""
+        if self._checkpoint is None:
+            return math.inf
+        every = self._checkpoint.every
+        if isinstance(every, float):
+            return self._marked_s + every
+        steps = bisect_right(self._ends_s, self.done_s)
+        due = (steps // every + 1) * every
+        return self._ends_s[due - 1] if due <= len(self._ends_s) else math.inf
+
+    def _moment(self, steps: int) -> float:
+        """When all are through with that number of steps, without faults; infinite if they never are."""
+        if steps > len(self._ends_s):
+            return math.inf
+        return self._ends_s[steps - 1] if steps else 0.0
+
+    def _take(self) -> Outage:
+        outage, self._next = self._next, next(self._outages, None)
+        assert outage is not None
+        return outage
