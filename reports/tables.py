@@ -129,14 +129,14 @@ def beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def warnings(summary: Summary, source: Source) -> list[str]:
-    """Messages of completed runs, one sentence for each scheme."""
+    """The cost of faults, and messages of completed runs, a sentence for each scheme."""
     runs = {row["label"]: row["runs"] for row in words.ranked(summary, source)}
     counts: dict[tuple[str, str], int] = Counter(
         (run["label"], run["message"])
         for run in summary["runs"]
         if run["source"] == source and run["status"] == "completed" and run.get("message")
     )
-    return [
+    return words.faults(summary, source) + [
         f"{label}{f' in {times} of {runs[label]} repeats' if runs[label] > 1 else ''}: {message}."
         for (label, message), times in counts.items()
     ]
@@ -372,7 +372,8 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         f" {answer['tokens_per_step']:,} tokens a step"
     )
     hours = ["hours", "sent"] if answer["tokens"] is not None else []
-    times = _schemes_table("a step", "tokens/s", "computes", *hours)
+    fails = ["useful time"] if any(row.get("goodput", 1.0) < 1.0 for row in answer["schemes"]) else []
+    times = _schemes_table("a step", "tokens/s", "computes", *fails, *hours)
     needs = _schemes_table(*(f"{100 * share:g} %" for share in answer["utilisations"]))
     for row in answer["schemes"]:
         if row["problem"] is not None:
@@ -382,6 +383,7 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         cells = [f"{row['hours']:,.1f}", format_bytes(row["bytes_sent"])] if hours else []
         rate = "-" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
         computes = f"{100 * row['utilisation']:.1f} %"
+        cells = [f"{100 * row['goodput']:.1f} %" for _ in fails] + cells
         add_text_row(times, row["label"], format_seconds(row["step_s"]), rate, computes, *cells)
         add_text_row(needs, row["label"], *needed)
     if hours:

@@ -342,6 +342,31 @@ def failures(summary: Summary, source: Source | None = None) -> list[str]:
     return sentences
 
 
+def faults(summary: Summary, source: Source | None = None) -> list[str]:
+    """What faults and checkpoints cost each scheme, means over repeats; [] where there are none."""
+    sentences = []
+    for row in ranked(summary, source):
+        runs = [
+            run for run in summary["runs"] if (run["source"], run["label"]) == (row["source"], row["label"])
+        ]
+        if costs := [run["faults"] for run in runs if "faults" in run]:
+            n, wall_s = len(costs), sum(run["wall_clock_s"] for run in runs)
+            down_s, again_s, writing_s = (
+                sum(each[key] for each in costs) for key in ("down_s", "repeated_s", "writing_s")
+            )
+            outages = sum(each["outages"] for each in costs) / n
+            parts = [
+                f"{duration(down_s / n)} until everybody was back",
+                f"{duration(again_s / n)} of work repeated",
+            ]
+            parts += [f"{duration(writing_s / n)} to write checkpoints"] * (writing_s > 0)
+            sentences.append(
+                f"{row['label']}: faults and checkpoints took {percent((down_s + again_s + writing_s) / wall_s)} "
+                f"of the time: {outages:.3g} outages, {', '.join(parts)}."
+            )
+    return sentences
+
+
 def validated(comparison: Comparison | None) -> list[str]:
     """Whether predictions are within the stated tolerance; [] without one."""
     if comparison is None or "verdict" not in comparison:

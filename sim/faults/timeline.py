@@ -27,7 +27,6 @@ class Timeline:
 
     Attributes:
         work_s: length of the run without faults, as far as this one gets.
-        wall_s: its length with them.
         outages: how many there were.
         down_s: until everybody was back, with the restarts.
         repeated_s: work done again.
@@ -35,7 +34,6 @@ class Timeline:
     """
 
     work_s: float = 0.0
-    wall_s: float = 0.0
     outages: int = 0
     down_s: float = 0.0
     repeated_s: float = 0.0
@@ -43,11 +41,21 @@ class Timeline:
     _from_s: list[float] = field(default_factory=lambda: [0.0])
     _later_s: list[float] = field(default_factory=lambda: [0.0])
 
-    def delay(self, work_s: float, later_s: float) -> None:
-        """From ``work_s`` on everything is ``later_s`` later than without faults."""
-        if later_s != self._later_s[-1]:
+    @property
+    def lost_s(self) -> float:
+        """By how much the run is longer than without faults."""
+        return self.down_s + self.repeated_s + self.writing_s
+
+    @property
+    def wall_s(self) -> float:
+        """Its length with faults."""
+        return self.work_s + self.lost_s
+
+    def delay(self, work_s: float) -> None:
+        """From ``work_s`` on everything is later by what has been lost."""
+        if self.lost_s != self._later_s[-1]:
             self._from_s.append(work_s)
-            self._later_s.append(later_s)
+            self._later_s.append(self.lost_s)
 
     def at(self, work_s: float, *, begins: bool = False) -> float:
         """When the run gets to a moment of the one without faults; or what ``begins`` there can begin."""
@@ -117,13 +125,13 @@ class _Follower:
         line, beyond_s = self._line, max(0.0, self.now_s - most_s)
         line.down_s -= beyond_s
         line.repeated_s -= self._furthest_s - self.done_s
-        line.work_s, line.wall_s = self._furthest_s, self.now_s - beyond_s
+        line.work_s = self._furthest_s
         return line
 
     def _work(self, until_s: float) -> None:
         reached_s = self.done_s + max(0.0, until_s - self.now_s)
         if reached_s > self._furthest_s:
-            self._line.delay(self._furthest_s, self.now_s - self.done_s)
+            self._line.delay(self._furthest_s)
             self._furthest_s = reached_s
         self.done_s, self.now_s = reached_s, max(until_s, self.now_s)
 

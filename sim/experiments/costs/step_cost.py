@@ -131,6 +131,7 @@ def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list
         "crashes": crash,
         "slow periods that come once": once,
         "connecting": scenario.cluster.network.connect,
+        "faults and checkpoints": prepare(scenario, entry, scenario.seed).churn,
     }
     return [*(phrase for phrase, there in phrases.items() if there), *untimed(followed.exchanges)]
 

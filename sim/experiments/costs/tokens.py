@@ -13,6 +13,7 @@ import torch
 from ...config.tracking import track
 from ...devices import one_thread
 from ...errors import InputError, RunError
+from ...faults.goodput import goodput
 from ...network.settings import NetworkSettings
 from ...records.money.cost import PriceRecord, cost
 from ...records.scenario_facts import read_facts
@@ -91,13 +92,15 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
     }
 
 
-def _costs(step: Followed, price: PriceRecord, batch: int, steps: float | None) -> dict[str, float | None]:
+def _costs(
+    step: Followed, price: PriceRecord, batch: int, steps: float | None, useful: float
+) -> dict[str, float | None]:
     whole = sum(sum(row.values()) for row in step.between.values())
     in_step = step.bytes_per_worker * len(step.pace.steps)
-    of_step = cost(price, step.step_s, step.between, in_step / max(whole, 1))
+    of_step = cost(price, step.step_s / useful, step.between, in_step / max(whole, 1))
     return {
         "a step": of_step,
-        "an hour": of_step * _HOUR_S / step.step_s if step.step_s else None,
+        "an hour": of_step * _HOUR_S * useful / step.step_s if step.step_s else None,
         "10^9 tokens": of_step * 1e9 / batch,
         "all tokens": None if steps is None else steps * of_step,
     }
@@ -124,6 +127,8 @@ def _row(
         utilisation = Utilisation(scenario, entry)
         step = utilisation.step
         needed = [utilisation.needed(share) for share in UTILISATIONS]
+        churn = prepare(scenario, entry, scenario.seed).churn
+        useful = 1.0 if churn is None or not step.step_s else goodput(churn, step.step_s)
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}
     published, texts = published_losses(prepare(scenario, entry, scenario.seed), profile.num_parameters)
@@ -135,13 +140,14 @@ def _row(
         "average_s": step.pace.average_s,
         "leaves_out": left_out(scenario, entry, step),
         "encodes": encodes(scenario, entry),
-        "tokens_per_s": batch / step.step_s if step.step_s else None,
+        "goodput": useful,
+        "tokens_per_s": batch * useful / step.step_s if step.step_s else None,
         "utilisation": utilisation.share,
         "needed_bytes_per_s": needed,
-        "hours": None if steps is None else steps * step.step_s / _HOUR_S,
+        "hours": None if steps is None else steps * step.step_s / useful / _HOUR_S,
         "published": published,
         "published_text": texts,
         "bytes_per_step": step.bytes_per_worker,
-        "costs": None if price is None else _costs(step, price, batch, steps),
+        "costs": None if price is None else _costs(step, price, batch, steps, useful),
         "bytes_sent": None if steps is None else steps * step.bytes_per_worker * scenario.cluster.workers,
     }

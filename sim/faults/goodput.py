@@ -1,0 +1,69 @@
+"""Useful share of a long run's time under random faults and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, overload
+
+from typing_extensions import override
+
+from .outages import Churn
+from .timeline import follow
+
+ENOUGH_OUTAGES: Final = 4_000
+"""Outages in the run; their mean cost is then known to some 2 %."""
+MOST_STOPS: Final = 100_000
+"""Checkpoints in it, which may leave time for fewer outages."""
+
+
+class _EvenSteps(Sequence[float]):
+    """Ends of equal steps, of which a long run has too many for a list."""
+
+    def __init__(self, step_s: float, steps: int) -> None:
+        self._step_s, self._steps = step_s, steps
+
+    @override
+    def __len__(self) -> int:
+        return self._steps
+
+    @overload
+    def __getitem__(self, place: int) -> float: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[float]: ...
+    @override
+    def __getitem__(self, place: int | slice) -> float | Sequence[float]:
+        if isinstance(place, slice):
+            raise TypeError("has no slices")
+        return (place + 1) * self._step_s
+
+
+def goodput(churn: Churn, step_s: float) -> float:
+    """Time without faults over time with them, for steps of ``step_s``; single faults do not count.
+
+    Raises:
+        RunError: faults come too often for any progress.
+    """
+    random = [
+        (fault, units)
+        for fault, units in zip(churn.faults, churn.units, strict=True)
+        if fault.mean_time_between
+    ]
+    per_s = sum(
+        units / (fault.mean_time_between + fault.back_after)
+        for fault, units in random
+        if fault.mean_time_between
+    )
+    saves, checkpoint = churn.policy == "restart", churn.checkpoint
+    spans = [ENOUGH_OUTAGES / per_s] if per_s else []
+    if saves and checkpoint is not None:
+        every = checkpoint.every
+        spans.append(MOST_STOPS * (every if isinstance(every, float) else every * step_s))
+    if not spans:
+        return 1.0
+    steps = max(1, round(min(spans) / step_s))
+    alone = replace(
+        churn, faults=tuple(fault for fault, _ in random), units=tuple(units for _, units in random)
+    )
+    line = follow(alone, _EvenSteps(step_s, steps), steps * step_s)
+    return line.work_s / line.wall_s
