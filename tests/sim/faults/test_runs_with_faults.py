@@ -160,7 +160,7 @@ def test_dalys_model_of_checkpoints() -> None:
         fault = Fault.model_validate({"mean_time_between": f"{mean_s!r} s", "back_after": "0 s"})
         ends_s = [(k + 1) * tau_s / 10 for k in range(10 * segments)]
         walls = [
-            follow(Churn((fault,), (1,), "restart", every, seed), ends_s, ends_s[-1]).wall_s
+            follow(Churn((fault,), (1,), "restart", every, 2000 * number + seed), ends_s, ends_s[-1]).wall_s
             for seed in range(2000)
         ]
         # The last segment is followed by no write.
