@@ -246,6 +246,7 @@ def _frame_row(row: SchemeSummary) -> dict[str, Any]:
         "communicate_s": row["time_s"]["communicate"],
         "wait_s": row["time_s"]["wait"],
         "idle_s": row["time_s"].get("idle", 0.0),
+        "down_s": row["time_s"].get("down", 0.0),
         "runs": row["runs"],
         "reached": row["reached"],
         "diverged": row["diverged"],

@@ -360,9 +360,10 @@ def faults(summary: Summary, source: Source | None = None) -> list[str]:
                 f"{duration(again_s / n)} of work repeated",
             ]
             parts += [f"{duration(writing_s / n)} to write checkpoints"] * (writing_s > 0)
+            lost = percent((down_s + again_s + writing_s) / wall_s)
             sentences.append(
-                f"{row['label']}: faults and checkpoints took {percent((down_s + again_s + writing_s) / wall_s)} "
-                f"of the time: {outages:.3g} outages, {', '.join(parts)}."
+                f"{row['label']}: faults and checkpoints took {lost} of the time: "
+                f"{outages:.3g} outages, {', '.join(parts)}."
             )
     return sentences
 

@@ -319,7 +319,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
 
 def _churn(scenario: Scenario, entry: SchemeEntry, seed: int) -> Churn | None:
     faults, checkpoint = scenario.cluster.faults, scenario.checkpoint
-    policy = entry.on_fault or scenario.on_fault or ("restart" if checkpoint else "wait")
+    policy = entry.on_fault or ("restart" if checkpoint else "wait")
     if not faults and (checkpoint is None or policy == "wait"):
         return None
     units = tuple(len(each.workers or each.sites or range(scenario.cluster.workers)) for each in faults)

@@ -13,7 +13,7 @@ from .settings import Checkpoint, Fault, Policy
 
 
 @dataclass(frozen=True, order=True)
-class Outage:
+class WorkerOutage:
     """A fault.
 
     Attributes:
@@ -51,7 +51,7 @@ class Churn:
     in_step: bool = True
     most_s: float = math.inf
 
-    def outages(self) -> Iterator[Outage]:
+    def outages(self) -> Iterator[WorkerOutage]:
         """All outages but those at a step, in the order of time; without an end where they are random."""
         streams = [
             _of_unit(fault, self.seed, f"fault {number}", unit)
@@ -70,12 +70,12 @@ class Churn:
         return at
 
 
-def outage_of(fault: Fault, at_s: float) -> Outage:
+def outage_of(fault: Fault, at_s: float) -> WorkerOutage:
     """A fault at that time."""
-    return Outage(at_s, at_s + fault.detect, at_s + fault.back_after)
+    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after)
 
 
-def _of_unit(fault: Fault, seed: int, purpose: str, unit: int) -> Iterator[Outage]:
+def _of_unit(fault: Fault, seed: int, purpose: str, unit: int) -> Iterator[WorkerOutage]:
     if fault.mean_time_between is None:
         if fault.at is not None:
             yield outage_of(fault, fault.at)

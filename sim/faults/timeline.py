@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Final
 
 from ..errors import RunError
-from .outages import Churn, Outage, outage_of
+from .outages import Churn, WorkerOutage, outage_of
 
 MOST_OUTAGES: Final = 100_000
 """Outages of a run after which it is taken not to come to an end."""
@@ -135,7 +135,7 @@ class _Follower:
             self._furthest_s = reached_s
         self.done_s, self.now_s = reached_s, max(until_s, self.now_s)
 
-    def _strike(self, outage: Outage) -> None:
+    def _strike(self, outage: WorkerOutage) -> None:
         """Stop for an outage, and for all that come before everybody is back and has started again."""
         line, restart_s = self._line, self._checkpoint.restart if self._checkpoint else 0.0
         if self._writing is not None and self._writing[0] <= outage.at_s:
@@ -193,7 +193,7 @@ class _Follower:
             return math.inf
         return self._ends_s[steps - 1] if steps else 0.0
 
-    def _take(self) -> Outage:
+    def _take(self) -> WorkerOutage:
         outage, self._next = self._next, next(self._outages, None)
         assert outage is not None
         return outage

@@ -153,7 +153,12 @@ class SchemeEntry(Named):
     optimizer: OptimizerSettings | None = Field(
         default=None, description="update rule (default: the workload's)"
     )
-    on_fault: Policy | None = Field(default=None, description="at a fault (default: the scenario's)")
+    on_fault: Policy | None = Field(
+        default=None,
+        description="what all workers do at a fault: wait (stop until everybody is back, and repeat the step "
+        "in flight) or restart (from the last checkpoint, once everybody is back); default: restart where "
+        "there is a `checkpoint`, else wait",
+    )
 
 
 def labels_of(entries: Sequence[SchemeEntry]) -> list[str]:

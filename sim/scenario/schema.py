@@ -34,7 +34,7 @@ from ..config.user_code import call as user_code
 from ..config.user_code.call import is_import_path
 from ..config.user_code.code_files import script_folder, search_beside
 from ..errors import InputError, did_you_mean, quote, shorten
-from ..faults.settings import Checkpoint, Policy
+from ..faults.settings import Checkpoint
 from ..network.build import build_network
 from ..network.settings import QueueName, TransportName
 from ..network.stock_tcp import HostTuning
@@ -104,14 +104,9 @@ class Scenario(Settings):
     tune: Tune | None = Field(
         default=None, description="values tuned for each scheme before its runs, on other seeds"
     )
-    on_fault: Policy | None = Field(
-        default=None,
-        description="what all workers do at a fault: wait (stop until everybody is back, and repeat the step "
-        "in flight) or restart (from the last checkpoint, once everybody is back); default: restart where "
-        "there is a `checkpoint`, else wait",
-    )
     checkpoint: Checkpoint | None = Field(
-        default=None, description="checkpoints of schemes that restart (default: none; they begin anew)"
+        default=None,
+        description="checkpoints, from which schemes restart at a fault (default: none; they wait)",
     )
     price: Price | None = Field(
         default=None, description="prices of workers and of bytes between sites (default: no costs are shown)"

@@ -20,6 +20,7 @@ _COLUMNS: Final = {
     "time_to_target_s": pa.float64(), "steps_to_target": pa.int64(), "step_s": pa.float64(),
     "wall_clock_s": pa.float64(), "iterations": pa.float64(), "bytes_sent": pa.int64(),
     "compute_s": pa.float64(), "communicate_s": pa.float64(), "wait_s": pa.float64(), "idle_s": pa.float64(),
+    "down_s": pa.float64(),
 }  # fmt: skip
 
 
@@ -54,5 +55,5 @@ def _plain(values: Sequence[Any]) -> list[float] | list[int] | list[str]:
 
 def _cells(run: RunRow) -> Iterator[tuple[str, Any]]:
     yield from ((name, value) for name, value in run.items() if name in _COLUMNS)
-    yield from ((f"{name}_s", value) for name, value in {"idle": 0.0, **run["time_s"]}.items())
+    yield from ((f"{name}_s", value) for name, value in {"idle": 0.0, "down": 0.0, **run["time_s"]}.items())
     yield from ((f"final.{name}", value) for name, value in run["final"].items())

@@ -78,8 +78,8 @@ def test_the_models_are_those_without_faults(more: dict[str, Any]) -> None:
     st.integers(0, 1000), st.sampled_from(["wait", "restart"]), st.sampled_from(["all_reduce", "local_sgd"])
 )
 def test_lockstep_is_the_event_driver(seed: int, policy: str, scheme: str) -> None:
-    entry = scheme if scheme == "all_reduce" else {scheme: {"period": 3}}
-    more = {"on_fault": policy, "checkpoint": CHECKPOINT, "schemes": [entry]}
+    entry = {scheme: {"on_fault": policy, **({"period": 3} if scheme == "local_sgd" else {})}}
+    more = {"checkpoint": CHECKPOINT, "schemes": [entry]}
     drawn = scenario(seed=seed, cluster={"faults": FAULTS}, **more)
     (event,), (lockstep,) = runs_of(drawn, "event"), runs_of(drawn, "lockstep")
     assert lockstep.wall_clock_s == pytest.approx(event.wall_clock_s, rel=1e-9)
