@@ -15,7 +15,7 @@ from .readings import ForeignFile, Readings
 IMPORTERS: Final[Registry[Callable[[ForeignFile], Readings]]] = Registry(
     __package__,
     {
-        "ping": ".ping:read",
+        "ping": ".measured.ping:read",
     },
 )
 """Readers by the kinds of ``sim/foreign.py``."""

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.sim.errors import InputError
 from paceline.sim.foreign import foreign_kind
-from paceline.sim.importers.ping import read
+from paceline.sim.importers.measured.ping import read
 from paceline.sim.importers.readings import ForeignFile
 
 LINUX = """\

@@ -6,7 +6,7 @@ import re
 import statistics
 from typing import Final
 
-from .readings import ForeignFile, PathReading, Readings
+from ..readings import ForeignFile, PathReading, Readings
 
 _TRIP: Final = re.compile(r"(?m)\btime[=<]\s*([0-9.]+)\s*ms")
 
