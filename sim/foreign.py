@@ -21,6 +21,8 @@ class ForeignKind(NamedTuple):
 
 
 HEAD: Final = 20_000
+HEAD_BYTES: Final = 2 * HEAD
+"""Enough of a file to know its kind."""
 MAX_FOREIGN_BYTES: Final = 256 * 2**20
 """Largest file that is imported, packed and unpacked."""
 
@@ -47,13 +49,13 @@ def foreign_kind(text: str) -> str | None:
     return next((kind for kind, each in KINDS.items() if each.pattern.search(head)), None)
 
 
-def describe_foreign(name: str, content: bytes) -> str | None:
+def describe_foreign(name: str, head: bytes) -> str | None:
     """What a foreign file is, and the command that reads it; None for one that is ours or unknown."""
-    kind = foreign_kind(decode(content, 4 * HEAD))
+    kind = foreign_kind(decode(head, HEAD_BYTES))
     if kind is None:
         return None
     command = f"paceline import {shlex.quote(name)} --out cluster.yaml"
-    return f"{name}: is {KINDS[kind].what}; '{command}' makes a cluster of it"
+    return f"{name}: is {KINDS[kind].what}; read it with '{command}'"
 
 
 def decode(content: bytes, limit: int = MAX_FOREIGN_BYTES) -> str:
