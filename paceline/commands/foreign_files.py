@@ -73,6 +73,8 @@ def import_files(
         f"--{option} {text}" for option, text in texts.items() if text and option in ("latency", "bandwidth")
     ]
     for given in files:
+        if given in readings:
+            raise InputError(f"{given}: is given twice")
         heading, readings[given] = _read(given, kind, answers)
         notes += [f"{heading}:", *(f"  {note}" for note in readings[given].notes)]
     cluster, remarks = cluster_of(readings, answers, workers)
@@ -101,6 +103,8 @@ def _read(given: str, kind: str | None, answers: Answers) -> tuple[str, Readings
     placed = None if Path(given).exists() else _PLACED.fullmatch(given)
     name, ends = (placed[3], (placed[1], placed[2])) if placed else (given, None)
     text = decode(read_bytes(Path(name), MAX_FOREIGN_BYTES))
+    if len(text) >= MAX_FOREIGN_BYTES:
+        raise InputError(f"{name}: is larger than {MAX_FOREIGN_BYTES >> 20} MiB, which is too much")
     which = kind or foreign_kind(text)
     if which is None:
         kinds = ", ".join(f"{each.what} ({key})" for key, each in KINDS.items())
