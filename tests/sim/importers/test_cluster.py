@@ -88,7 +88,7 @@ def test_missing_pairs_are_named_or_answered() -> None:
     ("files", "message"),
     [
         ([of(PathReading(latency_s=1.0)), of(PathReading(latency_s=2.0))], "0 and 1 differ on the latency"),
-        ([of(PathReading("a", "b", 1.0)), of(PathReading("a", "b", 2.0))], "0 and 1 differ on the latency of a-b"),
+        ([of(PathReading("a", "b", 1.0)), of(PathReading("a", "b", 2.0))], "differ on the latency of a-b"),
         ([of(PathReading("a", "b", 1.0)), of(PathReading(latency_s=2.0))], "1: name the sites .*: us-eu=1"),
         ([of(PathReading(bandwidth_bytes_per_s=1.0))], "no file says the latency"),
         ([of(PathReading("a b", "a-b", 1.0))], "'a b' and 'a-b' differ in no letter or digit"),
@@ -171,5 +171,5 @@ def test_every_cluster_loads_as_it_was_written(files: dict[str, Readings], worke
     assert loaded == Cluster.model_validate({"compute": {"time": "1 s"}} | read)
     if sites - {""}:
         latencies = loaded.network.of_pairs("latency")
-        known = sorted(path.latency_s for path in files["paths"].paths if path.source != path.target)
+        known = sorted(path.latency_s or 0.0 for path in files["paths"].paths if path.source != path.target)
         assert sorted(latencies.values())[::2] == pytest.approx(known, rel=1e-5)

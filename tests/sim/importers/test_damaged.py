@@ -22,8 +22,8 @@ def damaged(text: str) -> Iterator[str]:
     places = range(0, len(content), max(1, len(content) // 60))
     yield from (decode(content[:place]) for place in places)
     for place in places:
-        other = bytes([draw.randrange(256) for _ in range(3)])
-        yield decode(content[:place] + other + content[place + 3 :])
+        junk = bytes([draw.randrange(256) for _ in range(3)])
+        yield decode(content[:place] + junk + content[place + 3 :])
     lines = text.splitlines(keepends=True)
     yield from ("".join(lines[:number] + lines[number + 1 :]) for number in range(min(len(lines), 60)))
     for other in ("null", "-1", "1e999", "nan", '"x"', "[]", "{}", "9" * 400, ""):
