@@ -69,7 +69,7 @@ def test_within_a_site_and_its_workers() -> None:
         InputError, match="no file says the latency within a site: import output of ping as us-us"
     ):
         network_of({"p": files["p"]}, 8)
-    with pytest.raises(InputError, match="--workers 7 cannot be shared evenly by 2 sites"):
+    with pytest.raises(InputError, match="7 workers cannot be shared evenly by 2 sites"):
         network_of(files, 7)
 
 
