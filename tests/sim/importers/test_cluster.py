@@ -78,10 +78,14 @@ def test_missing_pairs_are_named_or_answered() -> None:
     with pytest.raises(InputError, match=r"latency of a-c; name the files, as a-c=FILE; or add --latency"):
         network_of({"f": of(*paths)})
     between = network_of({"f": of(*paths)}, latency_s=0.05)["between"]
-    assert between["latency"] == {"a-b": "10 ms", "b-c": "10 ms", "default": "50 ms"}
+    assert between["latency"] == {"a-b": "10 ms", "b-c": "10 ms", "a-c": "50 ms"}
     one_way = of(replace(paths[0], both_ways=False))
     with pytest.raises(InputError, match="latency of b-a"):
         network_of({"f": one_way})
+    assert network_of({"f": one_way}, latency_s=0.05)["between"]["latency"] == {
+        "a-b": "10 ms",
+        "b-a": "50 ms",
+    }
 
 
 @pytest.mark.parametrize(
