@@ -113,7 +113,7 @@ def _sites(
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             add = "" if key == "per_flow" else f"; or add --{key}, for all such pairs"
             raise InputError(
-                f"no file says the {key} of {', '.join(names[:5])}{more}; name the files, as {names[0]}=FILE{add}"
+                f"no file says the {key} of {', '.join(names[:5])}{more}; import {names[0]}=FILE{add}"
             )
         filled = values | {pair: given for pair in missing if given is not None}
         between[key] = {f"{a}-{b}": write_value(key, value) for (a, b), value in filled.items()}

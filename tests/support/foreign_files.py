@@ -8,3 +8,5 @@ from tests.sim.importers.measured.test_ping import LINUX
 
 SAMPLES = {"ping": LINUX, "iperf3": made([900.0]), "mtr": JSON}
 """By kind."""
+ARGUMENTS = {"iperf3": ["--latency", "1 ms"]}
+"""What must be said beside a sample."""

@@ -75,7 +75,7 @@ def test_within_a_site_and_its_workers() -> None:
 
 def test_missing_pairs_are_named_or_answered() -> None:
     paths = [PathReading(a, b, latency_s=0.01) for a, b in ("ab", "bc")]
-    with pytest.raises(InputError, match=r"latency of a-c; name the files, as a-c=FILE; or add --latency"):
+    with pytest.raises(InputError, match=r"latency of a-c; import a-c=FILE; or add --latency"):
         network_of({"f": of(*paths)})
     between = network_of({"f": of(*paths)}, latency_s=0.05)["between"]
     assert between["latency"] == {"a-b": "10 ms", "b-c": "10 ms", "a-c": "50 ms"}
