@@ -15,7 +15,9 @@ from .readings import ForeignFile, Readings
 IMPORTERS: Final[Registry[Callable[[ForeignFile], Readings]]] = Registry(
     __package__,
     {
-        "ping": ".ping:read",
+        "ping": ".measured.ping:read",
+        "iperf3": ".measured.iperf3:read",
+        "mtr": ".measured.mtr:read",
     },
 )
 """Readers by the kinds of ``sim/foreign.py``."""

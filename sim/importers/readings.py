@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import InputError
+from ..errors import InputError, quote
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,17 @@ class ForeignFile:
     def refuse(self, message: str, line: int = 0) -> InputError:
         """The error that names this file, and a line of it counted from 1."""
         return InputError(f"{self.name}:{line}: {message}" if line else f"{self.name}: {message}")
+
+
+def parse_decimal(source: ForeignFile, text: str, line: int) -> float:
+    """A number from 0 as tools write it, with a point or a comma; ``InputError`` names the line."""
+    try:
+        value = float(text.replace(",", "."))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e12:
+        raise source.refuse(f"{quote(text)} is no number from 0", line)
+    return value
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What has been measured on a path, one module for each tool."""

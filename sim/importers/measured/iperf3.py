@@ -1,0 +1,87 @@
+"""Output of ``iperf3 -J``: bytes per second of one connection, or of several at once.
+
+What the receivers count is taken; rates of senders include bytes still in buffers.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from json import JSONDecoder
+from typing import Any, Final
+
+from ...errors import shorten
+from ..readings import ForeignFile, PathReading, Readings
+
+_ALIKE: Final = 0.9
+"""Least ratio of the rates of two directions that are taken as alike, where ends have no names."""
+
+
+def read(source: ForeignFile) -> Readings:
+    """The median rate of each direction, of the tests in a file. ``InputError``: UDP, or nothing received."""
+    tests: dict[bool, list[list[float]]] = {}
+    for test in _documents(source):
+        for back, streams in _rates(source, test).items():
+            tests.setdefault(back, []).append(streams)
+    if len(numbers := {len(rates) for each in tests.values() for rates in each}) != 1:
+        raise source.refuse("needs tests, all of as many streams; write others to a file of their own")
+    number, total = numbers.pop(), {back: statistics.median(map(sum, each)) for back, each in tests.items()}
+    if source.ends is None and len(total) > 1:
+        if min(total.values()) < _ALIKE * max(total.values()):
+            rates = f"{_mbit(total[False])} there, {_mbit(total[True])} back"
+            raise source.refuse(f"carries {rates}: name both ends, as us-eu={source.name}")
+        total = {False: min(total.values())}
+    client, server = source.ends or ("", "")
+    many = f"{number} streams at once; each is taken as limited to its part, unless one alone is imported too"
+    by = many if number > 1 else "one stream; several may carry more (iperf3 -P 8)"
+    paths, notes = [], ["not used: iperf3's rtt, of a full queue; ping an idle path"]
+    for back, rate in total.items():
+        ends = (server, client) if back else (client, server)
+        paths.append(PathReading(*ends, None, None, rate if number > 1 else None, rate / number))
+        of = f"; the median of {len(tests[back])} tests" if len(tests[back]) > 1 else ""
+        notes.insert(-1, f"bandwidth: {_mbit(rate)} received {'from' if back else 'by'} the server, {by}{of}")
+    return Readings(paths=tuple(paths), notes=tuple(notes))
+
+
+def _mbit(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 125e3:.0f} Mbit/s"
+
+
+def _documents(source: ForeignFile) -> Iterator[Any]:
+    """The tests of a file, one behind the other."""
+    text, at = source.text.rstrip(), 0
+    while at < len(text):
+        at = len(text) - len(text[at:].lstrip())
+        try:
+            test, at = JSONDecoder().raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            line = getattr(error, "lineno", text.count("\n", 0, at) + 1)
+            raise source.refuse(f"is no whole JSON of 'iperf3 -J': {error}", line) from None
+        yield test
+
+
+def _rates(source: ForeignFile, test: Any) -> dict[bool, list[float]]:
+    """Bytes per second of each stream, by direction; True: from the server to the client."""
+    match test:
+        case {"error": error}:
+            raise source.refuse(f"is of a test that failed: {shorten(error)}")
+        case {"start": {"test_start": {"protocol": "TCP", "num_streams": int(n), **setting}}, "end": {**end}}:
+            backwards = bool(setting.get("reverse"))
+        case {"start": {"test_start": {"protocol": str(protocol)}}}:
+            raise source.refuse(f"is a test of {shorten(protocol)}, not of TCP; run iperf3 without -u")
+        case _:
+            raise source.refuse("is no whole test of iperf3: 'test_start' or 'end' is missing")
+    rates: dict[bool, list[float]] = {}
+    streams = end.get("streams")
+    for stream in (
+        streams if isinstance(streams, list) and streams else [{"receiver": end.get("sum_received")}]
+    ):
+        match stream:
+            case {"receiver": {"bits_per_second": float() | int() as rate, **other}} if 0 < rate < 1e18:
+                back = backwards if not streams else not other.get("sender", not backwards)
+                rates.setdefault(back, []).append(rate / 8)
+            case _:
+                raise source.refuse("says of no bytes that they were received; take the client's JSON")
+    if not streams and 0 < n <= 1024:
+        rates = {backwards: [rates[backwards][0] / n] * n}
+    return rates

@@ -1,0 +1,12 @@
+"""A short file of each kind that ``paceline import`` reads, in our own numbers."""
+
+from __future__ import annotations
+
+from tests.sim.importers.measured.test_iperf3 import made
+from tests.sim.importers.measured.test_mtr import JSON
+from tests.sim.importers.measured.test_ping import LINUX
+
+SAMPLES = {"ping": LINUX, "iperf3": made([900.0]), "mtr": JSON}
+"""By kind."""
+ARGUMENTS = {"iperf3": ["--latency", "1 ms"]}
+"""What must be said beside a sample."""
