@@ -55,7 +55,7 @@ class Study:
 
     def _summarise(self, facts: Mapping[str, SchemeFacts]) -> Summary:
         name = self.scenario.name
-        return summarise_resolved(dump(self.scenario), name, self.runs, self.tuning, facts)
+        return summarise_resolved(self.scenario.model_dump(mode="json"), name, self.runs, self.tuning, facts)
 
     @cached_property
     def facts(self) -> dict[str, SchemeFacts]:

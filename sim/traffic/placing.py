@@ -118,14 +118,14 @@ class Placed:
             times = completion_s(self.layout, joined_s, self.costs)
         return None if self._meet(times) else (times.done_s.tolist(), times.idle_s.tolist())
 
-    @property
+    @cached_property
     def recursive(self) -> bool:
         """Whether the recursion holds for blocks that are alone on their links."""
         model = self.model
         fair = model.sharing == "none" or model.queue == "fair"
         return fair and model.tcp is None and not model.network.varies
 
-    @property
+    @cached_property
     def always_apart(self) -> bool:
         """Whether the recursion holds whenever its members join: no two blocks can be on a link at once."""
         return self.recursive and not len(self._crossings)
