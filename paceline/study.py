@@ -16,6 +16,7 @@ from paceline.arguments import read_path
 from paceline.sim.config.files import claim_folder, make_temporary_folder
 from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.sweep.folder import folder_names
+from paceline.sim.experiments.sweep.summaries import summarise_each
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.formats import parquet
 from paceline.sim.records.run import Run
@@ -190,8 +191,8 @@ class Sweep:
 
     @cached_property
     def _summaries(self) -> list[Summary]:
-        studies = self.studies
-        return [each._summarise(describe_schemes(each.scenario, with_bounds=False)) for each in studies]
+        columns = ([getattr(each, name) for each in self.studies] for name in ("scenario", "runs", "tuning"))
+        return summarise_each(*columns)
 
     @cached_property
     def table(self) -> pd.DataFrame:

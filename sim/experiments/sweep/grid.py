@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -42,13 +42,11 @@ def follow_nothing(step: str) -> Callable[[], None]:
     return count_nothing
 
 
-def follow(settings: Iterable[_T], on_setting: Callable[[], None]) -> list[_T]:
-    """Collect an item of each setting in a list; call ``on_setting`` after each."""
-    done = []
+def follow(settings: Iterable[_T], on_setting: Callable[[], None]) -> Iterator[_T]:
+    """Yield an item of each setting; call ``on_setting`` after each."""
     for each in settings:
-        done.append(each)
+        yield each
         on_setting()
-    return done
 
 
 def resolve(
