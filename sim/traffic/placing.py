@@ -15,7 +15,7 @@ from ..collectives.pricing import BlockCosts, Layout, StreamCosts, Times, comple
 from ..collectives.sends import sends_of
 from ..network.routes import RouteArrays, route_pairs
 from ..network.transfer import TransferModel
-from ..seeds import Integers
+from ..seeds import Floats, Integers
 from .alike import Alike, AlikeTransfers, find_alike
 from .clock import Clock
 from .flows import Flows
@@ -237,11 +237,24 @@ def complete_together(collectives: Sequence[tuple[Placed, tuple[float, ...]]]) -
     for same in alike.values():
         if len(same) == 1:
             continue
-        costs = _costs_together(tuple(placed.costs for placed, _ in same))
-        joined_s = np.array([ready_s for _, ready_s in same]).T + [each.model.launch_s for each, _ in same]
-        times = completion_s(same[0][0].layout, joined_s, costs)
+        times = _times_together([placed for placed, _ in same], np.array([ready_s for _, ready_s in same]))
         for column, (placed, ready_s) in enumerate(same):
             placed.completion(ready_s, Times(*(np.asarray(each)[..., column] for each in times)))
+
+
+def completion_of_each(same: Sequence[Placed], ready_s: Floats) -> tuple[Floats, Floats]:
+    """``completion`` of a collective on several clusters, [clusters, ranks] each, as is ``ready_s``."""
+    if len(same) > 1 and all(each.always_apart and each.costs.stream is None for each in same):
+        times = _times_together(same, ready_s)
+        return times.done_s.T, times.idle_s.T
+    each_s = [placed.completion(tuple(own)) for placed, own in zip(same, ready_s.tolist(), strict=True)]
+    return np.array([done_s for done_s, _ in each_s]), np.array([idle_s for _, idle_s in each_s])
+
+
+def _times_together(same: Sequence[Placed], ready_s: Floats) -> Times:
+    costs = _costs_together(tuple(placed.costs for placed in same))
+    joined_s = ready_s.T + [placed.model.launch_s for placed in same]
+    return completion_s(same[0].layout, joined_s, costs)
 
 
 @lru_cache(maxsize=8)
