@@ -191,8 +191,8 @@ class Sweep:
 
     @cached_property
     def _summaries(self) -> list[Summary]:
-        columns = ([getattr(each, name) for each in self.studies] for name in ("scenario", "runs", "tuning"))
-        return summarise_each(*columns)
+        each = self.studies
+        return summarise_each([x.scenario for x in each], [x.runs for x in each], [x.tuning for x in each])
 
     @cached_property
     def table(self) -> pd.DataFrame:
