@@ -237,29 +237,47 @@ def complete_together(collectives: Sequence[tuple[Placed, tuple[float, ...]]]) -
     for same in alike.values():
         if len(same) == 1:
             continue
-        times = _times_together([placed for placed, _ in same], np.array([ready_s for _, ready_s in same]))
+        times = _together(tuple(placed for placed, _ in same)).times(np.array([each for _, each in same]))
         for column, (placed, ready_s) in enumerate(same):
             placed.completion(ready_s, Times(*(np.asarray(each)[..., column] for each in times)))
 
 
-def completion_of_each(same: Sequence[Placed], ready_s: Floats) -> tuple[Floats, Floats]:
-    """``completion`` of a collective on several clusters, [clusters, ranks] each, as is ``ready_s``."""
-    if len(same) > 1 and all(each.always_apart and each.costs.stream is None for each in same):
-        times = _times_together(same, ready_s)
-        return times.done_s.T, times.idle_s.T
-    each_s = [placed.completion(tuple(own)) for placed, own in zip(same, ready_s.tolist(), strict=True)]
-    return np.array([done_s for done_s, _ in each_s]), np.array([idle_s for _, idle_s in each_s])
+@dataclass(frozen=True, eq=False)
+class PlacedOnEach:
+    """One collective on hosts of several clusters."""
 
+    each: tuple[Placed, ...]
 
-def _times_together(same: Sequence[Placed], ready_s: Floats) -> Times:
-    costs = _costs_together(tuple(placed.costs for placed in same))
-    joined_s = ready_s.T + [placed.model.launch_s for placed in same]
-    return completion_s(same[0].layout, joined_s, costs)
+    def completion(self, ready_s: Floats) -> tuple[Floats, Floats]:
+        """``Placed.completion`` on each cluster: [clusters, ranks], as is ``ready_s``."""
+        if len(self.each) > 1 and self._apart:
+            times = self.times(ready_s)
+            return times.done_s.T, times.idle_s.T
+        both_s = [own.completion(tuple(row)) for own, row in zip(self.each, ready_s.tolist(), strict=True)]
+        return np.array([done_s for done_s, _ in both_s]), np.array([idle_s for _, idle_s in both_s])
+
+    def times(self, ready_s: Floats) -> Times:
+        """Times by the recursion, with a column for each cluster."""
+        joined_s = ready_s.T + [placed.model.launch_s for placed in self.each]
+        return completion_s(self.each[0].layout, joined_s, self._costs)
+
+    @cached_property
+    def _apart(self) -> bool:
+        return all(each.always_apart and each.costs.stream is None for each in self.each)
+
+    @cached_property
+    def _costs(self) -> BlockCosts:
+        return _costs_on_each([each.costs for each in self.each])
 
 
 @lru_cache(maxsize=8)
-def _costs_together(costs: tuple[BlockCosts, ...]) -> BlockCosts:
-    """Costs on several clusters [blocks, clusters]; the last call's are mostly asked for again."""
+def _together(same: tuple[Placed, ...]) -> PlacedOnEach:
+    """The last call's are mostly asked for again."""
+    return PlacedOnEach(same)
+
+
+def _costs_on_each(costs: Sequence[BlockCosts]) -> BlockCosts:
+    """Costs on several clusters [blocks, clusters]."""
     return BlockCosts(
         np.stack([each.piece_s for each in costs], axis=1),
         np.stack([each.latency_s for each in costs], axis=1),

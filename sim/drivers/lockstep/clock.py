@@ -135,7 +135,7 @@ class LockstepClock:
         """The collectives that workers of a single job are about to join, and each one's joining times."""
         with suppress(NotInLockstep):  # which is raised when they join
             for each in self._collectives.joined(operation, self._now_s) if len(self._now_s) == 1 else ():
-                yield each.placed[0], tuple(each.ready_s[0].tolist())
+                yield each.on_each.each[0], tuple(each.ready_s[0].tolist())
 
     def check_one_begun(self) -> None:
         """Raise ``NotInLockstep`` if a started exchange has not been waited for."""
@@ -238,7 +238,7 @@ class LockstepClock:
         # All of the others are to be cut off at an instant that may lie before.
         settled_s = np.full(len(until_s), math.inf)
         settled_s[self.running] = np.where(self._over, -math.inf, until_s[self.running])
-        self._accounts.settle(settled_s[:, np.newaxis])
+        self._accounts.settle(settled_s)
 
     def end(self) -> None:
         """End all running jobs, which need no further operation."""

@@ -16,7 +16,7 @@ from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
-from ...traffic.placing import Placed, completion_of_each, place
+from ...traffic.placing import PlacedOnEach, place
 from ..job import PRICED_WORK, Job
 
 
@@ -41,14 +41,14 @@ class JoinedCollective:
     """A collective of one group, or those of all groups at once, that its members are about to join.
 
     Attributes:
-        placed: on its hosts, in each job.
+        on_each: on its hosts, in each job.
         last_s: when the last member joins it [jobs, 1].
         ready_s: when each member joins, relative to ``last_s`` [jobs, members].
         root: of a broadcast, else -1.
         last_of_group_s: when the last member of its own group joins, per member.
     """
 
-    placed: list[Placed]
+    on_each: PlacedOnEach
     last_s: Floats
     ready_s: Floats
     root: int
@@ -62,7 +62,7 @@ class CollectiveTimes:
         self._jobs, job = jobs, jobs[0]
         self._job = job
         self._shared = job.transfer.sharing != "none"
-        self._placed: dict[tuple[Any, ...], list[Placed]] = {}
+        self._placed: dict[tuple[Any, ...], PlacedOnEach] = {}
         self._joined: tuple[Any, Floats, list[JoinedCollective]] | None = None
         self._connected: set[tuple[int, ...]] = set()
         self._idle_s: Floats | None = None  # when collectives free a host's links; None: none yet
@@ -85,9 +85,9 @@ class CollectiveTimes:
         end_s, last_of_all_s, sent = np.empty(joined_s.shape), np.empty(joined_s.shape), np.empty(n, np.int64)
         messages = work = 0
         for each in (joined := self.joined(operation, joined_s)):
-            placed, last_s = each.placed[0], each.last_s
+            placed, last_s = each.on_each.each[0], each.last_s
             members = list(placed.members)
-            done_s, idle_s = completion_of_each(each.placed, each.ready_s)
+            done_s, idle_s = each.on_each.completion(each.ready_s)
             if each.root >= 0:  # all wait for the root, else for those above only
                 end_s[:, members] = last_s + done_s
                 last_of_all_s[:, members] = np.maximum(joined_s[:, members], joined_s[:, [each.root]])
@@ -100,7 +100,9 @@ class CollectiveTimes:
             messages += placed.collective.messages
             work += min(placed.collective.messages, PRICED_WORK * len(members))
         self._joined = None  # it holds all workers' values
-        sends = sends_of(tuple((each.placed[0].collective, each.placed[0].members) for each in joined))
+        sends = sends_of(
+            tuple((each.on_each.each[0].collective, each.on_each.each[0].members) for each in joined)
+        )
         return Collected(end_s, last_of_all_s, sent, sends, messages, work)
 
     def _after_connecting(self, operation: Any, joined_s: Floats) -> Floats:
@@ -127,20 +129,20 @@ class CollectiveTimes:
             if placed is None:
                 placed = self._placed[*signature, root, group] = self._place(_of_one_worker(operation), group)
             joined.append(self._join(placed, joined_s, root))
-        if self._shared and len(joined) > 1 and not all(each.placed[0].access_only for each in joined):
+        if self._shared and len(joined) > 1 and not all(each.on_each.each[0].access_only for each in joined):
             joined = [self._join_together(operation, joined, joined_s)]
         self._joined = operation, joined_s, joined
         return joined
 
-    def _join(self, placed: list[Placed], joined_s: Floats, root: int = -1) -> JoinedCollective:
-        times_s = joined_s[:, list(placed[0].members)]
+    def _join(self, placed: PlacedOnEach, joined_s: Floats, root: int = -1) -> JoinedCollective:
+        times_s = joined_s[:, list(placed.each[0].members)]
         last_s = times_s.max(axis=1, keepdims=True)
         return JoinedCollective(placed, last_s, times_s - last_s, root, last_s)
 
     def _join_together(
         self, operation: Any, apart: list[JoinedCollective], joined_s: Floats
     ) -> JoinedCollective:
-        all_placed = [each.placed[0] for each in apart]
+        all_placed = [each.on_each.each[0] for each in apart]
         key = tuple(map(id, all_placed))  # ids of objects kept in _placed
         placed = self._placed.get(key)
         if placed is None:
@@ -149,17 +151,21 @@ class CollectiveTimes:
                 name = ops.name_of(type(operation))
                 raise NotInLockstep(f"{name}: groups share links with each other (network.sharing)")
             members = tuple(host for each in all_placed for host in each.members)
-            placed = self._placed[key] = [place(side_by_side(collectives), members, self._job.transfer)]
+            placed = self._placed[key] = PlacedOnEach(
+                (place(side_by_side(collectives), members, self._job.transfer),)
+            )
         of_groups = np.repeat(
             [each.last_s[0, 0] for each in apart], [len(each.members) for each in all_placed]
         )
         return replace(self._join(placed, joined_s), last_of_group_s=of_groups)
 
-    def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> list[Placed]:
+    def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedOnEach:
         taken = [each.choice.collective_of(operation, members, members[0]) for each in self._jobs]
         if any(own[0] is not taken[0][0] or own[1] != taken[0][1] for own in taken):
             raise NotInLockstep("the algorithms of collectives differ")
-        return [place(*own, job.transfer) for own, job in zip(taken, self._jobs, strict=True)]
+        return PlacedOnEach(
+            tuple(place(*own, job.transfer) for own, job in zip(taken, self._jobs, strict=True))
+        )
 
 
 def _of_one_worker(operation: Any) -> Any:

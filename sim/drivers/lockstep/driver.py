@@ -28,6 +28,8 @@ from .clock import LockstepClock, moved_alike
 from .published import PublishedRows
 from .stacked import StackedRunner, StackedTask
 
+ROWS: Final = 64
+"""Most jobs of a clock; times of as many stay in a processor's cache."""
 _BEGUN_APART: Final = "a gradient and what goes on beside it are followed by the event driver"
 
 
@@ -56,7 +58,7 @@ class LockstepDriver(StackedRunner):
         alike: dict[Hashable, list[int]] = {}
         for place, each in enumerate(all_jobs := ((job, scorer), *others)):
             alike.setdefault(moved_alike(*each), []).append(place)
-        self._places = list(alike.values())
+        self._places = [own[i : i + ROWS] for own in alike.values() for i in range(0, len(own), ROWS)]
         self.clocks = [LockstepClock(*zip(*(all_jobs[i] for i in own), strict=True)) for own in self._places]
         self._running = [clock for clock in self.clocks if len(clock.running)]
         self._is_ending = False
