@@ -221,8 +221,10 @@ class Placed:
     @property
     def num_flows(self) -> int:
         """Number of flows of its price if all members join at once; 0: a recursion holds."""
+        if self.always_apart:
+            return 0
         together = (0.0,) * len(self.members)
-        alike = None if self.always_apart else self.alike(together)
+        alike = self.alike(together)
         if alike is not None:
             return len(alike.classes.one)
         return 0 if self._by_recursion(together) else self.collective.messages

@@ -19,6 +19,7 @@ from ... import seeds
 from ...collectives.sends import Sends
 from ...compute.model import ComputeModel
 from ...errors import NotInLockstep
+from ...network.transport import AUTO_ALGORITHM
 from ...program import operations as ops
 from ...program.encoding import message_bytes
 from ...records.run import INSTANT, UNTIMED_ENCODING
@@ -275,11 +276,13 @@ def moved_alike(job: Job, scorer: Scorer[Tensor]) -> Hashable:
 
     They may differ in compute times, latencies, bandwidths and limits of time, where links are not shared.
     """
-    if job.transfer.sharing != "none" or BY_PRICE in job.chosen.names.values():
+    chosen, open_yet = job.chosen.names, job.all_reduce == AUTO_ALGORITHM and not job.chosen.names
+    by_price = BY_PRICE in chosen.values() or (open_yet and job.scheme.collectives(job.options))
+    if job.transfer.sharing != "none" or by_price:
         return object()
     names = [each.name for each in fields(job.transfer) if each.name != "network"]
     return (
-        tuple(getattr(job.transfer, name) for name in names), job.all_reduce, tuple(job.chosen.names.items()),
+        tuple(getattr(job.transfer, name) for name in names), job.all_reduce, tuple(chosen.items()),
         job.record_events, job.max_events, job.events_until_step, _may_be_cut(job, scorer),
         job.compute.compute.encoding,
     )  # fmt: skip

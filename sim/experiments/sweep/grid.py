@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import torch
 
@@ -31,6 +30,8 @@ from ..simulate import Progress, job_of, processes_for, report_steps, run_here
 from ..tune import choose, next_trials
 
 _T = TypeVar("_T")
+_TOGETHER: Final = 64
+"""Settings resolved at once."""
 
 
 def count_nothing() -> None:
@@ -64,16 +65,19 @@ def resolve(
         alike.setdefault((scenario.workload, scenario.cluster.workers, scenario.seed), []).append(number)
     measured: dict[Hashable, Compute] = {}
     resolved = list(scenarios)
-    for number in itertools.chain.from_iterable(alike.values()):
-        scenario, compute = scenarios[number], scenarios[number].cluster.compute
-        if compute.measured is not None:
-            key = scenario.workload, compute
-            cluster = scenario.cluster.model_copy(update={"compute": measured.get(key, compute)})
-            resolved[number] = prepare.resolve(scenario.model_copy(update={"cluster": cluster}), device)
-            measured[key] = resolved[number].cluster.compute
-        else:
-            resolved[number] = prepare.resolve(scenario, device)
-        on_setting()
+    for numbers in alike.values():
+        for begin in range(0, len(numbers), _TOGETHER):
+            own = []
+            for number in numbers[begin : begin + _TOGETHER]:
+                scenario, compute = scenarios[number], scenarios[number].cluster.compute
+                key = scenario.workload, compute
+                if compute.measured is not None and key not in measured:
+                    measured[key] = prepare.resolve(scenario, device).cluster.compute
+                cluster = scenario.cluster.model_copy(update={"compute": measured.get(key, compute)})
+                own.append(scenario.model_copy(update={"cluster": cluster}))
+            for number, each in zip(numbers[begin:], prepare.resolve_each(own, device), strict=False):
+                resolved[number] = each
+                on_setting()
     return resolved
 
 
