@@ -95,6 +95,7 @@ class PublishedSteps:
         self._steps.append(_Step(number, times_s, bytes_sent, averages, published))
         if not self._may_be_cut and len(self._steps) > 1:
             self._steps.popleft()
+        self.__dict__.pop("_held", None)
 
     def waiting(self, rows: Integers) -> Integers:
         """Those of the jobs in ``rows`` whose publications have to be handed over now.
@@ -118,6 +119,7 @@ class PublishedSteps:
         self._known[rows] = np.iinfo(np.int64).max
         while self._steps and self._steps[0].number + 1 < self._known.min():
             self._steps.popleft()
+        self.__dict__.pop("_held", None)
 
     def hand_over(self, row: int, until_s: float, now_s: float, *, is_last: bool = False) -> bool:
         """Emit a job's publications up to ``until_s``; whether a score has ended its run, at ``over_s``.
@@ -150,22 +152,29 @@ class PublishedSteps:
 
     def _due(self, row: int, until_s: float, must: bool) -> PublishedInOrder[Tensor]:
         """Publications up to ``until_s`` that the scorer does not know, in order; none if they may wait."""
-        steps = list(self._steps)
-        times_s = np.stack([step.times_s[row] for step in steps])
-        numbers = np.array([step.number for step in steps])
+        numbers, all_times_s, sent = self._held
+        times_s = all_times_s[:, row]
         places, ranks = np.nonzero((times_s <= until_s) & (self._known[row] <= numbers[:, np.newaxis]))
         if not must and len(places) < self._scorers[row].steps_to_go:
             return PublishedInOrder((), (), (), (), {})
         # A stable sort: at equal times by step, then by rank.
         order = np.argsort(times_s[places, ranks], kind="stable")
         places, ranks = places[order], ranks[order]
-        sent = np.stack([step.bytes_sent.of_all(self._workers) for step in steps])
         return PublishedInOrder(
             ranks.tolist(),
             numbers[places].tolist(),
             times_s[places, ranks].tolist(),
             sent[places, ranks].tolist(),
-            {step.number: step.published.kept_for(self._jobs[row]) for step in steps},
+            {step.number: step.published.kept_for(self._jobs[row]) for step in self._steps},
+        )
+
+    @cached_property
+    def _held(self) -> tuple[Integers, Floats, Integers]:
+        """Of the held steps: numbers, times [steps, jobs, n], and bytes sent so far [steps, n]."""
+        return (
+            np.array([step.number for step in self._steps]),
+            np.stack([step.times_s for step in self._steps]),
+            np.stack([step.bytes_sent.of_all(self._workers) for step in self._steps]),
         )
 
     def _settled(self, row: int, time_s: float) -> bool:
