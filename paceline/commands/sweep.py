@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +26,9 @@ from paceline.commands.console import (
     watching,
 )
 from paceline.commands.dask_cluster import connect
+
+if TYPE_CHECKING:
+    from paceline.sim.scenario.overrides import Change
 
 
 def sweep(
@@ -69,6 +73,7 @@ def sweep(
     )
     from paceline.sim.records.rows import run_of
     from paceline.sim.records.sweeps.content import SWEEP_FILE, describe_sweep
+    from paceline.sim.scenario.ready import find_scenario
     from paceline.sim.scenario.schema import load_each
     from paceline.sim.scenario.uncertain import ranges_of
 
@@ -80,26 +85,25 @@ def sweep(
     settings = settings_of(values, together, sample, seed)
     where = prepare.device_named(device)
     own = [*([] if sample is None else [NO_EVENTS]), *(changes or [])]
-    scenarios = load_each(scenario, ([*own, *changes_of(each, "--grid")] for each in settings))
+    changed: list[Sequence[Change]] = [[*own, *changes_of(each, "--grid")] for each in settings]
+    scenarios = load_each(scenario, changed)
     first = next(scenarios)
     names, drawn = folder.folder_names(len(settings)), None if sample is None else values
     with ExitStack() as stack:
         executor = stack.enter_context(connect(dask))
         progress = stack.enter_context(watching(first, len(settings)))
         processes = stack.enter_context(JobProcesses(jobs, executor))
-        reading = grids.follow(itertools.chain([first], scenarios), progress.prepare("reading"))
         try:
             if out is None and many.are_many(len(settings), first, where, processes):
                 done = progress.prepare("simulating")
-                summaries = list(
-                    many.summarise_in_batches(reading, len(settings), where, processes, say, done)
-                )
+                file = find_scenario(scenario)
+                summaries = list(many.summarise_in_batches(file, changed, where, processes, say, done))
                 answer = describe_sweep(names, settings, summaries, drawn)
                 runs = [[run_of(row, (), ()) for row in each["runs"]] for each in summaries]
             else:
-                begun = folder.begin(
-                    list(reading), where, out, force=force, say=say, prepare=progress.prepare
-                )
+                reading = grids.follow(itertools.chain([first], scenarios), progress.prepare("reading"))
+                loaded = list(reading)
+                begun = folder.begin(loaded, where, out, force=force, say=say, prepare=progress.prepare)
                 resolved, parts = stack.enter_context(begun)
                 resolved, tuning = grids.choose_values(
                     resolved, device=where, progress=progress, parts=parts, processes=processes

@@ -406,7 +406,14 @@ def parse(text: str, source: str = "scenario", changes: Sequence[overrides.Chang
 
     Code is searched for in the working folder and loaded modules alone.
     """
-    return _validate(yaml_file.parse(text, source), source, changes, None)
+    return next(parse_each(text, source, [changes]))
+
+
+def parse_each(text: str, source: str, settings: Iterable[Sequence[overrides.Change]]) -> Iterator[Scenario]:
+    """Read YAML text once; yield the scenario with each list of changes. Raises as ``parse``."""
+    document = yaml_file.parse(text, source)
+    for changes in settings:
+        yield _validate(document, source, changes, None)
 
 
 def _validate(

@@ -6,16 +6,18 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future
-from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
+from ...config import yaml_file
 from ...errors import InputError, PacelineError, RunError
 from ...records.run import Run
 from ...records.summarise import summarise_resolved
 from ...records.summary import Summary, Tuned
-from ...scenario.schema import Scenario
+from ...scenario.overrides import Assignment, Change
+from ...scenario.schema import Scenario, parse_each
 from ..costs.bounds import describe_schemes
 from ..jobs import MAX_LOST, JobProcesses, at_work, can_be_sent, order_of
 from .grid import choose_values, count_nothing, resolve, simulate
@@ -45,26 +47,25 @@ def are_many(settings: int, first: Scenario, device: torch.device, processes: Jo
 
 
 def summarise_in_batches(
-    scenarios: Iterator[Scenario],
-    settings: int,
+    file: Path,
+    settings: Sequence[Sequence[Change]],
     device: torch.device,
     processes: JobProcesses,
     warn: Callable[[str], None],
     on_setting: Callable[[], None] = count_nothing,
 ) -> Iterator[Summary]:
-    """Simulate settings in batches, each in a process, which begins as soon as its settings are read.
-
-    Yields their summaries, in order.
+    """Simulate a scenario's file with each list of changes, in batches; yield the summaries, in order.
 
     Raises:
         InputError: a setting cannot be read or resolved, or a process has not this one's code.
         RunError: a batch ended ``MAX_LOST`` processes.
     """
     if processes.executor is None:
-        processes.begin(-(-settings // BATCH))
+        processes.begin(-(-len(settings) // BATCH))
     out, told, lost = deque[tuple[Future[bytes], str]](), set[str](), Counter[str]()
-    while batch := [each.model_dump(mode="json") for each in islice(scenarios, BATCH)]:
-        text = order_of(device, settings=batch)
+    scenario, plain = yaml_file.read_text(file), [list(map(_as_pair, each)) for each in settings]
+    for begin in range(0, len(plain), BATCH):
+        text = order_of(device, text=scenario, file=str(file), settings=plain[begin : begin + BATCH])
         out.append((processes.submit(_summarise_text, text), text))
     while out:
         future, text = out[0]
@@ -87,13 +88,18 @@ def summarise_in_batches(
             yield each
 
 
+def _as_pair(change: Change) -> tuple[str, str]:
+    return (change, "--set") if isinstance(change, str) else (change.text, change.option)
+
+
 def _summarise_text(text: str) -> bytes:
     """Simulate the settings of an order in a process of an executor, and summarise each."""
     answer: dict[str, Any] = {"summaries": [], "warnings": [], "error": ""}
     try:
         with at_work(text) as order:
             device = torch.device(order["device"])
-            settings = [Scenario.model_validate(each) for each in order["settings"]]
+            changes = ([Assignment(*each) for each in pairs] for pairs in order["settings"])
+            settings = list(parse_each(order["text"], order["file"], changes))
             chosen, tuning = choose_values(resolve(settings, device), device=device)
             runs = simulate(chosen, device=device, warn=answer["warnings"].append)
             answer["summaries"] = summarise_each(chosen, runs, tuning)
