@@ -1,4 +1,4 @@
-"""Ten thousand draws of a synchronous scenario, by the command: seconds, on all cores.
+"""Ten thousand draws of a synchronous scenario, by the command: seconds, on all cores, and of processors.
 
     python -m benchmarks.many_draws [NUMBER]
 
@@ -9,6 +9,7 @@ with two schemes to a target on the digits.
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -53,7 +54,10 @@ def measure(draws: int) -> Bar:
         begin_s = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         taken_s = time.perf_counter() - begin_s
-    return at_most(f"{draws:,} draws of {len(SCENARIO['schemes'])} schemes, 16 workers", 60.0, taken_s, "s")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    detail = f"{used.ru_utime + used.ru_stime:.0f} s of processors"
+    name = f"{draws:,} draws of {len(SCENARIO['schemes'])} schemes, 16 workers"
+    return at_most(name, 60.0, taken_s, "s", detail)
 
 
 if __name__ == "__main__":
