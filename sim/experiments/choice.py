@@ -21,7 +21,7 @@ from ..compute.model import steady_compute
 from ..devices import one_thread
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
-from ..drivers.lockstep.driver import LockstepDriver
+from ..drivers.lockstep.driver import LockstepDriver, same_mathematics
 from ..drivers.lockstep.exact import why_not
 from ..drivers.outcome import Outcome
 from ..errors import NotInLockstep, RunError
@@ -39,6 +39,16 @@ _MOST_WORK: Final = 200_000
 """Steps of all workers in a cycle beyond which nothing is tried."""
 _EVEN: Final = 1e-9
 """Relative difference of steps below which the first of two algorithms is kept."""
+
+
+def choose_all(jobs: Sequence[tuple[Job, Sequence[str | None]]]) -> list[dict[str, str]]:
+    """``choose_each`` of jobs of any kind, each with its ``units``, for those at once that do the same."""
+    chosen: dict[int, dict[str, str]] = {}
+    while left := [number for number in range(len(jobs)) if number not in chosen]:
+        first, units = jobs[left[0]]
+        alike = [each for each in left if jobs[each][1] == units and same_mathematics(first, jobs[each][0])]
+        chosen |= zip(alike, choose_each([jobs[each][0] for each in alike], units), strict=True)
+    return [chosen[number] for number in range(len(jobs))]
 
 
 def choose_each(jobs: Sequence[Job], units: Sequence[str | None]) -> list[dict[str, str]]:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import compress
 
 import torch
 from pydantic import ValidationError
@@ -149,18 +148,11 @@ def _with_chosen_each(
             units, taken = units_to_encode(scenario, job), own.setdefault(entry.label, {})
             if (by_price and job.scheme.collectives(job.options)) or any(units):
                 left.append((taken, job, units))
-    while left:
-        from ..drivers.lockstep.driver import same_mathematics
-        from .choice import choose_each
+    if left:
+        from .choice import choose_all
 
-        _, first, units = left[0]
-        alike = [each[2] == units and same_mathematics(first, each[1]) for each in left]
-        together = list(compress(left, alike))
-        for (taken, _, _), chosen in zip(
-            together, choose_each([job for _, job, _ in together], units), strict=True
-        ):
+        for (taken, *_), chosen in zip(left, choose_all([each[1:] for each in left]), strict=True):
             taken.update(chosen)
-        left = [each for each, is_alike in zip(left, alike, strict=True) if not is_alike]
     return [_with_names(*each) for each in zip(scenarios, map(_library_named, undecided, names), strict=True)]
 
 

@@ -69,7 +69,7 @@ def read_facts(scenario_yaml: str) -> ScenarioFacts:
 
 
 def facts_of(document: Any) -> ScenarioFacts:
-    """The same of a resolved scenario's content."""
+    """Read the facts of a resolved scenario's content."""
     return ScenarioFacts(
         _read(_target, document),
         _read(_transport, document),

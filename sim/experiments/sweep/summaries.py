@@ -62,7 +62,7 @@ def summarise_in_batches(
     """
     if processes.executor is None:
         processes.begin(-(-len(settings) // BATCH))
-    out, told, lost = deque[tuple[Future[bytes], str]](), set[str](), Counter[str]()
+    out, warned, lost = deque[tuple[Future[bytes], str]](), set[str](), Counter[str]()
     scenario, plain = yaml_file.read_text(file), [list(map(_as_pair, each)) for each in settings]
     for begin in range(0, len(plain), BATCH):
         text = order_of(device, text=scenario, file=str(file), settings=plain[begin : begin + BATCH])
@@ -80,9 +80,9 @@ def summarise_in_batches(
         out.popleft()
         if answer["error"]:
             raise InputError(answer["error"])
-        for sentence in set(answer["warnings"]) - told:
+        for sentence in set(answer["warnings"]) - warned:
             warn(sentence)
-        told.update(answer["warnings"])
+        warned.update(answer["warnings"])
         for each in answer["summaries"]:
             on_setting()
             yield each
