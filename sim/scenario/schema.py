@@ -410,7 +410,7 @@ def parse(text: str, source: str = "scenario", changes: Sequence[overrides.Chang
 def parse_each(
     text: str, source: str, settings: Iterable[Sequence[overrides.Change]], code: Path | None = None
 ) -> Iterator[Scenario]:
-    """Read YAML text once; the scenario with each list of changes. ``code``: its folder. Raises as ``parse``."""
+    """Read YAML text once; the scenario with each list of changes. ``code``: folder. Raises as ``parse``."""
     document = yaml_file.parse(text, source)
     return (_validate(document, source, changes, code) for changes in settings)
 

@@ -323,9 +323,8 @@ class ScoringInterval(Generic[V]):
         for number, (change, following) in enumerate(pairwise(self._in_order), 1):
             kept |= isinstance(change, Published) and change.value is not None
             if kept and not is_one_instant(change.time_s, following.time_s):
+                moments += [] if is_one_instant(change.time_s, self.end.time_s) else [number]
                 kept = False
-                if not is_one_instant(change.time_s, self.end.time_s):
-                    moments.append(number)
         return moments
 
     def at(self, moment: int) -> Snapshot[V]:

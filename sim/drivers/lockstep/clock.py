@@ -236,14 +236,10 @@ class LockstepClock:
         ):
             self._steps.hand_over(row, row_until_s, row_earliest_s)
         self._steps.forget(self.running[:0])
-        # All of the others are to be cut off at an instant that may lie before.
+        # A job that is over is cut off at an instant that may lie before.
         settled_s = np.full(len(until_s), math.inf)
         settled_s[self.running] = np.where(self._over, -math.inf, until_s[self.running])
         self._accounts.settle(settled_s)
-
-    def end(self) -> None:
-        """End all running jobs, which need no further operation."""
-        self.end_others(self.running[:0])
 
     def _outcome(self, row: int) -> Outcome:
         now_s, limit_s = self._now_s[row], float(self._limit_s[row])

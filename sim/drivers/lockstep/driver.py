@@ -87,7 +87,7 @@ class LockstepDriver(StackedRunner):
         for places, clock in zip(self._places, self.clocks, strict=True):
             early = set(clock.outcomes) if self._goes_on_after_end else set()
             if clock in self._running:
-                clock.end()
+                clock.end_others(clock.running[:0])
             for row, place in enumerate(places):
                 outcomes[place] = None if clock.refusal or row in early else clock.outcomes[row]
         return [outcomes[place] for place in range(len(outcomes))]

@@ -121,34 +121,33 @@ class PublishedSteps:
             self._steps.popleft()
         self.__dict__.pop("_held", None)
 
-    def hand_over(self, row: int, until_s: float, now_s: float, *, is_last: bool = False) -> bool:
-        """Emit a job's publications up to ``until_s``; whether a score has ended its run, at ``over_s``.
+    def hand_over(self, row: int, until_s: float, now_s: float, *, is_last: bool = False) -> None:
+        """Emit a job's publications up to ``until_s``; a score may end its run, at ``over_s``.
 
         Nothing earlier than ``until_s`` can come; ``now_s``, not before it, is the time of some event. Unless
         this ``is_last``, publications that complete no instant to score may wait.
         """
         if not self._may_be_cut:
-            return False
+            return
         scorer = self._scorers[row]
         if not scorer.scores:
             for step in self._steps:
                 self._known[row, step.times_s[row] <= until_s] = step.number + 1
-            return False
+            return
         must = is_last or self._are_many()
         due = self._due(row, until_s, must)
         taken = 0
         while taken < len(due):
             if self._settled(row, due.times_s[taken]):
-                return True
+                return
             if not must and len(due) - taken < scorer.steps_to_go:
                 break
             taken = scorer.publish_until_due(due, taken)
         if taken:
             self._known[row] += np.bincount(due.workers[:taken], minlength=self._workers)
             self._num_known[row] += taken
-        is_over = self._settled(row, now_s)
+        self._settled(row, now_s)
         self._to_go[row] = scorer.steps_to_go
-        return is_over
 
     def _due(self, row: int, until_s: float, must: bool) -> PublishedInOrder[Tensor]:
         """Publications up to ``until_s`` that the scorer does not know, in order; none if they may wait."""
