@@ -129,7 +129,7 @@ def lockstep() -> Iterator[Bar]:
 
 
 def _draws(job: Job) -> int:
-    durations = Durations(job.compute, job.workers)
+    durations = Durations([job.compute], job.workers)
     for _ in range(MANY_STEPS):
         durations.next_s()
     return MANY_STEPS * job.workers

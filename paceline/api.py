@@ -325,7 +325,7 @@ def sweep(
     watched = watching(first, len(settings)) if progress else nullcontext(None)
     with watched as shown, JobProcesses(jobs, executor) as processes:
         prepare_all = grids.follow_nothing if shown is None else shown.prepare
-        read = grids.follow(itertools.chain([first], scenarios), prepare_all("reading"))
+        read = list(grids.follow(itertools.chain([first], scenarios), prepare_all("reading")))
         unchosen = grids.resolve(read, where, prepare_all("resolving"))
         resolved, tuning = grids.choose_values(unchosen, device=where, progress=shown, processes=processes)
         runs = grids.simulate(resolved, device=where, progress=shown, warn=say, processes=processes)

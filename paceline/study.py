@@ -16,6 +16,7 @@ from paceline.arguments import read_path
 from paceline.sim.config.files import claim_folder, make_temporary_folder
 from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.sweep.folder import folder_names
+from paceline.sim.experiments.sweep.summaries import summarise_each
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.formats import parquet
 from paceline.sim.records.run import Run
@@ -55,7 +56,7 @@ class Study:
 
     def _summarise(self, facts: Mapping[str, SchemeFacts]) -> Summary:
         name = self.scenario.name
-        return summarise_resolved(dump(self.scenario), name, self.runs, self.tuning, facts)
+        return summarise_resolved(self.scenario.model_dump(mode="json"), name, self.runs, self.tuning, facts)
 
     @cached_property
     def facts(self) -> dict[str, SchemeFacts]:
@@ -190,8 +191,8 @@ class Sweep:
 
     @cached_property
     def _summaries(self) -> list[Summary]:
-        studies = self.studies
-        return [each._summarise(describe_schemes(each.scenario, with_bounds=False)) for each in studies]
+        each = self.studies
+        return summarise_each([x.scenario for x in each], [x.runs for x in each], [x.tuning for x in each])
 
     @cached_property
     def table(self) -> pd.DataFrame:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +26,9 @@ from paceline.commands.console import (
     watching,
 )
 from paceline.commands.dask_cluster import connect
+
+if TYPE_CHECKING:
+    from paceline.sim.scenario.overrides import Change
 
 
 def sweep(
@@ -59,6 +63,7 @@ def sweep(
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
+    from paceline.sim.experiments.sweep import summaries as many
     from paceline.sim.experiments.sweep.settings import (
         NO_EVENTS,
         changes_of,
@@ -66,7 +71,9 @@ def sweep(
         settings_of,
         with_ranges,
     )
-    from paceline.sim.records.sweeps.content import SWEEP_FILE
+    from paceline.sim.records.rows import run_of
+    from paceline.sim.records.sweeps.content import SWEEP_FILE, describe_sweep
+    from paceline.sim.scenario.ready import find_scenario
     from paceline.sim.scenario.schema import load_each
     from paceline.sim.scenario.uncertain import ranges_of
 
@@ -78,37 +85,41 @@ def sweep(
     settings = settings_of(values, together, sample, seed)
     where = prepare.device_named(device)
     own = [*([] if sample is None else [NO_EVENTS]), *(changes or [])]
-    scenarios = load_each(scenario, ([*own, *changes_of(each, "--grid")] for each in settings))
+    changed: list[Sequence[Change]] = [[*own, *changes_of(each, "--grid")] for each in settings]
+    scenarios = load_each(scenario, changed)
     first = next(scenarios)
+    names, drawn = folder.folder_names(len(settings)), None if sample is None else values
     with ExitStack() as stack:
         executor = stack.enter_context(connect(dask))
         progress = stack.enter_context(watching(first, len(settings)))
-        loaded = grids.follow(itertools.chain([first], scenarios), progress.prepare("reading"))
-        begun = folder.begin(loaded, where, out, force=force, say=say, prepare=progress.prepare)
-        resolved, parts = stack.enter_context(begun)
         processes = stack.enter_context(JobProcesses(jobs, executor))
         try:
-            resolved, tuning = grids.choose_values(
-                resolved, device=where, progress=progress, parts=parts, processes=processes
-            )
-            parts = folder.with_facts(parts, resolved, tuning)
-            runs = grids.simulate(
-                resolved,
-                device=where,
-                progress=progress,
-                warn=say,
-                parts=parts,
-                processes=processes,
-            )
+            if out is None and many.are_many(len(settings), first, where, processes):
+                done = progress.prepare("simulating")
+                file = find_scenario(scenario)
+                summaries = list(many.summarise_in_batches(file, changed, where, processes, say, done))
+                answer = describe_sweep(names, settings, summaries, drawn)
+                runs = [[run_of(row, (), ()) for row in each["runs"]] for each in summaries]
+            else:
+                reading = grids.follow(itertools.chain([first], scenarios), progress.prepare("reading"))
+                loaded = list(reading)
+                begun = folder.begin(loaded, where, out, force=force, say=say, prepare=progress.prepare)
+                resolved, parts = stack.enter_context(begun)
+                resolved, tuning = grids.choose_values(
+                    resolved, device=where, progress=progress, parts=parts, processes=processes
+                )
+                parts = folder.with_facts(parts, resolved, tuning)
+                runs = grids.simulate(
+                    resolved, device=where, progress=progress, warn=say, parts=parts, processes=processes
+                )
+                for each in parts:
+                    each.check_not_replaced()
+                draw, summarising = sweep_page.write_winners, progress.prepare("summarising")
+                answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising, drawn)
         except KeyboardInterrupt:
             kept = "" if out is None else f"; what is complete is kept in {out} (the same command continues)"
             say(f"interrupted{kept}")
             raise typer.Exit(130) from None
-        for each in parts:
-            each.check_not_replaced()
-        draw, summarising = sweep_page.write_winners, progress.prepare("summarising")
-        drawn = None if sample is None else values
-        answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising, drawn)
     if out is not None:
         also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
         say(f"wrote {out}: a result folder for each setting, {SWEEP_FILE}{also}")

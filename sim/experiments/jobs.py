@@ -12,11 +12,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
 from queue import SimpleQueue
-from typing import Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import torch
 from pydantic import ConfigDict, TypeAdapter
@@ -198,7 +198,7 @@ class JobProcesses:
         if len(left) == 1:  # nothing goes on beside it
             left = [replace(left[0], cores=self._at_once)]
         several = self.given or (self._at_once != 1 and len(left) > 1)
-        sent = several and left and _can_be_sent(left[0].scenario)
+        sent = several and left and can_be_sent(left[0].scenario)
         runs = _Runs(deque(left), run_here, parts, progress, warn, self if sent else None)
         try:
             for each, run in zip(planned, kept, strict=True):
@@ -211,7 +211,7 @@ class JobProcesses:
 
         ``measure`` is a function of a module, and uses the clock alone.
         """
-        if self.executor is not None and not self.given and _can_be_sent(scenario):
+        if self.executor is not None and not self.given and can_be_sent(scenario):
             texts = [_text_of(scenario, entry) for entry in scenario.schemes]
             with suppress(BrokenExecutor):
                 return list(self.executor.map(_measure_text, itertools.repeat(measure), texts))
@@ -322,7 +322,7 @@ class _Runs:
         self._add(planned, run)
 
 
-def _can_be_sent(scenario: Scenario) -> bool:
+def can_be_sent(scenario: Scenario) -> bool:
     """Whether another process can read this scenario from its text, with its code."""
     text = dump(scenario)
     if user_code.names_given(text):
@@ -337,13 +337,17 @@ def _text_of(scenario: Scenario, entry: SchemeEntry) -> str:
     return dump(scenario.model_copy(update={"schemes": (entry,)}))
 
 
-def _text(planned: PlannedRun, device: torch.device | None, engine: str) -> str:
+def order_of(device: torch.device | None, **content: Any) -> str:
+    """Text of an order for another process, for ``at_work``; plain ``content``."""
     where = None if device is None else str(device)
-    order = dict(
-        code=code_version(), folders=code_folders(), scenario=_text_of(planned.scenario, planned.entry),
-        kind=planned.kind, number=planned.number, seed=planned.seed, device=where, engine=engine,
-    )  # fmt: skip
-    return json.dumps(order)
+    return json.dumps(dict(code=code_version(), folders=code_folders(), device=where, **content))
+
+
+def _text(planned: PlannedRun, device: torch.device | None, engine: str) -> str:
+    text = _text_of(planned.scenario, planned.entry)
+    return order_of(
+        device, scenario=text, kind=planned.kind, number=planned.number, seed=planned.seed, engine=engine
+    )
 
 
 _ANSWER: Final = TypeAdapter(
@@ -356,29 +360,38 @@ _ONE_AT_A_TIME: Final = threading.Lock()
 """Runs share tensors and torch's number of threads; an executor may have several threads a process."""
 
 
-def run_text(run_here: Callable[..., Run], text: str) -> bytes:
-    """Do a planned run in a process of an executor, from text that ``JobProcesses`` wrote, to bytes."""
-    order, warnings = json.loads(text), list[str]()
+@contextmanager
+def at_work(text: str) -> Iterator[dict[str, Any]]:
+    """Read an order in a process of an executor, and have one torch thread and no other order meanwhile.
+
+    Raises ``InputError`` if the process has not the code of the one that wrote it.
+    """
+    order: dict[str, Any] = json.loads(text)
     with _ONE_AT_A_TIME, one_thread():
-        try:
-            if order["code"] != code_version():
-                raise InputError(f"{code_version()}, and this process {order['code']}")
-            if order["folders"] != code_folders():  # another process
-                add_folders(order["folders"])
-            scenario = _read(order["scenario"])
-        except InputError as error:
-            misfit = f"an executor on {platform.node()} has not the code of this process: {error}"
-            return _ANSWER.dump_json((None, warnings, misfit))
-        planned = PlannedRun(order["kind"], order["number"], scenario, scenario.schemes[0], order["seed"])
-        device = None if order["device"] is None else torch.device(order["device"])
+        if order["code"] != code_version():
+            raise InputError(f"{code_version()}, and this process {order['code']}")
+        if order["folders"] != code_folders():  # another process
+            add_folders(order["folders"])
         gc.unfreeze()
         try:
-            run = run_here(device, order["engine"], planned, None, warnings.append)
-        except PacelineError:
-            return _ANSWER.dump_json((None, warnings, ""))
+            yield order
         finally:
             gc.freeze()  # loky looks through everything after each second, which takes as long as a short run
-    return _ANSWER.dump_json((run, warnings, ""))
+
+
+def run_text(run_here: Callable[..., Run], text: str) -> bytes:
+    """Do a planned run in a process of an executor, from text that ``JobProcesses`` wrote, to bytes."""
+    run, warnings, misfit = None, list[str](), ""
+    try:
+        with at_work(text) as order:
+            scenario = _read(order["scenario"])
+            device = None if order["device"] is None else torch.device(order["device"])
+            planned = PlannedRun(order["kind"], order["number"], scenario, scenario.schemes[0], order["seed"])
+            with suppress(PacelineError):
+                run = run_here(device, order["engine"], planned, None, warnings.append)
+    except InputError as error:
+        misfit = f"an executor on {platform.node()} has not the code of this process: {error}"
+    return _ANSWER.dump_json((run, warnings, misfit))
 
 
 def _measure_text(measure: Callable[[Scenario, SchemeEntry], _T], text: str) -> _T:

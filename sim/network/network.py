@@ -107,7 +107,7 @@ class Network:
         """Number of hosts."""
         return len(self.site_of)
 
-    @property
+    @cached_property
     def varies(self) -> bool:
         """Whether anything of it changes in time."""
         return self.jitter is not None or any(link.variation is not None for link in self.links)

@@ -65,7 +65,11 @@ class ScenarioFacts(NamedTuple):
 @lru_cache(maxsize=1024)  # each run of a sweep is kept with its setting's scenario
 def read_facts(scenario_yaml: str) -> ScenarioFacts:
     """Read the facts of a resolved scenario's text; ``InputError``: it is no YAML."""
-    document = yaml_file.parse(scenario_yaml, "scenario").value
+    return facts_of(yaml_file.parse(scenario_yaml, "scenario").value)
+
+
+def facts_of(document: Any) -> ScenarioFacts:
+    """Read the facts of a resolved scenario's content."""
     return ScenarioFacts(
         _read(_target, document),
         _read(_transport, document),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
 from .rows import left_out_of, mean, mean_shares, row_of
 from .run import Evaluation, Run, Source
-from .scenario_facts import Goal, TransportRecord, read_facts
+from .scenario_facts import Goal, TransportRecord, facts_of, read_facts
 from .summary import (
     SUMMARY_VERSION,
     Equal,
@@ -114,17 +114,17 @@ def _add_costs(summary: Summary, runs: Sequence[Run], price: PriceRecord, by_ste
 
 
 def summarise_resolved(
-    scenario_yaml: str,
+    scenario: str | Mapping[str, Any],
     scenario_name: str,
     runs: Sequence[Run],
     tuning: Sequence[Tuned] = (),
     facts: Mapping[str, SchemeFacts] | None = None,
 ) -> Summary:
-    """Summarise runs of a resolved scenario; target, transport and proxy are read from its text.
+    """Summarise runs of a resolved scenario; target, transport and proxy are read from its text or content.
 
     The other arguments and errors are those of ``summarise``.
     """
-    known = read_facts(scenario_yaml)
+    known = read_facts(scenario) if isinstance(scenario, str) else facts_of(scenario)
     summary = summarise(
         scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy, known.choices,
         known.price,

@@ -401,9 +401,7 @@ def load(path: str | Path, changes: Sequence[overrides.Change] = ()) -> Scenario
 def load_each(path: str | Path, settings: Iterable[Sequence[overrides.Change]]) -> Iterator[Scenario]:
     """Read a scenario file once; yield it with each list of changes. Raises as ``load``."""
     file = find_scenario(Path(path))
-    document = yaml_file.parse(yaml_file.read_text(file), str(file))
-    for changes in settings:
-        yield _validate(document, str(file), changes, file.parent)
+    yield from parse_each(yaml_file.read_text(file), str(file), settings, file.parent)
 
 
 def parse(text: str, source: str = "scenario", changes: Sequence[overrides.Change] = ()) -> Scenario:
@@ -411,7 +409,15 @@ def parse(text: str, source: str = "scenario", changes: Sequence[overrides.Chang
 
     Code is searched for in the working folder and loaded modules alone.
     """
-    return _validate(yaml_file.parse(text, source), source, changes, None)
+    return next(parse_each(text, source, [changes]))
+
+
+def parse_each(
+    text: str, source: str, settings: Iterable[Sequence[overrides.Change]], code: Path | None = None
+) -> Iterator[Scenario]:
+    """Read YAML text once; the scenario with each list of changes. ``code``: folder. Raises as ``parse``."""
+    document = yaml_file.parse(text, source)
+    return (_validate(document, source, changes, code) for changes in settings)
 
 
 def _validate(
@@ -474,9 +480,7 @@ def resolve_each(
         elif isinstance(scenario, Scenario):
             yield from _change_each(scenario, task is not None, all_changes)
         else:
-            document, code = yaml_file.parse(_write(scenario), "scenario"), script_folder()
-            for changes in all_changes:
-                yield _validate(document, "scenario", changes, code)
+            yield from parse_each(_write(scenario), "scenario", all_changes, script_folder())
     except InputError as error:
         raise InputError(
             str(error).replace(f"--set {shorten(own[0])}", "task") if own else str(error)

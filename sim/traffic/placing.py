@@ -15,7 +15,7 @@ from ..collectives.pricing import BlockCosts, Layout, StreamCosts, Times, comple
 from ..collectives.sends import sends_of
 from ..network.routes import RouteArrays, route_pairs
 from ..network.transfer import TransferModel
-from ..seeds import Integers
+from ..seeds import Floats, Integers
 from .alike import Alike, AlikeTransfers, find_alike
 from .clock import Clock
 from .flows import Flows
@@ -118,14 +118,14 @@ class Placed:
             times = completion_s(self.layout, joined_s, self.costs)
         return None if self._meet(times) else (times.done_s.tolist(), times.idle_s.tolist())
 
-    @property
+    @cached_property
     def recursive(self) -> bool:
         """Whether the recursion holds for blocks that are alone on their links."""
         model = self.model
         fair = model.sharing == "none" or model.queue == "fair"
         return fair and model.tcp is None and not model.network.varies
 
-    @property
+    @cached_property
     def always_apart(self) -> bool:
         """Whether the recursion holds whenever its members join: no two blocks can be on a link at once."""
         return self.recursive and not len(self._crossings)
@@ -221,8 +221,10 @@ class Placed:
     @property
     def num_flows(self) -> int:
         """Number of flows of its price if all members join at once; 0: a recursion holds."""
+        if self.always_apart:
+            return 0
         together = (0.0,) * len(self.members)
-        alike = None if self.always_apart else self.alike(together)
+        alike = self.alike(together)
         if alike is not None:
             return len(alike.classes.one)
         return 0 if self._by_recursion(together) else self.collective.messages
@@ -237,16 +239,47 @@ def complete_together(collectives: Sequence[tuple[Placed, tuple[float, ...]]]) -
     for same in alike.values():
         if len(same) == 1:
             continue
-        costs = _costs_together(tuple(placed.costs for placed, _ in same))
-        joined_s = np.array([ready_s for _, ready_s in same]).T + [each.model.launch_s for each, _ in same]
-        times = completion_s(same[0][0].layout, joined_s, costs)
+        times = _together(tuple(placed for placed, _ in same)).times(np.array([each for _, each in same]))
         for column, (placed, ready_s) in enumerate(same):
             placed.completion(ready_s, Times(*(np.asarray(each)[..., column] for each in times)))
 
 
+@dataclass(frozen=True, eq=False)
+class PlacedOnEach:
+    """One collective on hosts of several clusters."""
+
+    each: tuple[Placed, ...]
+
+    def completion(self, ready_s: Floats) -> tuple[Floats, Floats]:
+        """``Placed.completion`` on each cluster: [clusters, ranks], as is ``ready_s``."""
+        if len(self.each) > 1 and self._apart:
+            times = self.times(ready_s)
+            return times.done_s.T, times.idle_s.T
+        both_s = [own.completion(tuple(row)) for own, row in zip(self.each, ready_s.tolist(), strict=True)]
+        return np.array([done_s for done_s, _ in both_s]), np.array([idle_s for _, idle_s in both_s])
+
+    def times(self, ready_s: Floats) -> Times:
+        """Times by the recursion, with a column for each cluster."""
+        joined_s = ready_s.T + [placed.model.launch_s for placed in self.each]
+        return completion_s(self.each[0].layout, joined_s, self._costs)
+
+    @cached_property
+    def _apart(self) -> bool:
+        return all(each.always_apart and each.costs.stream is None for each in self.each)
+
+    @cached_property
+    def _costs(self) -> BlockCosts:
+        return _costs_on_each([each.costs for each in self.each])
+
+
 @lru_cache(maxsize=8)
-def _costs_together(costs: tuple[BlockCosts, ...]) -> BlockCosts:
-    """Costs on several clusters [blocks, clusters]; the last call's are mostly asked for again."""
+def _together(same: tuple[Placed, ...]) -> PlacedOnEach:
+    """The last call's are mostly asked for again."""
+    return PlacedOnEach(same)
+
+
+def _costs_on_each(costs: Sequence[BlockCosts]) -> BlockCosts:
+    """Costs on several clusters [blocks, clusters]."""
     return BlockCosts(
         np.stack([each.piece_s for each in costs], axis=1),
         np.stack([each.latency_s for each in costs], axis=1),

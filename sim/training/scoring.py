@@ -349,12 +349,12 @@ class Scorer(Generic[V]):
 
     def _narrow(self, earlier_s: float, interval: ScoringInterval[V]) -> None:
         """Bisect between a scoring that missed the target and the one that met it."""
-        between = interval.between()
-        low, low_s, high, high_s = -1, earlier_s, len(between), interval.end.time_s
+        moments = interval.moments
+        low, low_s, high, high_s = -1, earlier_s, len(moments), interval.end.time_s
         tried: list[Evaluation] = []
         while high - low > 1 and high_s - low_s > BRACKET * high_s:
             middle = (low + high) // 2
-            tried.append(self._evaluate(between[middle], {}))
+            tried.append(self._evaluate(interval.at(moments[middle]), {}))
             if self._meets(tried[-1]):
                 high, high_s = middle, tried[-1].time_s
             else:

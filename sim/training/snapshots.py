@@ -296,7 +296,7 @@ class LatestModels(Generic[V]):
         return replace(self.snapshot(time_s), steps=steps, models=finals, leader=leader)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ScoringInterval(Generic[V]):
     """Changes between two scorings.
 
@@ -312,18 +312,27 @@ class ScoringInterval(Generic[V]):
     end: Snapshot[V]
     numbers: Mapping[str, Sequence[float]]
 
-    def between(self) -> list[Snapshot[V]]:
-        """The snapshots of all instants inside with a new kept model, in order."""
-        progress, snapshots = self.before.copy(), []
-        changes = list(chain.from_iterable(self.changes))
-        kept = False
-        for change, following in pairwise(changes):
-            progress.take(change)
+    @cached_property
+    def _in_order(self) -> list[Published[V] | WorkerLost]:
+        return list(chain.from_iterable(self.changes))
+
+    @cached_property
+    def moments(self) -> list[int]:
+        """All instants inside with a new kept model, in order: the number of changes until then."""
+        moments, kept = [], False
+        for number, (change, following) in enumerate(pairwise(self._in_order), 1):
             kept |= isinstance(change, Published) and change.value is not None
             if kept and not is_one_instant(change.time_s, following.time_s):
-                snapshots.append(progress.snapshot(change.time_s))
+                moments += [] if is_one_instant(change.time_s, self.end.time_s) else [number]
                 kept = False
-        return [each for each in snapshots if not is_one_instant(each.time_s, self.end.time_s)]
+        return moments
+
+    def at(self, moment: int) -> Snapshot[V]:
+        """The snapshot of one of the ``moments``."""
+        progress = self.before.copy()
+        for change in self._in_order[:moment]:
+            progress.take(change)
+        return progress.snapshot(self._in_order[moment - 1].time_s)
 
 
 class Snapshots(Generic[V]):

@@ -11,7 +11,7 @@ import pytest
 
 import paceline
 from benchmarks.sudden_death import contents
-from paceline.sim.experiments.sweep import grid
+from paceline.sim.experiments.sweep import grid, summaries
 from tests.paceline.test_command_line import TINY, run
 
 pytestmark = pytest.mark.usefixtures("little_work")
@@ -146,6 +146,23 @@ def test_ranges_of_a_scenario_are_drawn_as_those_of_the_command(
     assert "1 ms to 2 s" in page
     (out / "sweep.json").write_text(json.dumps({**answer, "ranges": {"cluster.latency": ["1 ms to 2 s"]}}))
     assert run(monkeypatch, capsys, "report", out, "--out", tmp_path / "page.html")[0] == 2
+
+
+@pytest.mark.slow
+def test_draws_in_batches_are_those_of_one_process(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what a setting of a batch is refused for is one message."""
+    monkeypatch.setattr(summaries, "BATCH", 3)
+    drawn = ("sweep", tiny, *RANGED, "--sample", 7, "--json")
+    together = run(monkeypatch, capsys, *drawn, "--jobs", 2)
+    assert together[0] == 0
+    assert run(monkeypatch, capsys, *drawn, "--jobs", 1)[1] == together[1]
+    wrong = ("--grid", "workload.batch_size=4,4,4,4,4,4,0")  # in one draw, not the first
+    code, _, err = run(monkeypatch, capsys, *drawn, *wrong, "--jobs", 2)
+    assert code == 2
+    assert "--grid workload.batch_size=0" in err
+    assert "Traceback" not in err
 
 
 def test_other_commands_stand_at_the_middle_and_say_so(

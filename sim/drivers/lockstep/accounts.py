@@ -1,10 +1,11 @@
-"""Time accounts of all workers: operations as vectors over workers."""
+"""Time accounts of all workers: operations as vectors over workers, of one job or of several in rows."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ _NO_OPERATIONS: Final = RESUMPTIONS | {"next_step"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedOperation:
-    """One operation of all workers; vectors [n] in seconds on the run's clock.
+    """One operation of all workers; vectors [n], or rows of jobs [jobs, n], in seconds on the run's clock.
 
     Attributes:
         name: as in ``Event``.
@@ -31,7 +32,7 @@ class StackedOperation:
         known_s: from when on the event driver knows ``peer_s``: a worker cut off before has waited so far;
             None: it knows nothing of peers before the end, and counts no waiting.
         blocks: whether the coroutine was blocked meanwhile.
-        num_bytes: sent by each worker: one number for all, or one each.
+        num_bytes: sent by each worker: one number for all, or one each, alike in all jobs.
         peer: as in ``Event``: one for all workers, or one each.
         handle: number of the started operation that it is about, -1 for an awaited one.
         in_half: whether values are added up in 16 bits.
@@ -51,6 +52,17 @@ class StackedOperation:
     in_half: bool = False
     sends: Sends | None = None
 
+    def of_job(self, row: int) -> StackedOperation:
+        """The operation of one of several jobs."""
+        return replace(
+            self,
+            start_s=self.start_s[row],
+            end_s=self.end_s[row],
+            peer_s=self.peer_s[row],
+            known_s=None if self.known_s is None else self.known_s[row],
+            peer=self.peer[row] if np.ndim(self.peer) > 1 else self.peer,  # type: ignore[index]
+        )
+
     def until(self, time_s: float, instant_s: float) -> StackedOperation | None:
         """The part that has happened by ``time_s``, at which the run is cut off; None: nothing.
 
@@ -65,19 +77,11 @@ class StackedOperation:
         so_far_s = self.start_s
         if self.known_s is not None:
             so_far_s = np.where(self.known_s <= time_s, self.peer_s, time_s)
-        return StackedOperation(
-            self.name,
-            self.step,
+        return replace(
+            self,
             start_s=np.minimum(self.start_s, time_s),
             end_s=np.where(ended, self.end_s, time_s),
             peer_s=np.where(ended, self.peer_s, so_far_s),
-            known_s=self.known_s,
-            blocks=self.blocks,
-            num_bytes=self.num_bytes,
-            peer=self.peer,
-            handle=self.handle,
-            in_half=self.in_half,
-            sends=self.sends,
         )
 
 
@@ -116,25 +120,25 @@ MAX_KEPT_SENDS: Final = 64
 
 
 class StackedAccounts:
-    """The accounts of all workers.
+    """The accounts of all workers of one job, or of several jobs that do the same, in rows.
 
     Args:
-        workers: n.
+        shape: [n], or [jobs, n].
         log: takes the events at the end; None: none are kept.
         may_be_cut: whether the run may end before its operations do; an operation that may be cut off is then
             not entered before it is certain.
     """
 
-    def __init__(self, workers: int, log: EventLog | None, may_be_cut: bool) -> None:
-        self._workers = workers
+    def __init__(self, shape: tuple[int, ...], log: EventLog | None, may_be_cut: bool) -> None:
+        self._workers = shape[-1]
         self._log = log
         self._may_be_cut = may_be_cut
         self._uncertain: deque[StackedOperation] = deque()
         self._rows: list[tuple[StackedOperation, NDArray[np.bool_] | None]] = []
         self._num_rows = 0
         self.names: set[str] = set()
-        self._wait_s = np.zeros(workers)
-        self._communicate_s = np.zeros(workers)
+        self._wait_s = np.zeros(shape)
+        self._communicate_s = np.zeros(shape)
         self._sent: dict[Sends, int | Integers] = {}  # and how often
 
     def add(self, operation: StackedOperation) -> None:
@@ -144,9 +148,18 @@ class StackedAccounts:
         else:
             self._enter(operation, None)
 
-    def settle(self, time_s: float) -> None:
-        """Enter operations that have ended by ``time_s``: the run is not cut off before."""
-        while self._uncertain and self._uncertain[0].end_s.max() <= time_s:
+    def of_job(self, row: int) -> StackedAccounts:
+        """The accounts of one of several jobs, to be cut off or settled by themselves."""
+        own = copy(self)
+        own._uncertain = deque(each.of_job(row) for each in self._uncertain)
+        own._rows = [(each.of_job(row), ended) for each, ended in self._rows]
+        own._log, own.names, own._sent = copy(self._log), set(self.names), dict(self._sent)
+        own._wait_s, own._communicate_s = self._wait_s[row].copy(), self._communicate_s[row].copy()
+        return own
+
+    def settle(self, time_s: float | Floats) -> None:
+        """Enter operations that have ended by ``time_s``, of each job: no run is cut off before."""
+        while self._uncertain and (self._uncertain[0].end_s.max(axis=-1) <= time_s).all():
             self._enter(self._uncertain.popleft(), None)
 
     def cut(self, time_s: float, instant_s: float) -> None:

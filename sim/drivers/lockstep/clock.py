@@ -1,23 +1,30 @@
-"""The clocks of a job's workers, moved by operations that all workers do together."""
+"""The clocks of workers, moved by operations that all workers do together.
+
+Jobs that differ in speeds alone are moved at once: times are [jobs, n], each job a row.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ... import seeds
 from ...collectives.sends import Sends
 from ...compute.model import ComputeModel
 from ...errors import NotInLockstep
+from ...network.transport import AUTO_ALGORITHM
 from ...program import operations as ops
 from ...program.encoding import message_bytes
 from ...records.run import INSTANT, UNTIMED_ENCODING
 from ...seeds import Floats, Integers
+from ...traffic.choice import BY_PRICE
 from ...traffic.placing import Placed
 from ...training.scoring import Scorer
 from ..job import Job
@@ -32,63 +39,73 @@ STRIP: Final = 32
 
 
 class Durations:
-    """Durations of all workers' gradients, in order."""
+    """Durations of all workers' gradients, in order, for jobs in rows."""
 
-    def __init__(self, model: ComputeModel, workers: int) -> None:
-        self._model = model
+    def __init__(self, models: Sequence[ComputeModel], workers: int) -> None:
+        self._models = models
         self._ranks = range(workers)
         self._taken = 0
-        self._steady: Floats | None = None if model.varies else model.blocks_s(self._ranks, 0)[:, 0].copy()
-        self._block = self._strip = np.empty((0, workers))
+        self._steady: Floats | None = None
+        if not any(model.varies for model in models):
+            self._steady = self._blocks_s(0)[..., 0].copy()
+        self._block = self._strip = np.empty((0, len(models), workers))
+
+    def _blocks_s(self, number: int) -> Floats:
+        return np.stack([model.blocks_s(self._ranks, number) for model in self._models])
 
     def next_s(self) -> Floats:
-        """Seconds of the next gradient on each worker [n]."""
+        """Seconds of the next gradient on each worker [jobs, n]."""
         if self._steady is not None:
             return self._steady
         number, offset = divmod(self._taken, seeds.BLOCK)
         if offset == 0:
-            self._block = self._model.blocks_s(self._ranks, number)
+            self._block = self._blocks_s(number)
         if offset % STRIP == 0:
-            self._strip = np.ascontiguousarray(self._block[:, offset : offset + STRIP].T)
+            self._strip = np.ascontiguousarray(np.moveaxis(self._block[..., offset : offset + STRIP], -1, 0))
         self._taken += 1
         durations_s: Floats = self._strip[offset % STRIP]
         return durations_s
 
 
 class LockstepClock:
-    """The times of all workers of a job, and their consequences: accounts, scores, the end.
+    """The times of all workers of jobs ``moved_alike``, and the consequences: accounts, scores, the end.
 
     Attributes:
-        messages: sent so far.
+        messages: sent so far by each job.
         work: messages, of which a collective counts as few for each member, as in ``EventDriver.work``.
         refusal: why the event driver is needed after all; "" so far.
+        running: rows of the jobs that go on.
+        outcomes: by row, of those that have ended.
     """
 
-    def __init__(self, job: Job, scorer: Scorer[Tensor]) -> None:
-        n = job.workers
-        self._job = job
-        self._limit_s = job.max_time_s
-        self._may_be_cut = may_be_cut = scorer.scores or self._limit_s < math.inf
-        self._accounts = StackedAccounts(n, job.event_log(), may_be_cut)
-        self._steps = PublishedSteps(job, scorer, may_be_cut)
-        self._durations = Durations(job.computing, n)
-        self._mixes = MixTimes(job.transfer, may_be_cut)
-        self._collectives = CollectiveTimes(job)
-        self._now_s: Floats = np.zeros(n)
+    def __init__(self, jobs: Sequence[Job], scorers: Sequence[Scorer[Tensor]]) -> None:
+        n = jobs[0].workers
+        self._job = jobs[0]
+        self._limit_s = np.array([job.max_time_s for job in jobs])
+        self._may_be_cut = may_be_cut = _may_be_cut(jobs[0], scorers[0])
+        self._accounts = StackedAccounts((len(jobs), n), jobs[0].event_log(), may_be_cut)
+        self._steps = PublishedSteps(jobs, scorers, may_be_cut)
+        self._durations = Durations([job.computing for job in jobs], n)
+        self._mixes = MixTimes([job.transfer for job in jobs], may_be_cut)
+        self._collectives = CollectiveTimes(jobs)
+        self._now_s: Floats = np.zeros((len(jobs), n))
         self._sent = Counts()
         self._done = 0
         self._begun: dict[int, StackedOperation] = {}  # by handle, until waited for
         self.messages = self.work = 0
         self.refusal = ""
+        self.running: Integers = np.arange(len(jobs))
+        self.outcomes: dict[int, Outcome] = {}
+        self.end_others(self.running[~self._over])
 
     @property
-    def over(self) -> bool:
-        """Whether a score has ended the run."""
-        return self._steps.over_s < math.inf
+    def _over(self) -> NDArray[np.bool_]:
+        """Whether a score has ended each of the running jobs."""
+        return self._steps.over_s[self.running] < math.inf
 
     def published(self) -> Iterator[tuple[float, int]]:
-        """Each worker's current time and bytes sent."""
-        return zip(self._now_s.tolist(), self._sent.of_all(self._job.workers).tolist(), strict=True)
+        """Each worker's current time and bytes sent, in the first job."""
+        return zip(self._now_s[0].tolist(), self._sent.of_all(self._job.workers).tolist(), strict=True)
 
     # --- operations that take time --------------------------------------------------------------
 
@@ -116,10 +133,10 @@ class LockstepClock:
         self._now_s = end_s
 
     def collectives(self, operation: ops.Operation[Any]) -> Iterator[tuple[Placed, tuple[float, ...]]]:
-        """The collectives that all workers are about to join, and each one's joining times."""
+        """The collectives that workers of a single job are about to join, and each one's joining times."""
         with suppress(NotInLockstep):  # which is raised when they join
-            for each in self._collectives.joined(operation, self._now_s):
-                yield each.placed, each.ready_s
+            for each in self._collectives.joined(operation, self._now_s) if len(self._now_s) == 1 else ():
+                yield each.on_each.each[0], tuple(each.ready_s[0].tolist())
 
     def check_one_begun(self) -> None:
         """Raise ``NotInLockstep`` if a started exchange has not been waited for."""
@@ -186,13 +203,23 @@ class LockstepClock:
 
     # --- steps ----------------------------------------------------------------------------------
 
-    def next_step(self, step: int, goes_on: bool) -> bool:
-        """Whether this job needs another step, if the scheme ``goes_on``."""
+    def next_step(self, step: int, goes_on: bool) -> Integers:
+        """Rows of the running jobs that need another step, if the scheme ``goes_on``."""
         if not goes_on:
             now_s = self._now_s
             self._accounts.add(StackedOperation("next_step", step, now_s, now_s, now_s, now_s, blocks=False))
-        is_over = self._may_be_cut and float(self._now_s.min()) > self._limit_s
-        return goes_on and not self.over and not is_over
+            return self.running[:0]
+        is_late = (self._now_s.min(axis=1) > self._limit_s)[self.running]
+        is_over = self._over | (is_late & self._may_be_cut)
+        needing: Integers = self.running[~is_over]
+        return needing
+
+    def end_others(self, rows: Integers) -> None:
+        """Let the jobs in ``rows`` go on alone; the other running ones have ended."""
+        ended = self.running[~np.isin(self.running, rows)]
+        self.outcomes |= {row: self._outcome(row) for row in ended.tolist()}
+        self._steps.forget(ended)
+        self.running = rows
 
     def publish(self, published: PublishedRows) -> None:
         """Take a publication of all workers."""
@@ -200,35 +227,66 @@ class LockstepClock:
             raise NotInLockstep("an exchange is under way from one step to the next")
         self._done = published.operation.step + 1
         self._steps.add(self._now_s, self._sent, published)
-        if not self._may_be_cut or self._steps.may_wait:
+        if not self._may_be_cut or not len(waiting := self._steps.waiting(self.running)):
             return
-        earliest_s = float(self._now_s.min())
-        if not self._steps.hand_over(min(earliest_s, self._limit_s), earliest_s):
-            self._accounts.settle(min(earliest_s, self._limit_s))
+        earliest_s = self._now_s.min(axis=1)
+        until_s = np.minimum(earliest_s, self._limit_s)
+        for row, row_until_s, row_earliest_s in zip(
+            waiting.tolist(), until_s[waiting].tolist(), earliest_s[waiting].tolist(), strict=True
+        ):
+            self._steps.hand_over(row, row_until_s, row_earliest_s)
+        self._steps.forget(self.running[:0])
+        # A job that is over is cut off at an instant that may lie before.
+        settled_s = np.full(len(until_s), math.inf)
+        settled_s[self.running] = np.where(self._over, -math.inf, until_s[self.running])
+        self._accounts.settle(settled_s)
 
-    def outcome(self) -> Outcome:
-        """The outcome of the run, once it needs no further operation."""
-        last_s = float(self._now_s.max())
-        if self._steps.over_s == math.inf:
-            self._steps.hand_over(min(last_s, self._limit_s), last_s, is_last=True)
-        wall_s = min(self._steps.over_s, self._limit_s, last_s)
+    def _outcome(self, row: int) -> Outcome:
+        now_s, limit_s = self._now_s[row], float(self._limit_s[row])
+        last_s = float(now_s.max())
+        if self._steps.over_s[row] == math.inf:
+            self._steps.hand_over(row, min(last_s, limit_s), last_s, is_last=True)
+        over_s = float(self._steps.over_s[row])
+        wall_s = min(over_s, limit_s, last_s)
         # A score ends the run after everything that happens at its instant.
-        instant_s = wall_s / (1 - INSTANT) if wall_s == self._steps.over_s else wall_s
+        instant_s = wall_s / (1 - INSTANT) if wall_s == over_s else wall_s
+        accounts = self._accounts.of_job(row)
         if wall_s < last_s:
-            self._accounts.cut(wall_s, instant_s)
+            accounts.cut(wall_s, instant_s)
         else:
-            self._accounts.settle(last_s)
-        finals, leader, steps, pace = self._steps.finals(instant_s)
+            accounts.settle(last_s)
+        finals, leader, steps, pace = self._steps.finals(row, instant_s)
         return Outcome(
             wall_s=wall_s,
-            breakdowns=self._accounts.breakdowns(steps, self._now_s, instant_s),
+            breakdowns=accounts.breakdowns(steps, now_s, instant_s),
             finals=finals,
             leader=leader,
-            events=self._accounts.events(),
+            events=accounts.events(),
             status="completed",
             pace=pace,
-            step_ends_s=self._steps.ends_s,
+            step_ends_s=[float(each[row]) for each in self._steps.ends_s],
         )
+
+
+def moved_alike(job: Job, scorer: Scorer[Tensor]) -> Hashable:
+    """All in which jobs with the same mathematics must agree to be moved at once; else an object of its own.
+
+    They may differ in compute times, latencies, bandwidths and limits of time, where links are not shared.
+    """
+    chosen, open_yet = job.chosen.names, job.all_reduce == AUTO_ALGORITHM and not job.chosen.names
+    by_price = BY_PRICE in chosen.values() or (open_yet and job.scheme.collectives(job.options))
+    if job.transfer.sharing != "none" or by_price:
+        return object()
+    names = [each.name for each in fields(job.transfer) if each.name != "network"]
+    return (
+        tuple(getattr(job.transfer, name) for name in names), job.all_reduce, tuple(chosen.items()),
+        job.record_events, job.max_events, job.events_until_step, _may_be_cut(job, scorer),
+        job.compute.compute.encoding,
+    )  # fmt: skip
+
+
+def _may_be_cut(job: Job, scorer: Scorer[Tensor]) -> bool:
+    return scorer.scores or job.max_time_s < math.inf
 
 
 def _row(value: Any) -> Any:

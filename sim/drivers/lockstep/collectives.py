@@ -1,7 +1,8 @@
-"""Completion of collectives on every worker, from the workers' joining times."""
+"""Completion of collectives on every worker, from the workers' joining times, for jobs in rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,16 +16,16 @@ from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
-from ...traffic.placing import Placed, place
+from ...traffic.placing import PlacedOnEach, place
 from ..job import PRICED_WORK, Job
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collected:
-    """Completion of a collective; vectors [n].
+    """Completion of a collective; vectors [jobs, n].
 
     ``last_s``: when the last member of a worker's group (of a broadcast, the root) had joined; ``num_bytes``:
-    sent by each, by ``sends``; ``work``: messages as counted by ``PRICED_WORK``.
+    sent by each [n], by ``sends``; ``work``: messages as counted by ``PRICED_WORK``.
     """
 
     end_s: Floats
@@ -40,65 +41,68 @@ class JoinedCollective:
     """A collective of one group, or those of all groups at once, that its members are about to join.
 
     Attributes:
-        placed: on its hosts.
-        last_s: when the last member joins it.
-        ready_s: when each member joins, relative to ``last_s``.
+        on_each: on its hosts, in each job.
+        last_s: when the last member joins it [jobs, 1].
+        ready_s: when each member joins, relative to ``last_s`` [jobs, members].
         root: of a broadcast, else -1.
         last_of_group_s: when the last member of its own group joins, per member.
     """
 
-    placed: Placed
-    last_s: float
-    ready_s: tuple[float, ...]
+    on_each: PlacedOnEach
+    last_s: Floats
+    ready_s: Floats
     root: int
-    last_of_group_s: float | Floats
+    last_of_group_s: Floats
 
 
 class CollectiveTimes:
-    """Times the collectives of a run, each as a whole."""
+    """Times the collectives of jobs, each as a whole; several jobs differ in networks without sharing."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs, job = jobs, jobs[0]
         self._job = job
         self._shared = job.transfer.sharing != "none"
-        self._placed: dict[tuple[Any, ...], Placed] = {}
+        self._placed: dict[tuple[Any, ...], PlacedOnEach] = {}
         self._joined: tuple[Any, Floats, list[JoinedCollective]] | None = None
         self._connected: set[tuple[int, ...]] = set()
         self._idle_s: Floats | None = None  # when collectives free a host's links; None: none yet
 
     def check_idle(self, begin_s: Floats) -> None:
-        """Raise ``NotInLockstep`` if a collective uses links of exchanges that begin at ``begin_s`` [n]."""
+        """Raise ``NotInLockstep`` if a collective uses links of exchanges that begin at ``begin_s``."""
         if self._idle_s is not None and (begin_s < self._idle_s).any():
             raise NotInLockstep("bytes of a collective are on their way when the next exchange begins")
 
     def times(self, operation: Any, joined_s: Floats) -> Collected:
-        """Completion of a collective that each worker joins at ``joined_s`` [n].
+        """Completion of a collective that each worker joins at ``joined_s`` [jobs, n].
 
-        Raises ``NotInLockstep`` if other bytes can be on its links.
+        Raises ``NotInLockstep`` if other bytes can be on its links, or the jobs' algorithms differ.
         """
         joined_s = self._after_connecting(operation, joined_s)
         self.check_idle(joined_s)
         n = self._job.workers
         if self._idle_s is None:
-            self._idle_s = np.zeros(n)
-        end_s, last_of_all_s, sent = np.empty(n), np.empty(n), np.empty(n, np.int64)
+            self._idle_s = np.zeros(joined_s.shape)
+        end_s, last_of_all_s, sent = np.empty(joined_s.shape), np.empty(joined_s.shape), np.empty(n, np.int64)
         messages = work = 0
         for each in (joined := self.joined(operation, joined_s)):
-            placed, last_s = each.placed, each.last_s
+            placed, last_s = each.on_each.each[0], each.last_s
             members = list(placed.members)
-            done_s, idle_s = placed.completion(each.ready_s)
+            done_s, idle_s = each.on_each.completion(each.ready_s)
             if each.root >= 0:  # all wait for the root, else for those above only
-                end_s[members] = last_s + np.array(done_s)
-                last_of_all_s[members] = np.maximum(joined_s[members], joined_s[each.root])
+                end_s[:, members] = last_s + done_s
+                last_of_all_s[:, members] = np.maximum(joined_s[:, members], joined_s[:, [each.root]])
             else:
-                end_s[members] = np.maximum(last_s + np.array(done_s), each.last_of_group_s)
-                last_of_all_s[members] = each.last_of_group_s
+                end_s[:, members] = np.maximum(last_s + done_s, each.last_of_group_s)
+                last_of_all_s[:, members] = each.last_of_group_s
             meets_all = self._shared and not placed.access_only
-            self._idle_s[members] = last_s + (max(done_s) if meets_all else np.array(idle_s))
+            self._idle_s[:, members] = last_s + (done_s.max() if meets_all else idle_s)
             sent[members] = placed.collective.bytes_sent
             messages += placed.collective.messages
             work += min(placed.collective.messages, PRICED_WORK * len(members))
         self._joined = None  # it holds all workers' values
-        sends = sends_of(tuple((each.placed.collective, each.placed.members) for each in joined))
+        sends = sends_of(
+            tuple((each.on_each.each[0].collective, each.on_each.each[0].members) for each in joined)
+        )
         return Collected(end_s, last_of_all_s, sent, sends, messages, work)
 
     def _after_connecting(self, operation: Any, joined_s: Floats) -> Floats:
@@ -113,7 +117,7 @@ class CollectiveTimes:
         return joined_s + added_s if connect_s else joined_s
 
     def joined(self, operation: Any, joined_s: Floats) -> list[JoinedCollective]:
-        """The collectives of all groups, whose workers join at ``joined_s`` [n]. Raises as ``times``."""
+        """The collectives of all groups, whose workers join at ``joined_s``. Raises as ``times``."""
         known = self._joined
         if known is not None and known[0] is operation and known[1] is joined_s:
             return known[2]
@@ -125,34 +129,43 @@ class CollectiveTimes:
             if placed is None:
                 placed = self._placed[*signature, root, group] = self._place(_of_one_worker(operation), group)
             joined.append(self._join(placed, joined_s, root))
-        if self._shared and len(joined) > 1 and not all(each.placed.access_only for each in joined):
+        if self._shared and len(joined) > 1 and not all(each.on_each.each[0].access_only for each in joined):
             joined = [self._join_together(operation, joined, joined_s)]
         self._joined = operation, joined_s, joined
         return joined
 
-    def _join(self, placed: Placed, joined_s: Floats, root: int = -1) -> JoinedCollective:
-        times_s = joined_s[list(placed.members)]
-        last_s = float(times_s.max())
-        return JoinedCollective(placed, last_s, tuple((times_s - last_s).tolist()), root, last_s)
+    def _join(self, placed: PlacedOnEach, joined_s: Floats, root: int = -1) -> JoinedCollective:
+        times_s = joined_s[:, list(placed.each[0].members)]
+        last_s = times_s.max(axis=1, keepdims=True)
+        return JoinedCollective(placed, last_s, times_s - last_s, root, last_s)
 
     def _join_together(
         self, operation: Any, apart: list[JoinedCollective], joined_s: Floats
     ) -> JoinedCollective:
-        key = tuple(id(each.placed) for each in apart)  # ids of objects kept in _placed
+        all_placed = [each.on_each.each[0] for each in apart]
+        key = tuple(map(id, all_placed))  # ids of objects kept in _placed
         placed = self._placed.get(key)
         if placed is None:
-            all_placed = [each.placed for each in apart]
             collectives = [each.collective for each in all_placed]
             if isinstance(operation, ops.Broadcast) or any(c.rendezvous or c.tail for c in collectives):
                 name = ops.name_of(type(operation))
                 raise NotInLockstep(f"{name}: groups share links with each other (network.sharing)")
             members = tuple(host for each in all_placed for host in each.members)
-            placed = self._placed[key] = place(side_by_side(collectives), members, self._job.transfer)
-        of_groups = np.repeat([each.last_s for each in apart], [len(each.placed.members) for each in apart])
+            placed = self._placed[key] = PlacedOnEach(
+                (place(side_by_side(collectives), members, self._job.transfer),)
+            )
+        of_groups = np.repeat(
+            [each.last_s[0, 0] for each in apart], [len(each.members) for each in all_placed]
+        )
         return replace(self._join(placed, joined_s), last_of_group_s=of_groups)
 
-    def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> Placed:
-        return place(*self._job.choice.collective_of(operation, members, members[0]), self._job.transfer)
+    def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedOnEach:
+        taken = [each.choice.collective_of(operation, members, members[0]) for each in self._jobs]
+        if any(own[0] is not taken[0][0] or own[1] != taken[0][1] for own in taken):
+            raise NotInLockstep("the algorithms of collectives differ")
+        return PlacedOnEach(
+            tuple(place(*own, job.transfer) for own, job in zip(taken, self._jobs, strict=True))
+        )
 
 
 def _of_one_worker(operation: Any) -> Any:

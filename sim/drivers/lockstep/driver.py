@@ -10,7 +10,7 @@ their clusters, each with a clock of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from torch import Tensor
@@ -24,10 +24,12 @@ from ...training.scoring import Scorer
 from ..job import Job
 from ..outcome import Outcome
 from ..tasks.runner import InFlight
-from .clock import LockstepClock
+from .clock import LockstepClock, moved_alike
 from .published import PublishedRows
 from .stacked import StackedRunner, StackedTask
 
+ROWS: Final = 64
+"""Most jobs of a clock; times of as many stay in a processor's cache."""
 _BEGUN_APART: Final = "a gradient and what goes on beside it are followed by the event driver"
 
 
@@ -41,7 +43,7 @@ class LockstepDriver(StackedRunner):
         progress: called with the total number of steps published so far.
 
     Attributes:
-        clocks: of ``job`` and of ``others``.
+        clocks: of ``job`` and ``others``, one for all that are moved alike.
     """
 
     def __init__(
@@ -53,8 +55,12 @@ class LockstepDriver(StackedRunner):
     ) -> None:
         super().__init__(job)
         self._progress = progress
-        self.clocks = [LockstepClock(*each) for each in ((job, scorer), *others)]
-        self._running = [clock for clock in self.clocks if not clock.over]
+        alike: dict[Hashable, list[int]] = {}
+        for place, each in enumerate(all_jobs := ((job, scorer), *others)):
+            alike.setdefault(moved_alike(*each), []).append(place)
+        self._places = [own[i : i + ROWS] for own in alike.values() for i in range(0, len(own), ROWS)]
+        self.clocks = [LockstepClock(*zip(*(all_jobs[i] for i in own), strict=True)) for own in self._places]
+        self._running = [clock for clock in self.clocks if len(clock.running)]
         self._is_ending = False
         self._goes_on_after_end = False
 
@@ -77,12 +83,14 @@ class LockstepDriver(StackedRunner):
                 self.begin(0)
         finally:
             self.close(0)
-        return [
-            clock.outcome()
-            if not clock.refusal and (clock in self._running or not self._goes_on_after_end)
-            else None
-            for clock in self.clocks
-        ]
+        outcomes: dict[int, Outcome | None] = {}
+        for places, clock in zip(self._places, self.clocks, strict=True):
+            early = set(clock.outcomes) if self._goes_on_after_end else set()
+            if clock in self._running:
+                clock.end_others(clock.running[:0])
+            for row, place in enumerate(places):
+                outcomes[place] = None if clock.refusal or row in early else clock.outcomes[row]
+        return [outcomes[place] for place in range(len(outcomes))]
 
     def _move(self, move: Callable[[LockstepClock], None]) -> None:
         """Move all running clocks; drop inexact ones, and raise without any."""
@@ -130,12 +138,14 @@ class LockstepDriver(StackedRunner):
     @override
     def next_step(self, task: StackedTask, operation: ops.NextStep) -> bool:
         goes_on = super().next_step(task, operation)
-        needing = [clock for clock in self._running if clock.next_step(operation.step, goes_on)]
-        if needing:
-            self._running = needing
-        # Else all running jobs end here, and take part in the scheme's operations after its last step.
-        self._is_ending = not needing
-        return bool(needing)
+        needing = [(clock, clock.next_step(operation.step, goes_on)) for clock in self._running]
+        # If none needs it all running jobs end here, and take part in operations after the last step.
+        self._is_ending = not any(len(rows) for _, rows in needing)
+        if not self._is_ending:
+            for clock, rows in needing:
+                clock.end_others(rows)
+            self._running = [clock for clock, rows in needing if len(rows)]
+        return not self._is_ending
 
     @override
     def publish(self, task: StackedTask, operation: ops.Publish) -> None:

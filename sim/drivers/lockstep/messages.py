@@ -11,7 +11,7 @@ where a message has its links for itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -89,7 +89,7 @@ class HostRoutes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Places:
-    """Indices [m] into a vector of values.
+    """Indices [m] into vectors of values.
 
     ``turn``: place i is i + turn, cyclically, as in rings and exponential graphs, where two copies do; else
     None.
@@ -106,8 +106,8 @@ class _Places:
 
     def take(self, values: Floats) -> Floats:
         if self.turn is None:
-            return values.take(self.of_each)
-        return np.concatenate((values[self.turn :], values[: self.turn]))
+            return values.take(self.of_each, axis=-1)
+        return np.concatenate((values[..., self.turn :], values[..., : self.turn]), axis=-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +175,7 @@ def _sends_of(ends: _Ends, num_bytes: int) -> Sends:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Messages:
-    """The messages of one pattern on one network; a number is for all of them."""
+    """The messages of one pattern on each job's network; a number is for all of them."""
 
     ends: _Ends
     latency_s: Numbers
@@ -185,7 +185,7 @@ class _Messages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixed:
-    """Completion of a mix; vectors [n].
+    """Completion of a mix; vectors [jobs, n].
 
     ``peer_s``, ``known_s``: see ``StackedOperation``; ``num_bytes``: sent by each worker, in ``sends``;
     ``peer``: its last source, -1 where it received nothing.
@@ -200,14 +200,14 @@ class Mixed:
 
 
 class MixTimes:
-    """Times the mixes of a run, on a network without variation.
+    """Times the mixes of runs, each on a network without variation; their models differ in nothing else.
 
     ``may_be_cut``: the run may end before its operations do, so that ``known_s`` counts.
     """
 
-    def __init__(self, model: TransferModel, may_be_cut: bool) -> None:
-        self._may_be_cut = may_be_cut
-        self._routes = HostRoutes(model)
+    def __init__(self, models: Sequence[TransferModel], may_be_cut: bool) -> None:
+        self._may_be_cut, model = may_be_cut, models[0]
+        self._routes = list(map(HostRoutes, models))
         self._shared = model.sharing != "none"
         self._meeting = shared_links(model)
         self._overhead_s = model.block_overhead_s
@@ -215,7 +215,7 @@ class MixTimes:
         self._known: dict[int, tuple[Pattern, _Messages]] = {}
 
     def times(self, pattern: Pattern, begin_s: Floats, num_bytes: int) -> Mixed:
-        """Completion of a mix that each worker begins at ``begin_s`` [n]; ``NotInLockstep``: shared links."""
+        """Completion of a mix begun at ``begin_s`` [jobs, n]; ``NotInLockstep``: shared links."""
         if self._meeting:
             raise NotInLockstep(self._meeting)
         messages = self._messages(pattern)
@@ -226,7 +226,7 @@ class MixTimes:
             )
         sends, by_links = _sends_of(ends, num_bytes), self._shared and self._may_be_cut
         sender_s = ends.from_source.take(begin_s)
-        receiver_s = begin_s if ends.one_peer else begin_s.take(ends.destination)
+        receiver_s = begin_s if ends.one_peer else begin_s.take(ends.destination, axis=-1)
         together_s = np.maximum(sender_s, receiver_s)
         announced_s = together_s
         if self._announcement:
@@ -259,10 +259,11 @@ class MixTimes:
 
     def _place(self, pattern: Pattern) -> _Messages:
         ends = _ends_of(pattern)
-        latency_s, rate_bytes_per_s = self._routes.of(ends.source, ends.destination)
-        back_s = np.zeros(1)
+        routes = [each.of(ends.source, ends.destination) for each in self._routes]
+        latency_s, rate_bytes_per_s = map(np.stack, zip(*routes, strict=True))
+        back_s = np.zeros((1, 1))
         if self._announcement:
-            back_s = self._routes.of(ends.destination, ends.source)[0]
+            back_s = np.stack([each.of(ends.destination, ends.source)[0] for each in self._routes])
         return _Messages(
             ends=ends,
             latency_s=_one_if_equal(latency_s),
@@ -272,29 +273,34 @@ class MixTimes:
 
 
 def _one_if_equal(values: Floats) -> Numbers:
-    return float(values[0]) if len(values) and (values == values[0]).all() else values
+    """``values`` [jobs, m] as one number, or one for each job, if they are equal."""
+    if not values.shape[-1] or not (values == values[:, :1]).all():
+        return values
+    return float(values[0, 0]) if len(values) == 1 else values[:, :1]
 
 
 def _latest(ends: _Ends, begin_s: Floats, received_s: Floats, sent_s: Floats) -> Floats:
-    """Latest time of each worker [n]: its own begin, its received and its sent messages [m]."""
+    """Latest time of each worker [jobs, n]: its own begin, received and sent messages [jobs, m]."""
     latest_s = begin_s.copy()
-    if len(received_s):
+    if len(ends.source):
         for ranks, first, values in (
             (ends.receivers, ends.received_from, received_s),
             (ends.senders, ends.sent_from, ends.by_source.take(sent_s)),
         ):
-            latest_s[ranks] = np.maximum(latest_s[ranks], np.maximum.reduceat(values, first))
+            among_s = np.maximum.reduceat(values, first, axis=-1)
+            latest_s[:, ranks] = np.maximum(latest_s[:, ranks], among_s)
     return latest_s
 
 
 def _last_sources(ends: _Ends, together_s: Floats) -> Integers:
     """Each worker's last source: of several that came together, the one of highest rank."""
-    last = ends.last_source.copy()
-    if len(together_s) and not ends.at_most_one:
-        latest_s = np.full(len(last), -np.inf)
-        latest_s[ends.receivers] = np.maximum.reduceat(together_s, ends.received_from)
-        among = together_s == latest_s[ends.destination]
-        last[ends.destination[among]] = ends.source[among]  # the last one wins
+    if ends.at_most_one or not len(ends.source):
+        return ends.last_source
+    last = np.tile(ends.last_source, (len(together_s), 1))
+    latest_s = np.full(last.shape, -np.inf)
+    latest_s[:, ends.receivers] = np.maximum.reduceat(together_s, ends.received_from, axis=-1)
+    rows, among = np.nonzero(together_s == latest_s[:, ends.destination])
+    last[rows, ends.destination[among]] = ends.source[among]  # the last one wins
     return last
 
 

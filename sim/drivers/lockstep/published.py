@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -68,25 +69,28 @@ class _Step:
 
 
 class PublishedSteps:
-    """The published steps, and which of them the scorer knows.
+    """The published steps of jobs that do the same, and which of them each one's scorer knows.
 
-    Unless the run may be cut off, or something is scored, only the last step is kept. ``over_s``: the
-    instant whose score has ended the run; infinite before.
+    Unless the runs may be cut off, or something is scored, only the last step is kept. ``over_s``: the
+    instant whose score has ended each run; infinite before.
     """
 
-    def __init__(self, job: Job, scorer: Scorer[Tensor], may_be_cut: bool) -> None:
-        self._job = job
-        self._scorer = scorer
+    def __init__(self, jobs: Sequence[Job], scorers: Sequence[Scorer[Tensor]], may_be_cut: bool) -> None:
+        self._jobs, self._scorers = jobs, scorers
+        self._workers = jobs[0].workers
         self._may_be_cut = may_be_cut
+        self._churns = any(job.churn is not None for job in jobs)
         self._steps: deque[_Step] = deque()
-        self._known = np.zeros(job.workers, np.int64)  # steps known to the scorer, by worker,
-        self._num_known = 0  # and in all
-        self.over_s = 0.0 if scorer.over else math.inf
-        self.ends_s: list[float] = []  # when all were through with each step
+        self._known = np.zeros((len(jobs), self._workers), np.int64)  # steps known to a scorer, by worker,
+        self._num_known = np.zeros(len(jobs), np.int64)  # and in all
+        self._to_go = np.array([scorer.steps_to_go for scorer in scorers])
+        self.ends_s: list[Floats] = []  # of jobs with faults: when all were through with each step
+        self.over_s = np.array([0.0 if scorer.over else math.inf for scorer in scorers])
 
     def add(self, times_s: Floats, bytes_sent: Counts, published: PublishedRows) -> None:
-        """Add a step of all workers, with each one's time [n] and bytes sent so far."""
-        self.ends_s.append(float(times_s.max()))
+        """Add a step of all workers, with each one's time [jobs, n] and bytes sent so far."""
+        if self._churns:
+            self.ends_s.append(times_s.max(axis=1))
         number, before, averages = 0, Counts(), Counts()
         if self._steps:
             last = self._steps[-1]
@@ -95,87 +99,104 @@ class PublishedSteps:
         self._steps.append(_Step(number, times_s, bytes_sent, averages, published))
         if not self._may_be_cut and len(self._steps) > 1:
             self._steps.popleft()
+        self.__dict__.pop("_held", None)
 
-    @property
-    def may_wait(self) -> bool:
-        """Whether no instant to score can be complete yet, and few steps are held."""
-        return self._may_wait(self._job.workers * (self._steps[-1].number + 1) - self._num_known)
+    def waiting(self, rows: Integers) -> Integers:
+        """Those of the jobs in ``rows`` whose publications have to be handed over now.
 
-    def _may_wait(self, publications: int) -> bool:
-        """Whether this many publications unknown to the scorer need not be emitted now."""
-        scorer, steps = self._scorer, self._steps
+        Of the others no instant to score can be complete yet, and few steps are held.
+        """
+        publications = self._workers * (self._steps[-1].number + 1) - self._num_known[rows]
+        return rows if self._are_many() else rows[publications >= self._to_go[rows]]
+
+    def _are_many(self) -> bool:
+        """Whether publications are to be handed over, even if they complete no instant to score."""
+        steps = self._steps
         return (
-            scorer.scores
-            and publications < scorer.steps_to_go
-            and len(steps) < MOST_STEPS_HELD
-            and len(steps) * steps[-1].published.operation.value.nbytes < MOST_BYTES_HELD
+            not self._scorers[0].scores
+            or len(steps) >= MOST_STEPS_HELD
+            or len(steps) * steps[-1].published.operation.value.nbytes >= MOST_BYTES_HELD
         )
 
-    def hand_over(self, until_s: float, now_s: float, *, is_last: bool = False) -> bool:
-        """Emit publications up to ``until_s``; whether a score has ended the run, at ``over_s``.
+    def forget(self, rows: Integers) -> None:
+        """Keep no more steps for jobs that have ended, nor any that all others' scorers know."""
+        self._known[rows] = np.iinfo(np.int64).max
+        while self._steps and self._steps[0].number + 1 < self._known.min():
+            self._steps.popleft()
+        self.__dict__.pop("_held", None)
+
+    def hand_over(self, row: int, until_s: float, now_s: float, *, is_last: bool = False) -> None:
+        """Emit a job's publications up to ``until_s``; a score may end its run, at ``over_s``.
 
         Nothing earlier than ``until_s`` can come; ``now_s``, not before it, is the time of some event. Unless
         this ``is_last``, publications that complete no instant to score may wait.
         """
         if not self._may_be_cut:
-            return False
-        scorer = self._scorer
-        if scorer.scores:
-            due = self._due(until_s, is_last)
-            taken = 0
-            while taken < len(due):
-                if self._settled(due.times_s[taken]):
-                    return True
-                if not is_last and self._may_wait(len(due) - taken):
-                    break
-                taken = scorer.publish_until_due(due, taken)
-            if taken:
-                self._known += np.bincount(due.workers[:taken], minlength=self._job.workers)
-                self._num_known += taken
-            if self._settled(now_s):
-                return True
-        else:
+            return
+        scorer = self._scorers[row]
+        if not scorer.scores:
             for step in self._steps:
-                self._known[step.times_s <= until_s] = step.number + 1
-        while self._steps and self._steps[0].number + 1 < self._known.min():
-            self._steps.popleft()
-        return False
+                self._known[row, step.times_s[row] <= until_s] = step.number + 1
+            return
+        must = is_last or self._are_many()
+        due = self._due(row, until_s, must)
+        taken = 0
+        while taken < len(due):
+            if self._settled(row, due.times_s[taken]):
+                return
+            if not must and len(due) - taken < scorer.steps_to_go:
+                break
+            taken = scorer.publish_until_due(due, taken)
+        if taken:
+            self._known[row] += np.bincount(due.workers[:taken], minlength=self._workers)
+            self._num_known[row] += taken
+        self._settled(row, now_s)
+        self._to_go[row] = scorer.steps_to_go
 
-    def _due(self, until_s: float, is_last: bool) -> PublishedInOrder[Tensor]:
+    def _due(self, row: int, until_s: float, must: bool) -> PublishedInOrder[Tensor]:
         """Publications up to ``until_s`` that the scorer does not know, in order; none if they may wait."""
-        steps = list(self._steps)
-        times_s = np.stack([step.times_s for step in steps])
-        numbers = np.array([step.number for step in steps])
-        places, ranks = np.nonzero((times_s <= until_s) & (self._known <= numbers[:, np.newaxis]))
-        if not is_last and self._may_wait(len(places)):
+        numbers, all_times_s, sent = self._held
+        times_s = all_times_s[:, row]
+        places, ranks = np.nonzero((times_s <= until_s) & (self._known[row] <= numbers[:, np.newaxis]))
+        if not must and len(places) < self._scorers[row].steps_to_go:
             return PublishedInOrder((), (), (), (), {})
         # A stable sort: at equal times by step, then by rank.
         order = np.argsort(times_s[places, ranks], kind="stable")
         places, ranks = places[order], ranks[order]
-        sent = np.stack([step.bytes_sent.of_all(self._job.workers) for step in steps])
         return PublishedInOrder(
             ranks.tolist(),
             numbers[places].tolist(),
             times_s[places, ranks].tolist(),
             sent[places, ranks].tolist(),
-            {step.number: step.published.kept_for(self._job) for step in steps},
+            {step.number: step.published.kept_for(self._jobs[row]) for step in self._steps},
         )
 
-    def _settled(self, time_s: float) -> bool:
+    @cached_property
+    def _held(self) -> tuple[Integers, Floats, Integers]:
+        """Of the held steps: numbers, times [steps, jobs, n], and bytes sent so far [steps, n]."""
+        return (
+            np.array([step.number for step in self._steps]),
+            np.stack([step.times_s for step in self._steps]),
+            np.stack([step.bytes_sent.of_all(self._workers) for step in self._steps]),
+        )
+
+    def _settled(self, row: int, time_s: float) -> bool:
         """Whether an instant was due to be scored before ``time_s``, and its score ends the run."""
-        due_s = self._scorer.due_s
-        if due_s is None or not self._scorer.has_passed(time_s) or not self._scorer.settle():
+        scorer = self._scorers[row]
+        due_s = scorer.due_s
+        if due_s is None or not scorer.has_passed(time_s) or not scorer.settle():
             return False
-        self.over_s = due_s
+        self.over_s[row] = due_s
         return True
 
-    def finals(self, until_s: float) -> tuple[list[Tensor], Tensor | None, Integers, Pace]:
-        """The last models published by ``until_s``, the leader's model, numbers of steps, and the pace."""
-        finals = [self._job.start] * self._job.workers
+    def finals(self, row: int, until_s: float) -> tuple[list[Tensor], Tensor | None, Integers, Pace]:
+        """A job's last models published by ``until_s``, its leader's model, numbers of steps, and pace."""
+        finals = [self._jobs[row].start] * self._workers
         leaders: dict[int, Tensor] = {}
-        done, averages, last_s = np.zeros(self._job.workers, np.int64), np.zeros(self._job.workers), 0.0
+        done, averages, last_s = np.zeros(self._workers, np.int64), np.zeros(self._workers), 0.0
         for step in self._steps:
-            happened = step.times_s <= until_s
+            times_s = step.times_s[row]
+            happened = times_s <= until_s
             ranks = np.flatnonzero(happened).tolist()
             published = step.published.operation
             values = published.value.unbind()
@@ -185,6 +206,6 @@ class PublishedSteps:
                 leaders |= {rank: published.leader[rank] for rank in ranks}
             done[happened] = step.number + 1
             averages[happened] = step.averages.of_all(len(averages))[happened]
-            last_s = max(last_s, float(step.times_s[happened].max(initial=0.0)))
+            last_s = max(last_s, float(times_s[happened].max(initial=0.0)))
         pace = Pace(last_s, tuple(done.astype(float).tolist()), tuple(averages.tolist()))
         return finals, leaders[min(leaders)] if leaders else None, done, pace

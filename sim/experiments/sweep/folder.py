@@ -21,7 +21,6 @@ from ...errors import InputError
 from ...records import folder as result_folder
 from ...records.formats.parquet import write_parquet
 from ...records.run import Run
-from ...records.summarise import summarise_resolved
 from ...records.summary import Tuned
 from ...records.sweeps.content import SWEEP_FILE, describe_sweep
 from ...records.sweeps.runs import RUNS_FILE, tabulate_runs
@@ -30,6 +29,7 @@ from ...scenario.schema import Scenario, dump
 from ..costs.bounds import describe_schemes
 from ..prepare import read_resolved, resolved_in
 from .grid import count_nothing, follow, follow_nothing, resolve
+from .summaries import summarise_each
 
 WINNERS_FILE: Final = "winners.svg"
 """Map of the first schemes, where one can be drawn."""
@@ -143,21 +143,20 @@ def finish(
     Raises:
         InputError: the folder cannot be written.
     """
+    names = folder_names(len(settings))
+    if out is None:
+        return describe_sweep(names, settings, summarise_each(scenarios, runs, tuning, on_setting), ranges)
     results = (
         (dump(scenario), scenario.name, own, tuned, describe_schemes(scenario, with_bounds=False))
         for scenario, own, tuned in zip(scenarios, runs, tuning, strict=True)
     )
-    names = folder_names(len(settings))
-    if out is None:
-        summaries = follow((summarise_resolved(*each) for each in results), on_setting)
-        return describe_sweep(names, settings, summaries, ranges)
     result_folder.check_replaceable(out, True, partial(_is_ours, out), _FOREIGN)
     with write_folder_atomically(out) as new:
         written = (
             result_folder.write_results(new / folder, text, name, own, tuning=tuned, facts=facts)
             for folder, (text, name, own, tuned, facts) in zip(names, results, strict=True)
         )
-        summaries = follow(written, on_setting)
+        summaries = list(follow(written, on_setting))
         answer = describe_sweep(names, settings, summaries, ranges)
         text = json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SWEEP_FILE).write_text(text + "\n", encoding="utf-8")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import torch
 
@@ -32,6 +31,8 @@ from ..simulate import Progress, job_of, processes_for, report_steps, run_here
 from ..tune import choose, next_trials
 
 _T = TypeVar("_T")
+_TOGETHER: Final = 64
+"""Settings resolved at once."""
 
 
 def count_nothing() -> None:
@@ -43,13 +44,11 @@ def follow_nothing(step: str) -> Callable[[], None]:
     return count_nothing
 
 
-def follow(settings: Iterable[_T], on_setting: Callable[[], None]) -> list[_T]:
-    """Collect an item of each setting in a list; call ``on_setting`` after each."""
-    done = []
+def follow(settings: Iterable[_T], on_setting: Callable[[], None]) -> Iterator[_T]:
+    """Yield an item of each setting; call ``on_setting`` after each."""
     for each in settings:
-        done.append(each)
+        yield each
         on_setting()
-    return done
 
 
 def resolve(
@@ -67,16 +66,19 @@ def resolve(
         alike.setdefault((scenario.workload, scenario.cluster.workers, scenario.seed), []).append(number)
     measured: dict[Hashable, Compute] = {}
     resolved = list(scenarios)
-    for number in itertools.chain.from_iterable(alike.values()):
-        scenario, compute = scenarios[number], scenarios[number].cluster.compute
-        if compute.measured is not None:
-            key = scenario.workload, compute
-            cluster = scenario.cluster.model_copy(update={"compute": measured.get(key, compute)})
-            resolved[number] = prepare.resolve(scenario.model_copy(update={"cluster": cluster}), device)
-            measured[key] = resolved[number].cluster.compute
-        else:
-            resolved[number] = prepare.resolve(scenario, device)
-        on_setting()
+    for numbers in alike.values():
+        for begin in range(0, len(numbers), _TOGETHER):
+            own = []
+            for number in numbers[begin : begin + _TOGETHER]:
+                scenario, compute = scenarios[number], scenarios[number].cluster.compute
+                key = scenario.workload, compute
+                if compute.measured is not None and key not in measured:
+                    measured[key] = prepare.resolve(scenario, device).cluster.compute
+                cluster = scenario.cluster.model_copy(update={"compute": measured.get(key, compute)})
+                own.append(scenario.model_copy(update={"cluster": cluster}))
+            for number, each in zip(numbers[begin:], prepare.resolve_each(own, device), strict=False):
+                resolved[number] = each
+                on_setting()
     return resolved
 
 

@@ -45,13 +45,11 @@ def describe_draws(
     ]
     inputs.sort(key=lambda each: -each["index"])
     most = [each for each in inputs[:1] if each["index"] >= _ENOUGH and "at" in each]
-    decides = next((each for each in most if _turns(each["below"], each["above"])), None)
+    sides = [(each["below"], each["above"]) for each in most]
+    turns = any(a["first"] != b["first"] and min(a["share"], b["share"]) >= _MOSTLY for a, b in sides)
+    decides = most[0] if turns else None
     text = _sentence(shares, inputs, decides)
     return {"text": text, "shares": shares, "inputs": inputs, "decides": decides and decides["key"]}
-
-
-def _turns(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
-    return below["first"] != above["first"] and all(x["share"] >= _MOSTLY for x in (below, above))
 
 
 def _part(drawn: Sequence[Any], labels: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from paceline.sim.collectives.registry import algorithms
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments import choice
 from paceline.sim.experiments.costs.step_cost import step_cost
-from paceline.sim.experiments.prepare import clock_only, prepare, resolve
+from paceline.sim.experiments.prepare import clock_only, prepare, resolve, resolve_each
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.transport import TRANSPORTS
 from paceline.sim.scenario.schema import Scenario, dump, parse
@@ -238,13 +238,30 @@ def test_libraries_have_rules_of_their_own() -> None:
         assert nccl.collectives.chosen == nccl_choice((5,), 1_000_000)
 
 
+@settings(max_examples=12)
+@given(
+    scheme=st.sampled_from(SCHEMES),
+    hosts=st.sampled_from(["tuned", "stock", "tuned, sharing: none"]),
+    speeds=st.lists(
+        st.tuples(st.sampled_from([1e-4, 0.01, 0.3]), st.sampled_from([1e6, 1e8, 1e10])),
+        min_size=2,
+        max_size=4,
+    ),
+)
+def test_each_choice_among_many_is_that_alone(
+    scheme: str, hosts: str, speeds: list[tuple[float, float]]
+) -> None:
+    asked = [scenario("flat", hosts, *each, scheme=scheme, payload="300 kB") for each in speeds]
+    assert resolve_each(asked, CPU) == [resolve(each, CPU) for each in asked]
+
+
 def test_a_scheme_without_collectives_has_nothing_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
     real = choice._run_s
 
-    def count(job: Job, steps: int) -> tuple[float, int]:
+    def count(jobs: Sequence[Job], steps: int) -> list[tuple[float, int]]:
         tried.append(steps)
-        return real(job, steps)
+        return real(jobs, steps)
 
     monkeypatch.setattr(choice, "_run_s", count)
     assert resolve(scenario(scheme="{gossip: {topology: ring}}"), CPU).collectives.chosen is None

@@ -164,7 +164,7 @@ def test_processes_begin_as_soon_as_what_is_left_is_worth_them(
 ) -> None:
     """While the first run is under way, too: a long one is not waited for."""
     scenario = load(write_scenario(tmp_path))
-    monkeypatch.setattr(jobs, "_can_be_sent", lambda _: True)
+    monkeypatch.setattr(jobs, "can_be_sent", lambda _: True)
     seen: list[str] = []
 
     class Answering(Executor):
@@ -283,9 +283,9 @@ def test_one_thread_is_enough_where_the_system_allows_no_more(monkeypatch: pytes
 
 def test_what_was_handed_over_from_python_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = load("scenarios/one-rack.yaml")
-    assert jobs._can_be_sent(scenario)
+    assert jobs.can_be_sent(scenario)
     monkeypatch.setattr("paceline.sim.config.user_code.call._GIVEN", {"digits-cnn": object()})
-    assert not jobs._can_be_sent(scenario)
+    assert not jobs.can_be_sent(scenario)
 
 
 def test_less_than_one_job_is_refused() -> None:

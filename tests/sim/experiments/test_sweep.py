@@ -17,6 +17,7 @@ import paceline
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.config.units import parse_seconds
 from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.lockstep.driver import LockstepDriver
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.simulate import simulate_job
@@ -138,6 +139,16 @@ def test_each_run_is_what_it_is_alone(
         assert start is not None
         jobs = [replace(job, target=Target("train_loss", share * start, falling=True, on=on)) for job in jobs]
     assert together(jobs) == alone(jobs)
+
+
+def test_one_clock_moves_all_that_differ_in_speeds() -> None:
+    first = make_job("all_reduce", workers=4, max_iterations=2, **QUADRATIC)
+    jobs = of_clocks(first)
+    sharing = [replace(job, transfer=replace(job.transfer, sharing="max_min")) for job in jobs[:2]]
+    pair, *others = [(job, job.scorer()) for job in (*jobs, *sharing)]
+    driver = LockstepDriver(*pair, *others)
+    assert None not in driver.run_all()
+    assert [len(clock.outcomes) for clock in driver.clocks] == [len(jobs), 1, 1]
 
 
 def test_digits_are_the_same_to_the_bit(trained: list[int]) -> None:
