@@ -373,7 +373,9 @@ def hand_over(
     if out is not None and runs:
         from paceline.sim.records import folder as result_folder
 
-        result_folder.write_results(out, text, scenario.name, runs, True, tuning, trace, facts)
+        answer = json.dumps(recommendation, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        added = {} if recommendation is None else {result_folder.RECOMMENDATION_FILE: answer}
+        result_folder.write_results(out, text, scenario.name, runs, True, tuning, trace, facts, added)
         say(f"wrote {out}")
     if as_json:
         print_json(summary if recommendation is None else summary | {"recommendation": recommendation})

@@ -41,6 +41,8 @@ PROFILE_FILE: Final = "profile.yaml"
 """Factors of a validation's prediction."""
 PROBES_FILE: Final = "probes.json"
 """Measurements that these were fitted to, unless the command was given the factors."""
+RECOMMENDATION_FILE: Final = "recommend.json"
+"""Added by ``paceline recommend``: the answer that ``--json`` prints."""
 REPORT_FILE: Final = "report.html"
 """The page of a validation, in its folder."""
 PARTS_FOLDER: Final = "parts"
@@ -51,7 +53,7 @@ RUN_PART: Final = "run"
 """Prefix of parts that are results; others are trials of ``tune``."""
 
 _NEEDED: Final = (SUMMARY_FILE, SCENARIO_FILE, METRICS_FILE, EVENTS_FILE)
-_ADDED: Final = (VALIDATION_FILE, PROFILE_FILE, PROBES_FILE)
+_ADDED: Final = (VALIDATION_FILE, PROFILE_FILE, PROBES_FILE, RECOMMENDATION_FILE)
 """Optional files of the same runs."""
 _OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, REPORT_FILE})
 """Names in a result folder; ``force`` deletes no folder that holds anything else."""

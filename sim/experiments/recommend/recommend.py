@@ -13,7 +13,7 @@ import torch
 
 from ...config.units import format_bytes, format_seconds
 from ...devices import one_thread
-from ...errors import InputError
+from ...errors import InputError, RunError
 from ...records.money.cost import PriceRecord, cost_to_end, format_money
 from ...records.run import Run
 from ...records.scenario_facts import read_facts
@@ -90,9 +90,11 @@ def run_race(
         tuning = race.finalists() if is_trained(scenario) and len(left) > 1 else []
     last = with_chosen(only(scenario, {each["label"] for each in tuning} if tuning else left), tuning)
     if within_s is not None and tuning:
-        best = [x["score"] for x in tuning[0]["trials"] if x["values"] == tuning[0]["chosen"]]
-        value = statistics.median(math.nan if x is None else x for x in best)
-        goal = TargetSettings(metric=score[0], value=value, on=evaluate.on)
+        trials = [x["score"] for x in tuning[0]["trials"] if x["values"] == tuning[0]["chosen"]]
+        scores = [x for x in trials if x is not None]
+        if not scores:
+            raise RunError("no candidate has a score: all trials diverged; try smaller learning rates")
+        goal = TargetSettings(metric=score[0], value=statistics.median(scores), on=evaluate.on)
         last = last.model_copy(update={"stop": stop.model_copy(update={"target": goal})})
     return last, tuning, race
 

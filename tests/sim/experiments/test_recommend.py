@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -16,16 +17,16 @@ from benchmarks.recommend import BARS, periods
 from benchmarks.validation.design import CELLS
 from paceline.sim.config.tables import read_table
 from paceline.sim.config.units import parse_bandwidth, parse_duration
-from paceline.sim.errors import InputError
+from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.costs.step_cost import follow_whole
-from paceline.sim.experiments.jobs import PlannedRun
+from paceline.sim.experiments.jobs import JobProcesses, PlannedRun
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.recommend.candidates import outdone, with_candidates
 from paceline.sim.experiments.recommend.holds import find_turns, nearest_turn, quantities
 from paceline.sim.experiments.recommend.measured import MEASURED, outside_measured
 from paceline.sim.experiments.recommend.period import SHARE, smallest_period, smallest_periods
 from paceline.sim.experiments.recommend.race import FINALISTS, PATIENT, Race
-from paceline.sim.experiments.recommend.recommend import advise, check_goal, only
+from paceline.sim.experiments.recommend.recommend import advise, check_goal, only, run_race
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, load, parse
 from tests.support.made_runs import made_run
@@ -127,11 +128,42 @@ def test_without_noise_the_race_ends_with_the_best_values_of_the_best(data: st.D
     best = min(times.values())
     chosen = tuned[0]["label"], float(str(tuned[0]["chosen"]["optimizer.lr"]))
     assert times[chosen] == best
-    assert 2 <= len(tuned) <= FINALISTS
+    assert 1 <= len(tuned) <= FINALISTS
     assert race.num_trials == len(table.limits)
     assert len(table.seeds) == 3
     assert not table.seeds & set(range(scenario.seed, scenario.seed + 100))
     assert table.limits[-1][1] == pytest.approx(PATIENT * best)
+
+
+@given(st.sets(st.sampled_from(labels(RACED)), min_size=2, max_size=4), st.data())
+@settings(max_examples=10)
+def test_candidates_with_equal_trials_are_one(alike: set[str], data: st.DataObject) -> None:
+    """As periods longer than a run are."""
+    shared = {rate: data.draw(seconds) for rate in (0.0333, 0.1, 0.3)}
+    own = st.floats(2e3, 3e3)  # behind
+    times = {
+        (name, rate): shared[rate] if name in alike else data.draw(own)
+        for name in labels(RACED)
+        for rate in shared
+    }
+    race = Race(RACED, dict.fromkeys(labels(RACED), 1.0), Table(times), ("test_accuracy", False))
+    ends = [each["label"] for each in race.finalists()]
+    assert ends[0] == next(name for name in labels(RACED) if name in alike)
+    assert not alike.intersection(ends[1:])
+
+
+class AllDiverge(JobProcesses):
+    """Processes in which no training succeeds."""
+
+    def run_all(self, planned: Sequence[PlannedRun], *_: Any, **__: Any) -> Iterator[Run]:
+        for each in planned:
+            yield made_run(each.entry.label, each.seed, reached_s=None, status="diverged")
+
+
+def test_without_any_score_there_is_no_goal() -> None:
+    scenario = resolve(parse(WITHOUT_TARGET), torch.device("cpu"))
+    with pytest.raises(RunError, match="all trials diverged; try smaller learning rates"):
+        run_race(scenario, hours=1.0, processes=AllDiverge())
 
 
 def test_runs_beyond_the_money_are_behind() -> None:
