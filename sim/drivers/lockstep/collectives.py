@@ -15,6 +15,7 @@ from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
+from ...traffic.connections import Connections
 from ...traffic.placing import Placed, place
 from ..job import PRICED_WORK, Job
 
@@ -62,7 +63,7 @@ class CollectiveTimes:
         self._shared = job.transfer.sharing != "none"
         self._placed: dict[tuple[Any, ...], Placed] = {}
         self._joined: tuple[Any, Floats, list[JoinedCollective]] | None = None
-        self._connected: set[tuple[int, ...]] = set()
+        self._connections = Connections(job.transfer.connect_s)
         self._idle_s: Floats | None = None  # when collectives free a host's links; None: none yet
 
     def check_idle(self, begin_s: Floats) -> None:
@@ -102,15 +103,12 @@ class CollectiveTimes:
         return Collected(end_s, last_of_all_s, sent, sends, messages, work)
 
     def _after_connecting(self, operation: Any, joined_s: Floats) -> Floats:
-        """``joined_s``, and for groups that do not know each other yet the time in which they connect."""
-        connect_s = self._job.transfer.connect_s
-        groups = partition(operation.groups, self._job.workers) if connect_s else ()
-        added_s = np.zeros(self._job.workers)
-        for group in groups:
-            if len(group) > 1 and group not in self._connected:
-                self._connected.add(group)
-                added_s[list(group)] = connect_s
-        return joined_s + added_s if connect_s else joined_s
+        """When each member has connected to its group."""
+        if not self._job.transfer.connect_s:
+            return joined_s
+        groups = partition(operation.groups, self._job.workers)
+        ready_s = {i: self._connections.ready_s(i, group, joined_s[i]) for group in groups for i in group}
+        return np.array([ready_s[i] for i in range(self._job.workers)])
 
     def joined(self, operation: Any, joined_s: Floats) -> list[JoinedCollective]:
         """The collectives of all groups, whose workers join at ``joined_s`` [n]. Raises as ``times``."""
