@@ -23,11 +23,12 @@ from paceline.sim.experiments.jobs import JobProcesses, PlannedRun
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.recommend.candidates import outdone, with_candidates
 from paceline.sim.experiments.recommend.holds import find_turns, nearest_turn, quantities
-from paceline.sim.experiments.recommend.measured import MEASURED, outside_measured
+from paceline.sim.experiments.recommend.measured import outside_measured
 from paceline.sim.experiments.recommend.period import SHARE, smallest_period, smallest_periods
 from paceline.sim.experiments.recommend.race import FINALISTS, PATIENT, Race
 from paceline.sim.experiments.recommend.recommend import advise, check_goal, only, run_race
 from paceline.sim.records.run import Run
+from paceline.sim.records.scenario_facts import MEASURED
 from paceline.sim.scenario.schema import Scenario, load, parse
 from tests.support.made_runs import made_run
 
@@ -261,16 +262,15 @@ def test_more_bytes_never_shorten_the_period() -> None:
 def test_the_measured_ranges_are_those_of_the_tables() -> None:
     table = read_table(HERE / "netem_collectives" / "measured.csv")
     rows = [dict(zip(table.names, cells, strict=True)) for _, cells in table.rows]
-    for transport, (workers, latency_s, bytes_per_s) in MEASURED.items():
+    for transport, ranges in MEASURED.items():
         mine = [row for row in rows if row["transport"] == transport]
         cells = list(CELLS) if transport == "gloo" else []
         counts = [*(int(row["workers"]) for row in mine), *(cell.workers for cell in cells)]
         latencies = [*(parse_duration(row["latency"]) for row in mine), *(c.latency_ms / 1000 for c in cells)]
         rates = [parse_bandwidth(row["bandwidth"]) for row in mine if row["bandwidth"]]
         rates += [cell.mbit * 1e6 / 8 for cell in cells]
-        assert workers == pytest.approx((min(counts), max(counts)))
-        assert latency_s == pytest.approx((min(latencies), max(latencies)))
-        assert bytes_per_s == pytest.approx((min(rates), max(rates)))
+        for name, values in (("workers", counts), ("latency", latencies), ("bandwidth", rates)):
+            assert ranges[name] == pytest.approx((min(values), max(values)))
 
 
 def test_what_no_measurement_covers_is_named() -> None:
