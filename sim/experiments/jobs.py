@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import os
 import platform
@@ -16,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
 from queue import SimpleQueue
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, Protocol, Self
 
 import torch
 from pydantic import ConfigDict, TypeAdapter
@@ -30,8 +29,6 @@ from ..records.run import Run
 from ..records.unfinished import PartKind, code_version
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario, dump, parse
-
-_T = TypeVar("_T")
 
 MIN_WORK_S: Final = 6.0
 """Seconds of remaining work below which no processes begin: importing torch would take about as long."""
@@ -206,17 +203,6 @@ class JobProcesses:
         finally:
             runs.cancel()
 
-    def measure_all(self, scenario: Scenario, measure: Callable[[Scenario, SchemeEntry], _T]) -> list[_T]:
-        """Measure each scheme of a resolved scenario, in processes of this machine if they have begun.
-
-        ``measure`` is a function of a module, and uses the clock alone.
-        """
-        if self.executor is not None and not self.given and _can_be_sent(scenario):
-            texts = [_text_of(scenario, entry) for entry in scenario.schemes]
-            with suppress(BrokenExecutor):
-                return list(self.executor.map(_measure_text, itertools.repeat(measure), texts))
-        return [measure(scenario, entry) for entry in scenario.schemes]
-
 
 ALONE: Final = JobProcesses()
 """One run at a time, in this process."""
@@ -379,9 +365,3 @@ def run_text(run_here: Callable[..., Run], text: str) -> bytes:
         finally:
             gc.freeze()  # loky looks through everything after each second, which takes as long as a short run
     return _ANSWER.dump_json((run, warnings, ""))
-
-
-def _measure_text(measure: Callable[[Scenario, SchemeEntry], _T], text: str) -> _T:
-    scenario = _read(text)
-    with one_thread():
-        return measure(scenario, scenario.schemes[0])

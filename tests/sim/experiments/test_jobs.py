@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +24,6 @@ from paceline.commands.app import app
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import jobs
 from paceline.sim.experiments import simulate as simulator
-from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.jobs import JobProcesses, PlannedRun, check_jobs
 from paceline.sim.experiments.simulate import run_here, simulate
 from paceline.sim.records.run import Run
@@ -110,6 +110,36 @@ def test_what_a_lost_process_was_to_do_is_done_by_another(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 3])
+def test_a_process_killed_from_outside_costs_what_was_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """The executor breaks whole: the run of the other process begins again, too, and none else."""
+    monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
+    scenario = load(write_scenario(tmp_path)).model_copy(update={"repeats": 12})
+    submitted: list[int] = []
+    submit = JobProcesses.submit
+
+    def count(self: JobProcesses, work: Any, text: str) -> Future[bytes]:
+        submitted.append(json.loads(text)["number"])
+        return submit(self, work, text)
+
+    monkeypatch.setattr(JobProcesses, "submit", count)
+    runs = []
+    killed: list[int] = []
+    with JobProcesses(2) as processes:
+        for run in simulate(scenario, processes=processes):
+            runs.append(run)
+            if processes.executor is not None and len(runs) % 4 == 0 and len(killed) < kills:
+                killed.append(processes_of(processes)[0])
+                os.kill(killed[-1], signal.SIGKILL)
+        assert set(killed).isdisjoint(processes_of(processes))
+    assert len(set(killed)) == kills
+    assert runs == list(simulate(scenario))
+    assert len(submitted) - len(set(submitted)) <= 2 * kills
+
+
+@pytest.mark.slow
 def test_no_process_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
     with JobProcesses(2) as processes:
@@ -141,22 +171,6 @@ def test_processes_serve_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert list(simulate(scenario, processes=processes)) == before
         assert processes_of(processes) == started
     assert len(started) == 2
-
-
-@pytest.mark.slow
-def test_what_bounds_schemes_does_not_depend_on_the_number_of_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor on whether they live: what a lost one was to do is done here."""
-    monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
-    scenario = load(write_scenario(tmp_path))
-    alone = describe_schemes(scenario)
-    with JobProcesses(2) as processes:
-        list(simulate(scenario, processes=processes))
-        assert describe_schemes(scenario, processes=processes) == alone
-        assert processes.executor is not None
-        processes.executor.submit(os._exit, 1)
-        assert describe_schemes(scenario, processes=processes) == alone
 
 
 def test_processes_begin_as_soon_as_what_is_left_is_worth_them(
