@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from contextlib import ExitStack
 from typing import Annotated
 
@@ -55,6 +54,7 @@ def sweep(
     """Predict under many settings, and share the computations that are alike."""
     from paceline.reports import sweep_page
     from paceline.reports.sweep_tables import render_sweep
+    from paceline.sim.config.tracking import track
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
@@ -78,13 +78,13 @@ def sweep(
     settings = settings_of(values, together, sample, seed)
     where = prepare.device_named(device)
     own = [*([] if sample is None else [NO_EVENTS]), *(changes or [])]
-    scenarios = load_each(scenario, ([*own, *changes_of(each, "--grid")] for each in settings))
+    read = track("reading setting", settings)
+    scenarios = load_each(scenario, ([*own, *changes_of(each, "--grid")] for each in read))
     first = next(scenarios)
     with ExitStack() as stack:
         executor = stack.enter_context(connect(dask))
-        progress = stack.enter_context(watching(first, len(settings)))
-        loaded = grids.follow(itertools.chain([first], scenarios), progress.prepare("reading"))
-        begun = folder.begin(loaded, where, out, force=force, say=say, prepare=progress.prepare)
+        progress = stack.enter_context(watching(first))
+        begun = folder.begin([first, *scenarios], where, out, force=force, say=say)
         resolved, parts = stack.enter_context(begun)
         processes = stack.enter_context(JobProcesses(jobs, executor))
         try:
@@ -106,9 +106,8 @@ def sweep(
             raise typer.Exit(130) from None
         for each in parts:
             each.check_not_replaced()
-        draw, summarising = sweep_page.write_winners, progress.prepare("summarising")
         drawn = None if sample is None else values
-        answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising, drawn)
+        answer = folder.finish(out, settings, resolved, runs, tuning, sweep_page.write_winners, drawn)
     if out is not None:
         also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
         say(f"wrote {out}: a result folder for each setting, {SWEEP_FILE}{also}")

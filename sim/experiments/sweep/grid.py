@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 import torch
 
 from ...compute.settings import Compute
+from ...config.tracking import track
 from ...devices import one_thread
 from ...drivers.job import Job
 from ...drivers.lockstep.driver import LockstepDriver, same_mathematics
@@ -30,43 +30,19 @@ from ..jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from ..simulate import Progress, job_of, processes_for, report_steps, run_here
 from ..tune import choose, next_trials
 
-_T = TypeVar("_T")
 
-
-def count_nothing() -> None:
-    """Do nothing, in place of a progress display."""
-
-
-def follow_nothing(step: str) -> Callable[[], None]:
-    """Do nothing, in place of the progress display of a step that prepares all settings."""
-    return count_nothing
-
-
-def follow(settings: Iterable[_T], on_setting: Callable[[], None]) -> list[_T]:
-    """Collect an item of each setting in a list; call ``on_setting`` after each."""
-    done = []
-    for each in settings:
-        done.append(each)
-        on_setting()
-    return done
-
-
-def resolve(
-    scenarios: Sequence[Scenario],
-    device: torch.device,
-    on_setting: Callable[[], None] = count_nothing,
-) -> list[Scenario]:
+def resolve(scenarios: Sequence[Scenario], device: torch.device) -> list[Scenario]:
     """Resolve each scenario, in their order; equal measurements of gradients are done once.
 
-    Scenarios with equal training are resolved in a row, because few data sets are kept in memory.
-    ``on_setting`` is called for each resolved one. Raises as ``prepare.resolve``.
+    Scenarios with equal training are resolved in a row, because few data sets are kept in memory. Raises as
+    ``prepare.resolve``.
     """
     alike: dict[Hashable, list[int]] = {}
     for number, scenario in enumerate(scenarios):
         alike.setdefault((scenario.workload, scenario.cluster.workers, scenario.seed), []).append(number)
     measured: dict[Hashable, Compute] = {}
     resolved = list(scenarios)
-    for number in itertools.chain.from_iterable(alike.values()):
+    for number in track("resolving setting", list(itertools.chain.from_iterable(alike.values()))):
         scenario, compute = scenarios[number], scenarios[number].cluster.compute
         if compute.measured is not None:
             key = scenario.workload, compute
@@ -75,7 +51,6 @@ def resolve(
             measured[key] = resolved[number].cluster.compute
         else:
             resolved[number] = prepare.resolve(scenario, device)
-        on_setting()
     return resolved
 
 
