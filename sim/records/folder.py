@@ -233,7 +233,7 @@ def _read_results(folder: Path) -> Results:
         raise InputError(f"{folder} is no result folder: it has no {name}")
     verify_checksums(folder, _NEEDED, _ADDED)
     try:
-        return _renewed(_read_files(folder))
+        return _read_files(folder)
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers raise many kinds
@@ -298,17 +298,6 @@ def describe_caveat(folder: Path) -> str:
     if not (folder / SUMMARY_FILE).is_file():
         return f"{folder} is not finished: these are the runs that are complete"
     return ""
-
-
-def _renewed(results: Results) -> Results:
-    """Rebuild a summary of an older version that lacks today's columns."""
-    summary = results.summary
-    if all("steps_to_target" in run for run in summary["runs"]):
-        return results
-    runs = runs_of(replace(results, events=results.events[:0]))
-    tuning, facts = summary.get("tuning", ()), _facts_in(summary)
-    renewed = summarise_resolved(results.scenario, summary["scenario"], runs, tuning, facts)
-    return replace(results, summary=renewed)
 
 
 def _facts_in(summary: Summary) -> dict[str, SchemeFacts]:
