@@ -96,27 +96,7 @@ def num_cores() -> int:
 
 def threads_on(cores: int | None) -> int:
     """Torch threads for a budget of ``cores``; None: all."""
-    number = 1 if cores == 1 else min(num_cores(), cores or num_cores())
-    return number if _can_start(number - 1) else 1
-
-
-@cache
-def _can_start(number: int) -> bool:
-    """Whether the system allows ``number`` more threads: a process ends where torch cannot start its own."""
-    enough = threading.Event()
-    started = []
-    try:
-        for _ in range(number):
-            thread = threading.Thread(target=enough.wait, daemon=True)
-            thread.start()
-            started.append(thread)
-    except RuntimeError:
-        return False
-    finally:
-        enough.set()
-        for thread in started:
-            thread.join()
-    return True
+    return 1 if cores == 1 else min(num_cores(), cores or num_cores())
 
 
 def check_jobs(jobs: int | None) -> None:

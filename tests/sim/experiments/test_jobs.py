@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -280,21 +279,6 @@ def test_a_run_alone_has_all_cores(tmp_path: Path) -> None:
     assert replace(planned[0], cores=None).threads() == jobs.num_cores()
     assert replace(planned[0], cores=10**6).threads() == jobs.num_cores()
     assert planned[0].threads() == 1
-
-
-def test_one_thread_is_enough_where_the_system_allows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch ends the process where it cannot start its threads."""
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(jobs, "num_cores", lambda: 64)
-    jobs._can_start.cache_clear()
-    assert jobs.threads_on(3) == 3
-    jobs._can_start.cache_clear()
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert jobs.threads_on(None) == 1
-    jobs._can_start.cache_clear()
 
 
 def test_what_was_handed_over_from_python_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
