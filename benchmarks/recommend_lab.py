@@ -29,6 +29,7 @@ from benchmarks.recommend import OTHER_SEED, draw, first_of
 from paceline.realrun.calibration.validate import lab_of, successful_run, with_step_limit
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes
+from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.recommend.candidates import with_candidates
 from paceline.sim.experiments.recommend.race import tune_of
@@ -103,21 +104,29 @@ def predict() -> list[Row]:
 
 
 def measure(rows: Sequence[Row]) -> None:
-    """Run each row for real, all candidates under a seed before the next seed, and fill it in."""
+    """Run each row that is not measured yet, all candidates under a seed before the next, and keep it.
+
+    A run in which gradients of this machine took longer than the scenario's is made again.
+    """
     scenarios = {place: drawn(place) for place in DRAWS}
     start = scenarios[DRAWS[0]]
     network = build_network(start.cluster.network, start.cluster.workers)
     with Processes(lab=lab_of(start, network)) as processes:
         for place, scenario in scenarios.items():
             processes.shape(build_network(scenario.cluster.network, scenario.cluster.workers))
-            for row in sorted((row for row in rows if row["draw"] == place), key=lambda row: row["seed"]):
+            left = [row for row in rows if row["draw"] == place and not row["measured_s"]]
+            for row in sorted(left, key=lambda row: row["seed"]):
                 stop = scenario.stop.model_copy(update={"max_iterations": row["steps"]})
                 rates = {row["label"]: row["lr"]}
                 one = of_candidates(scenario, rates, stop=stop, seed=row["seed"], repeats=1)
-                row["load"] = f"{os.getloadavg()[0]:.1f}"
                 (request,) = run_requests(one)
-                row["measured_s"] = f"{time_of(successful_run(processes.run(request))):.4f}"
-                sys.stderr.write(f"{row}\n")
+                while not row["measured_s"]:
+                    row["load"] = f"{os.getloadavg()[0]:.1f}"
+                    try:
+                        row["measured_s"] = f"{time_of(successful_run(processes.run(request))):.4f}"
+                    except RunError as error:
+                        sys.stderr.write(f"{error}\n")
+                write(rows)
 
 
 def time_of(run: Run) -> float:
@@ -184,7 +193,6 @@ def main(arguments: Sequence[str]) -> None:
     rows = read()
     if arguments == ["measure"]:
         measure(rows)
-        write(rows)
     sys.stdout.write(render(rows) + "\n")
 
 
