@@ -121,6 +121,8 @@ def _method_for(problem: TrainingProblem) -> Method:
 
 def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
     """Fill in the choices of ``auto`` for schemes; a resolved scenario changed since may have old names."""
+    from .choice import choose
+
     chosen: str | dict[str, dict[str, str]] | None = None
     collectives = scenario.collectives.model_copy(update={"chosen": None})
     undecided = scenario.model_copy(update={"collectives": collectives})
@@ -130,7 +132,7 @@ def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
         job = clock_only(prepare(undecided, entry, undecided.seed))
         units = units_to_encode(undecided, job)
         opens = (by_price and job.scheme.collectives(job.options)) or any(units)
-        names[entry.label] = _chosen(job, units) if opens else {}
+        names[entry.label] = choose(job, units) if opens else {}
     if not by_price and scenario.collectives.all_reduce == AUTO_ALGORITHM:
         job = prepare(undecided, undecided.schemes[0], undecided.seed)
         model_bytes = message_bytes(job.start, job.bytes_per_parameter)
@@ -141,12 +143,6 @@ def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
         return scenario
     collectives = scenario.collectives.model_copy(update={"chosen": chosen})
     return scenario.model_copy(update={"collectives": collectives})
-
-
-def _chosen(job: Job, units: Sequence[str | None]) -> dict[str, str]:
-    from .choice import choose
-
-    return choose(job, units)
 
 
 def with_units(scenario: Scenario) -> Scenario:
