@@ -69,8 +69,8 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
     for run in runs:
         if not run.events:
             raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
-        workers = max(event.worker + 1 for event in run.events)
-        if workers > scenario.cluster.workers:
+        workers = len(run.evaluations[0].steps) if run.evaluations else scenario.cluster.workers
+        if workers != scenario.cluster.workers:
             raise InputError(
                 f"{folder}: {shorten(run.label)} was recorded with {workers} workers, its scenario has "
                 f"{scenario.cluster.workers}; make these results again"
