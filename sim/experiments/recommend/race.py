@@ -52,7 +52,7 @@ class Race:
         score: name of the score that decides where no trial arrives, and whether small is good.
         within_s: time after which scores are compared; None: the target is the goal.
         afford: whether a run's cost is within the limit.
-        tried, runs: label -> trials, and a run with the best values.
+        tried: label -> trials.
         steps: of all workers so far.
     """
 
@@ -63,7 +63,6 @@ class Race:
     within_s: float | None = None
     afford: Callable[[Run], bool] = lambda run: True
     tried: dict[str, list[TuningTrial]] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
     num_trials: int = 0
     steps: float = 0.0
 
@@ -132,8 +131,6 @@ class Race:
             if not self.afford(run):
                 trial = TuningTrial(values=values, seed=seed, time_to_target_s=None, score=None)
             trials.append(trial)
-            if self._best(entry)[0] == values:
-                self.runs[entry.label] = run
             self.steps += run.iterations * workers
         arrived = any(run.reached_target for run in runs)
         return arrived or limit_s < cap_s or all(run.wall_clock_s < limit_s for run in runs)

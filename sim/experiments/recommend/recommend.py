@@ -116,8 +116,8 @@ def advise(
 
     ``run_each``: runs scenarios that differ in their networks (``sweep.grid.simulate``).
     """
-    summarise = partial(summarise_resolved, dump(last), last.name, facts={})
-    verdict, labels = summarise(runs)["verdict"], {entry.label for entry in last.schemes}
+    summary = summarise_resolved(dump(last), last.name, runs, facts={})
+    verdict, front = summary["verdict"], _front(summary["summary"])
     first, second = verdict["first"], verdict["second"]
     turns, text = dict[str, list[Crossover]](), list[str]()
     if first is not None and second is not None:
@@ -130,8 +130,6 @@ def advise(
             text.append(f"{first} stays ahead of {second} at {span}")
         if near := nearest_turn(two, turns, verdict.get("break_even")):
             text.append(f"Measure next: {near}")
-    earlier = [run for label, run in race.runs.items() if label not in labels]
-    front = _front(summarise([*runs, *earlier])["summary"])
     outside = outside_measured(last)
     covered = f"No measurement covers {', '.join(outside)}" if outside else "Such clusters were measured"
     of = f"of {len(race.step_s)} candidates in {race.num_trials} trials and {len(runs)} runs"
@@ -149,16 +147,14 @@ _COSTS: Final = ("time_to_target_s", "bytes_to_target", "cost")
 
 
 def _front(rows: Sequence[SchemeSummary]) -> list[SchemeSummary]:
-    """Schemes that no other beats in time, bytes and money to the target, fastest first."""
+    """Schemes that no other beats in time, bytes and money to the target, fastest first; one of equal ones."""
     costs = {row["label"]: _costs(row) for row in rows}
 
     def is_beaten(mine: tuple[float, ...]) -> bool:
         return any(x != mine and all(map(operator.le, x, mine)) for x in costs.values())
 
-    ahead = [
-        row for row in rows if math.isfinite(costs[row["label"]][0]) and not is_beaten(costs[row["label"]])
-    ]
-    return sorted(ahead, key=lambda row: costs[row["label"]])
+    distinct = {costs[row["label"]]: row for row in reversed(rows)}
+    return [row for mine, row in sorted(distinct.items()) if math.isfinite(mine[0]) and not is_beaten(mine)]
 
 
 def _costs(row: SchemeSummary) -> tuple[float, ...]:
