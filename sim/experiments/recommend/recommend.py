@@ -120,6 +120,8 @@ def advise(
     verdict, front = summary["verdict"], _front(summary["summary"])
     first, second = verdict["first"], verdict["second"]
     turns, text = dict[str, list[Crossover]](), list[str]()
+    if any(row["label"] == first and row["bytes_to_target"] == 0 for row in front):
+        text.append(f"{first} reaches the target before it sends anything")
     if first is not None and second is not None:
         two = only(last, {first, second})
         own = [run for run in runs if run.label in (first, second)]
