@@ -149,7 +149,7 @@ _COSTS: Final = ("time_to_target_s", "bytes_to_target", "cost")
 
 
 def _front(rows: Sequence[SchemeSummary]) -> list[SchemeSummary]:
-    """Schemes that no other beats in time, bytes and money to the target, fastest first; one of equal ones."""
+    """Schemes that no other beats in time, bytes and money to the target, fastest first; equals once."""
     costs = {row["label"]: _costs(row) for row in rows}
 
     def is_beaten(mine: tuple[float, ...]) -> bool:
