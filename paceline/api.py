@@ -301,10 +301,10 @@ def sweep(
     Raises:
         InputError: the scenario, the task, or a key or value of the grid is wrong.
     """
-    import itertools
     from contextlib import nullcontext
 
     from paceline import arguments
+    from paceline.sim.config.tracking import track
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.sweep import grid as grids
@@ -320,13 +320,13 @@ def sweep(
     seed = 0 if sample is None else next(resolve_each(scenario, task, [changes])).seed
     settings = settings_of(values, together, sample, seed)
     own = [*([] if sample is None else [NO_EVENTS]), *changes]
-    scenarios = resolve_each(scenario, task, ([*own, *changes_of(each)] for each in settings))
+    scenarios = resolve_each(
+        scenario, task, ([*own, *changes_of(each)] for each in track("reading setting", settings))
+    )
     first = next(scenarios)
-    watched = watching(first, len(settings)) if progress else nullcontext(None)
+    watched = watching(first) if progress else nullcontext(None)
     with watched as shown, JobProcesses(jobs, executor) as processes:
-        prepare_all = grids.follow_nothing if shown is None else shown.prepare
-        read = list(grids.follow(itertools.chain([first], scenarios), prepare_all("reading")))
-        unchosen = grids.resolve(read, where, prepare_all("resolving"))
+        unchosen = grids.resolve([first, *scenarios], where)
         resolved, tuning = grids.choose_values(unchosen, device=where, progress=shown, processes=processes)
         runs = grids.simulate(resolved, device=where, progress=shown, warn=say, processes=processes)
     studies = (Study(*each) for each in zip(resolved, map(tuple, runs), map(tuple, tuning), strict=True))

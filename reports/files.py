@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _STYLE: Final = Path(__file__).parent / "style.css"
 _PARTS: Final = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _MARK: Final = "table.csv"
-_MIX: Final = re.compile(r"color-mix\(in oklab, (?P<one>\S+), (?P<other>\S+) (?P<percent>[\d.]+)%\)")
+_MIX: Final = re.compile(r"color-mix\(in srgb, (?P<one>\S+), (?P<other>\S+) (?P<percent>[\d.]+)%\)")
 _FORMULA_STARTS: Final = (*"=+-@\t\r\n\uff1d\uff0b\uff0d\uff20",)
 """First letters of formulas, also in wide forms: spreadsheets may start programs and open addresses from
 such cells (OWASP, "CSV Injection").
@@ -203,45 +203,17 @@ def _variables(css: str) -> dict[str, str]:
 
 
 def colour(css: str, variables: Mapping[str, str]) -> str:
-    """A CSS colour as ``#rrggbb``: a number, a variable, or a mix of two in Oklab."""
+    """A CSS colour as ``#rrggbb``: a number, a variable, or a mix of two."""
     from matplotlib.colors import to_hex, to_rgb
 
     if css.startswith("var("):
         return colour(variables[css[6:-1]], variables)
     if mixed := _MIX.fullmatch(css):
         share = float(mixed["percent"]) / 100
-        a, b = (_to_oklab(to_rgb(colour(mixed[each], variables))) for each in ("one", "other"))
-        red, green, blue = _from_oklab((1 - share) * a + share * b).clip(0, 1)
+        one, other = (to_rgb(colour(mixed[each], variables)) for each in ("one", "other"))
+        red, green, blue = ((1 - share) * a + share * b for a, b in zip(one, other, strict=True))
         return to_hex((red, green, blue))
     return css
-
-
-# Björn Ottosson, "A perceptual color space for image processing" (2020).
-_LMS: Final = np.array(
-    [
-        [0.4122214708, 0.5363325363, 0.0514459929],
-        [0.2119034982, 0.6806995451, 0.1073969566],
-        [0.0883024619, 0.2817188376, 0.6299787005],
-    ]
-)
-_LAB: Final = np.array(
-    [
-        [0.2104542553, 0.7936177850, -0.0040720468],
-        [1.9779984951, -2.4285922050, 0.4505937099],
-        [0.0259040371, 0.7827717662, -0.8086757660],
-    ]
-)
-
-
-def _to_oklab(rgb: tuple[float, float, float]) -> np.ndarray:
-    s = np.array(rgb)
-    linear = np.where(s <= 0.04045, s / 12.92, ((s + 0.055) / 1.055) ** 2.4)
-    return np.asarray(_LAB @ np.cbrt(_LMS @ linear))
-
-
-def _from_oklab(lab: np.ndarray) -> np.ndarray:
-    linear = np.linalg.solve(_LMS, np.linalg.solve(_LAB, lab) ** 3).clip(0, 1)
-    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
 
 
 def plot_loss(folder: Path) -> Figure:

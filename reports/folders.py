@@ -163,6 +163,6 @@ def styles_of(rows: Sequence[SchemeSummary], schemes: Sequence[str], solid: bool
         colour = f"var(--s{schemes.index(scheme) % _COLOURS})"
         for i, label in enumerate(mine):
             tone = tones[i % len(tones)]
-            mixed = f"color-mix(in oklab, {colour}, {tone})" if tone else colour
+            mixed = f"color-mix(in srgb, {colour}, {tone})" if tone else colour
             styles[label] = Style(mixed, () if solid else dashes[i % len(dashes)])
     return styles

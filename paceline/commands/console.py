@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO
 
 import typer
 
+from paceline.sim.config.tracking import watched_by
 from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
@@ -128,13 +128,12 @@ def terminal(stderr: bool = False) -> Console:
 
 
 @contextmanager
-def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
-    """Show progress on standard error for ``settings`` settings of a scenario: runs, percentage, time left.
+def watching(scenario: Scenario) -> Iterator[Countdown]:
+    """Show progress of a scenario's runs, and of tracked loops, on standard error: percentage, time left.
 
     On a terminal as a line that changes, elsewhere as a line now and then (``LINES_APART_S``) and at the end.
     """
-    progress = Countdown(scenario, settings)
-    console = terminal(stderr=True)
+    progress, console = Countdown(scenario), terminal(stderr=True)
     if not console.is_terminal:
         latest_s = time.monotonic()
 
@@ -145,7 +144,8 @@ def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
                 say(line)
 
         progress.show = show
-        yield progress
+        with watched_by(progress.on_loop):
+            yield progress
         say(progress.line())
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
@@ -154,13 +154,13 @@ def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
     with Progress(*columns, console=console, transient=True) as bar:
         shown = bar.add_task("preparing", total=1.0)
         progress.show = lambda line, share: bar.update(shown, description=line, completed=share)
-        yield progress
+        with watched_by(progress.on_loop):
+            yield progress
 
 
 @contextmanager
 def showing(command: str) -> Iterator[None]:
     """Show a command's tracked loops on standard error, if it takes long, and that is a terminal."""
-    from paceline.sim.config.tracking import WATCH
 
     console = terminal(stderr=True)
     if not console.is_terminal:
@@ -175,12 +175,11 @@ def showing(command: str) -> Iterator[None]:
         left = _time_left(begin_s, done / number, 0.0)
         shown.update(f"{command}: {what} {done + 1} of {number}, {100 * done / number:.0f} %{left}")
 
-    token = WATCH.set(watch)
     timer.start()
     try:
-        yield
+        with watched_by(watch):
+            yield
     finally:
-        WATCH.reset(token)
         timer.cancel()
         timer.join()
         shown.stop()
@@ -195,9 +194,8 @@ class Countdown:
         show: called with a line and the completed share, 0 to 1.
     """
 
-    def __init__(self, scenario: Scenario, settings: int = 1) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         self.show: Callable[[str, float], None] = lambda line, share: None
-        self._settings = settings
         self._limit = scenario.stop.max_iterations
         self._form, self._runs, self._before, self._done = "preparing", 0, 0, 0
         self._here: tuple[str, int] | None = None
@@ -209,15 +207,9 @@ class Countdown:
         self._here = label, steps
         self._update()
 
-    def prepare(self, step: str) -> Callable[[], None]:
-        """Begin a step of preparing all settings; call the result after each setting."""
-        numbers = itertools.count(1)
-
-        def advance() -> None:
-            done = next(numbers)
-            self.show(f"{step}: {done:,} of {self._settings:,} settings", done / self._settings)
-
-        return advance
+    def on_loop(self, what: str, done: int, number: int) -> None:
+        """Show a tracked loop."""
+        self.show(f"{what} {done + 1:,} of {number:,}", done / number)
 
     def begin(self, kind: PartKind, runs: int, done: int = 0) -> None:
         """Begin ``runs`` runs of a kind, ``done`` of which are complete from before."""
@@ -373,7 +365,9 @@ def hand_over(
     if out is not None and runs:
         from paceline.sim.records import folder as result_folder
 
-        result_folder.write_results(out, text, scenario.name, runs, True, tuning, trace, facts)
+        answer = json.dumps(recommendation, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        added = {} if recommendation is None else {result_folder.RECOMMENDATION_FILE: answer}
+        result_folder.write_results(out, text, scenario.name, runs, True, tuning, trace, facts, added)
         say(f"wrote {out}")
     if as_json:
         print_json(summary if recommendation is None else summary | {"recommendation": recommendation})

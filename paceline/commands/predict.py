@@ -93,7 +93,7 @@ def simulate(
                 if recorded:
                     from paceline.sim.experiments.costs.bounds import describe_schemes
 
-                    facts = describe_schemes(resolved, processes=processes)
+                    facts = describe_schemes(resolved)
                 parts = replace(parts, tuning=tuning, facts=facts)
                 for run in simulator.simulate(
                     resolved,

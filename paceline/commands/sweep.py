@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
@@ -59,6 +58,7 @@ def sweep(
     """Predict under many settings, and share the computations that are alike."""
     from paceline.reports import sweep_page
     from paceline.reports.sweep_tables import render_sweep
+    from paceline.sim.config.tracking import track
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
@@ -86,24 +86,21 @@ def sweep(
     where = prepare.device_named(device)
     own = [*([] if sample is None else [NO_EVENTS]), *(changes or [])]
     changed: list[Sequence[Change]] = [[*own, *changes_of(each, "--grid")] for each in settings]
-    scenarios = load_each(scenario, changed)
+    scenarios = load_each(scenario, track("reading setting", changed))
     first = next(scenarios)
     names, drawn = folder.folder_names(len(settings)), None if sample is None else values
     with ExitStack() as stack:
         executor = stack.enter_context(connect(dask))
-        progress = stack.enter_context(watching(first, len(settings)))
+        progress = stack.enter_context(watching(first))
         processes = stack.enter_context(JobProcesses(jobs, executor))
         try:
             if out is None and many.are_many(len(settings), first, where, processes):
-                done = progress.prepare("simulating")
                 file = find_scenario(scenario)
-                summaries = list(many.summarise_in_batches(file, changed, where, processes, say, done))
+                summaries = list(many.summarise_in_batches(file, changed, where, processes, say))
                 answer = describe_sweep(names, settings, summaries, drawn)
                 runs = [[run_of(row, (), ()) for row in each["runs"]] for each in summaries]
             else:
-                reading = grids.follow(itertools.chain([first], scenarios), progress.prepare("reading"))
-                loaded = list(reading)
-                begun = folder.begin(loaded, where, out, force=force, say=say, prepare=progress.prepare)
+                begun = folder.begin([first, *scenarios], where, out, force=force, say=say)
                 resolved, parts = stack.enter_context(begun)
                 resolved, tuning = grids.choose_values(
                     resolved, device=where, progress=progress, parts=parts, processes=processes
@@ -114,8 +111,8 @@ def sweep(
                 )
                 for each in parts:
                     each.check_not_replaced()
-                draw, summarising = sweep_page.write_winners, progress.prepare("summarising")
-                answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising, drawn)
+                draw = sweep_page.write_winners
+                answer = folder.finish(out, settings, resolved, runs, tuning, draw, drawn)
         except KeyboardInterrupt:
             kept = "" if out is None else f"; what is complete is kept in {out} (the same command continues)"
             say(f"interrupted{kept}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
@@ -23,6 +23,7 @@ from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
 from ..records.run import ANY_SOURCE, Event
 from ..traffic.clock import Clock, WakeUpDelays
+from ..traffic.connections import Connections
 from ..traffic.streams import Streams
 from ..traffic.transfers import PATTERN_TAG, Transfers
 from ..training.gradients import Deferred, loss_given
@@ -89,8 +90,8 @@ class EventDriver(ClockedRunner[Pending]):
         ended = self.complete if self._delays.none_after_exchanges else self._settled
         self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone, priced)
         self._ordered = job.transport.nccl_collectives
-        self._connected: set[tuple[int, tuple[int, ...]]] = set()  # workers with their groups
-        self._connecting: dict[tuple[int, tuple[int, ...]], list[Pending]] = {}
+        self._connections = Connections(job.transfer.connect_s)
+        self._connecting = defaultdict[tuple[int, tuple[int, ...]], deque[Pending]](deque)
         self._turns: list[deque[tuple[Pending, Callable[[Pending], None]]]] = [
             deque() for _ in range(job.workers)
         ]
@@ -425,22 +426,16 @@ class EventDriver(ClockedRunner[Pending]):
     def _begin_collective(self, pending: Pending) -> None:
         groups = pending.operation.groups  # type: ignore[attr-defined]
         group = members(groups, self.job.workers, pending.task.rank)
-        connect_s = self.job.transfer.connect_s
-        if not connect_s or len(group) == 1 or (pending.task.rank, group) in self._connected:
-            self._join_collective(pending, group)
-            return
-        key = pending.task.rank, group
-        if key not in self._connecting:
-            self._connecting[key] = []
-            self._clock.at(self._clock.now + connect_s, self._after_connecting, key)
-        self._connecting[key].append(pending)
+        ready_s = self._connections.ready_s(pending.task.rank, group, self._clock.now)
+        line = self._connecting[pending.task.rank, group]
+        line.append(pending)
+        if ready_s > self._clock.now or len(line) > 1:
+            self._clock.at(ready_s, self._join_next, (pending.task.rank, group))
+        else:
+            self._join_next((pending.task.rank, group))
 
-    def _after_connecting(self, key: tuple[int, tuple[int, ...]]) -> None:
-        self._connected.add(key)
-        for pending in self._connecting.pop(key):
-            self._join_collective(pending, key[1])
-
-    def _join_collective(self, pending: Pending, group: tuple[int, ...]) -> None:
+    def _join_next(self, key: tuple[int, tuple[int, ...]]) -> None:
+        pending, group = self._connecting[key].popleft(), key[1]
         lost = self._dead.intersection(group) if self._dead else ()
         if lost:
             self._expect(pending, min(lost))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import os
 import platform
@@ -16,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
 from queue import SimpleQueue
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self
 
 import torch
 from pydantic import ConfigDict, TypeAdapter
@@ -30,8 +29,6 @@ from ..records.run import Run
 from ..records.unfinished import PartKind, code_version
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario, dump, parse
-
-_T = TypeVar("_T")
 
 MIN_WORK_S: Final = 6.0
 """Seconds of remaining work below which no processes begin: importing torch would take about as long."""
@@ -99,27 +96,7 @@ def num_cores() -> int:
 
 def threads_on(cores: int | None) -> int:
     """Torch threads for a budget of ``cores``; None: all."""
-    number = 1 if cores == 1 else min(num_cores(), cores or num_cores())
-    return number if _can_start(number - 1) else 1
-
-
-@cache
-def _can_start(number: int) -> bool:
-    """Whether the system allows ``number`` more threads: a process ends where torch cannot start its own."""
-    enough = threading.Event()
-    started = []
-    try:
-        for _ in range(number):
-            thread = threading.Thread(target=enough.wait, daemon=True)
-            thread.start()
-            started.append(thread)
-    except RuntimeError:
-        return False
-    finally:
-        enough.set()
-        for thread in started:
-            thread.join()
-    return True
+    return 1 if cores == 1 else min(num_cores(), cores or num_cores())
 
 
 def check_jobs(jobs: int | None) -> None:
@@ -205,17 +182,6 @@ class JobProcesses:
                 yield runs.take(each) if run is None else run
         finally:
             runs.cancel()
-
-    def measure_all(self, scenario: Scenario, measure: Callable[[Scenario, SchemeEntry], _T]) -> list[_T]:
-        """Measure each scheme of a resolved scenario, in processes of this machine if they have begun.
-
-        ``measure`` is a function of a module, and uses the clock alone.
-        """
-        if self.executor is not None and not self.given and can_be_sent(scenario):
-            texts = [_text_of(scenario, entry) for entry in scenario.schemes]
-            with suppress(BrokenExecutor):
-                return list(self.executor.map(_measure_text, itertools.repeat(measure), texts))
-        return [measure(scenario, entry) for entry in scenario.schemes]
 
 
 ALONE: Final = JobProcesses()
@@ -392,9 +358,3 @@ def run_text(run_here: Callable[..., Run], text: str) -> bytes:
     except InputError as error:
         misfit = f"an executor on {platform.node()} has not the code of this process: {error}"
     return _ANSWER.dump_json((run, warnings, misfit))
-
-
-def _measure_text(measure: Callable[[Scenario, SchemeEntry], _T], text: str) -> _T:
-    scenario = _read(text)
-    with one_thread():
-        return measure(scenario, scenario.schemes[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from torch import Tensor
 
@@ -20,6 +21,11 @@ from ..training.scoring import digest, score_models
 from ..workloads.workload import Task, Workload
 from .parity import Combination, combinations, worst_difference
 from .prepare import prepare
+
+_ENDED: Final = (
+    "the target ended it before its workers were done; only a run without stop.target, or of "
+    "'paceline validate --steps N', can be replayed"
+)
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,11 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
             raise InputError(
                 f"{folder}: its scenario has no scheme {quote(run.label)}; {did_you_mean(run.label, entries)}"
             )
-    # Only validate keeps predicted and measured runs together.
-    validated = len({run.source for run in runs}) > 1
     for run in runs:
         if not run.events:
             raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
-        if (workers := _workers_of(run, scenario.cluster.workers)) != scenario.cluster.workers:
+        workers = len(run.evaluations[0].steps) if run.evaluations else scenario.cluster.workers
+        if workers != scenario.cluster.workers:
             raise InputError(
                 f"{folder}: {shorten(run.label)} was recorded with {workers} workers, its scenario has "
                 f"{scenario.cluster.workers}; make these results again"
@@ -77,13 +82,13 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
                     f"{folder}: nothing was trained (timing_only), so there is nothing to replay"
                 )
             try:
-                replayed = _replay_run(job, job.problem.workload, job.task, run, validated)
+                replayed = _replay_run(job, job.problem.workload, job.task, run)
             except LookupError as error:
                 raise InputError(f"{folder} is damaged: its runs and tables do not fit together") from error
         yield replayed
 
 
-def _replay_run(job: Job, workload: Workload, task: Task, run: Run, validated: bool) -> Replayed:
+def _replay_run(job: Job, workload: Workload, task: Task, run: Run) -> Replayed:
     programs = [job.program(rank) for rank in range(job.workers)]
     wanted = combinations(run.evaluations)
     models: dict[Combination, Tensor] = {}
@@ -95,7 +100,7 @@ def _replay_run(job: Job, workload: Workload, task: Task, run: Run, validated: b
     try:
         finals = replay(job, programs, run.events, kept)
     except ShortRecordError as error:
-        why = _why_short(run, validated) or error
+        why = _ENDED if run.reached_target else error
         raise RunError(f"{shorten(run.label)}, seed {run.seed}: {why}") from error
     except RunError as error:
         raise RunError(f"{shorten(run.label)}, seed {run.seed}: {error}") from error
@@ -106,21 +111,3 @@ def _replay_run(job: Job, workload: Workload, task: Task, run: Run, validated: b
         scores = score_models(workload, task, finals, (job.on,))[job.on]
         difference = score_difference({"train_loss": scores["train_loss"]}, {"train_loss": recorded})
     return Replayed(run, digest(finals) == run.digest, difference)
-
-
-def _workers_of(run: Run, expected: int) -> int:
-    """Workers of a run by its step vectors, else at least as many as have events."""
-    vectors = [len(evaluation.steps) for evaluation in run.evaluations if evaluation.steps]
-    return vectors[0] if vectors else max(expected, *(event.worker + 1 for event in run.events))
-
-
-def _why_short(run: Run, validated: bool) -> str:
-    """Reason for a record's early end, and the replayable part; "" if unknown."""
-    if not run.reached_target:
-        return ""
-    if validated:
-        return (
-            "this prediction of 'paceline validate' cannot be replayed, since it ends at the target, before "
-            "its workers are done; a folder of 'paceline validate --steps N' can be"
-        )
-    return "the target ended it before its workers were done; only a run without stop.target can be replayed"

@@ -22,7 +22,7 @@ from ..errors import shorten
 from .intervals import DRAWN_RUNS
 from .run import LOST, Evaluation, Run, exact_exchanges, score_difference, sum_tolerance
 from .summarise import summarise
-from .summary import SchemeSummary, is_by_step
+from .summary import SchemeSummary, is_by_step, ranking
 
 Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 
@@ -427,7 +427,8 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
     regret = None
     if winner_p is not None and winner_m is not None and math.isfinite(m_behind[winner_p]):
         regret = 100 * (m_behind[winner_p] / m_behind[winner_m] - 1)
-    low = p["lead"]["factor"]["low"] if p["lead"] is not None and not is_by_step(p) else None
+    second = ranking(p["summary"], winner_p)[1:2] if winner_p is not None and not by_clock else []
+    low = second[0]["ratio_to_best"]["low"] if second else None
     return Decision(
         winner_predicted=winner_p,
         winner_measured=winner_m,

@@ -41,6 +41,8 @@ PROFILE_FILE: Final = "profile.yaml"
 """Factors of a validation's prediction."""
 PROBES_FILE: Final = "probes.json"
 """Measurements that these were fitted to, unless the command was given the factors."""
+RECOMMENDATION_FILE: Final = "recommend.json"
+"""Added by ``paceline recommend``: the answer that ``--json`` prints."""
 REPORT_FILE: Final = "report.html"
 """The page of a validation, in its folder."""
 PARTS_FOLDER: Final = "parts"
@@ -51,7 +53,7 @@ RUN_PART: Final = "run"
 """Prefix of parts that are results; others are trials of ``tune``."""
 
 _NEEDED: Final = (SUMMARY_FILE, SCENARIO_FILE, METRICS_FILE, EVENTS_FILE)
-_ADDED: Final = (VALIDATION_FILE, PROFILE_FILE, PROBES_FILE)
+_ADDED: Final = (VALIDATION_FILE, PROFILE_FILE, PROBES_FILE, RECOMMENDATION_FILE)
 """Optional files of the same runs."""
 _OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, REPORT_FILE})
 """Names in a result folder; ``force`` deletes no folder that holds anything else."""
@@ -232,7 +234,7 @@ def _read_results(folder: Path) -> Results:
         raise InputError(f"{folder} is no result folder: it has no {name}")
     verify_checksums(folder, _NEEDED, _ADDED)
     try:
-        return _renewed(_read_files(folder))
+        return _read_files(folder)
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers raise many kinds
@@ -297,17 +299,6 @@ def describe_caveat(folder: Path) -> str:
     if not (folder / SUMMARY_FILE).is_file():
         return f"{folder} is not finished: these are the runs that are complete"
     return ""
-
-
-def _renewed(results: Results) -> Results:
-    """Rebuild a summary of an older version that lacks today's columns."""
-    summary = results.summary
-    if all("steps_to_target" in run for run in summary["runs"]):
-        return results
-    runs = runs_of(replace(results, events=results.events[:0]))
-    tuning, facts = summary.get("tuning", ()), _facts_in(summary)
-    renewed = summarise_resolved(results.scenario, summary["scenario"], runs, tuning, facts)
-    return replace(results, summary=renewed)
 
 
 def _facts_in(summary: Summary) -> dict[str, SchemeFacts]:

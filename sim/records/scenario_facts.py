@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import TypedDict
 
 from ..config import yaml_file
-from ..config.units import parse_bytes, parse_seconds
+from ..config.units import format_plain, format_rate, format_seconds, parse_bytes, parse_seconds
 from ..errors import InputError
 from .money.cost import PriceRecord, read_price
 from .run import metric_name
 
-VALIDATED_LATENCY_S: Final = 0.010
-VALIDATED_CHUNK_BYTES: Final = 4 * 2**20
-"""The longest one-way latency, and the smallest share of a model per worker, that were measured over NCCL
-(docs/board.md, netem_collectives)."""
+MEASURED: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = MappingProxyType(
+    {
+        "gloo": {"workers": (2, 32), "latency": (0.05e-3, 50e-3), "bandwidth": (12.5e6, 625e6)},
+        "nccl": {"workers": (2, 32), "latency": (0.05e-3, 10e-3), "bandwidth": (125e6, 625e6)},
+    }
+)
+"""Transport -> ranges of workers, one-way latency and bandwidth, of the lab (docs/validation.md) and of
+netem_collectives (docs/board.md)."""
+MEASURED_CHUNK_BYTES: Final = 4 * 2**20
+"""Smallest share of a model per worker that was measured over NCCL."""
+_FORMATS: Final = {"workers": format_plain, "latency": format_seconds, "bandwidth": format_rate}
 
 _T = TypeVar("_T")
 
@@ -159,8 +167,16 @@ def _target(document: Any) -> Goal:
     return Goal(metric=metric_name(str(target["metric"]), on, own), value=float(target["value"]))
 
 
+def beyond_measured(transport: str, quantity: str, values: Iterable[float]) -> list[str]:
+    """A phrase for the largest of a quantity's values outside ``MEASURED``, if any is; 0 is no latency."""
+    low, high = MEASURED[transport][quantity]
+    beyond = [value for value in values if value and not low <= value <= high]
+    written = _FORMATS[quantity]
+    limits = f"(measured: {written(low)} to {written(high)})"
+    return [f"{quantity} {written(max(beyond))} {limits}"] if beyond else []
+
+
 def _transport(document: Any) -> TransportRecord:
-    """Measured over NCCL were messages that fill its buffers, and latencies up to ``VALIDATED_LATENCY_S``."""
     cluster, collectives = document["cluster"], document["collectives"]
     name, workers = cluster["network"]["transport"], int(cluster["workers"])
     all_reduce = all_reduce_of(collectives)
@@ -169,10 +185,9 @@ def _transport(document: Any) -> TransportRecord:
     payload = document["workload"].get("payload")
     missing = []
     if name == "nccl":
-        if payload is None or parse_bytes(payload) < workers * VALIDATED_CHUNK_BYTES:
+        if payload is None or parse_bytes(payload) < workers * MEASURED_CHUNK_BYTES:
             missing.append("messages this small")
-        if max(_latencies_s(cluster["network"]), default=0.0) > VALIDATED_LATENCY_S:
-            missing.append("latencies this long")
+        missing += beyond_measured(name, "latency", _latencies_s(cluster["network"]))
     return TransportRecord(name=name, all_reduce=all_reduce, not_validated=missing)
 
 

@@ -19,14 +19,12 @@ from .scenario_facts import Goal, TransportRecord, facts_of, read_facts
 from .summary import (
     SUMMARY_VERSION,
     Equal,
-    Lead,
     SchemeFacts,
     SchemeSummary,
     Summary,
     Tuned,
     is_uneven,
     race_s,
-    ranking,
     verdict_of,
 )
 from .verdict import chance_to_win, find_verdict, find_winner, find_winners
@@ -60,7 +58,6 @@ def summarise(
     by_step = target is None and not any(run.reached_target for run in runs)
     rows = [_row(group, (facts or {}).get(group[0].label)) for group in groups.values()]
     winner: SchemeSummary | None = None
-    lead: Lead | None = None
     paired, equal = 0, None
     for source in {run.source: None for run in runs}:
         mine = [row for row in rows if row["source"] == source]
@@ -70,7 +67,6 @@ def summarise(
         shared = _compare(mine, times, best)
         if source == runs[0].source:
             winner, paired = None if best is not None and by_step and is_uneven(best) else best, shared
-            lead = _lead(ranking(mine, label)) if winner is not None else None
             winners = groups[source, best["label"]] if best is not None else []
             equal = equal_terms([run for run in runs if run.source == source], target, winners)
     if equal is not None:
@@ -84,7 +80,6 @@ def summarise(
         runs=[row_of(run) for run in runs],
         summary=rows,
         winner=None if winner is None else winner["label"],
-        lead=lead,
         paired=paired,
         equal=equal,
     )
@@ -232,12 +227,6 @@ def _compare(
         row["wins"] = float(won)
         row["p_win"] = chance_to_win(row["wins"], len(shared)) if len(shared) >= FEWEST else None
     return len(shared)
-
-
-def _lead(ranked: Sequence[SchemeSummary]) -> Lead | None:
-    if len(ranked) < 2 or ranked[1]["ratio_to_best"]["median"] is None:
-        return None
-    return Lead(second=ranked[1]["label"], factor=ranked[1]["ratio_to_best"])
 
 
 def equal_terms(runs: Sequence[Run], target: Goal | None, winners: Sequence[Run]) -> Equal | None:

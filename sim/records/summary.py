@@ -157,13 +157,6 @@ class SchemeSummary(TypedDict):
     random: NotRequired[bool]
 
 
-class Lead(TypedDict):
-    """Factor by which the winner is faster than the second: its ``ratio_to_best``."""
-
-    second: str
-    factor: Interval
-
-
 class TuningTrial(TypedDict):
     """One tuning run, before the comparison.
 
@@ -223,7 +216,6 @@ class Summary(TypedDict):
         winner: the label of the first (``paceline.sim.records.verdict``), by time per step if there is no
             target; None if none arrives, or if time per step alone names none. ``verdict`` says whether that
             is settled.
-        lead: of the winner over the second; None where there are no two.
         paired: number of seeds that all schemes share.
         equal: points of comparison at equal time and at equal bytes; None where nothing was scored.
         tuning: the schemes' choices, where the scenario has ``tune``.
@@ -244,7 +236,6 @@ class Summary(TypedDict):
     summary: list[SchemeSummary]
     winner: str | None
     verdict: NotRequired[Verdict]
-    lead: Lead | None
     paired: int
     equal: Equal | None
     tuning: NotRequired[list[Tuned]]

@@ -309,6 +309,8 @@ def _surely_slower(tried: Tried, times: Mapping[int, float], first: Mapping[int,
     logs, others = (
         [math.log(time) for time in column.values() if 0 < time < math.inf] for column in (first, times)
     )
+    if not logs:  # at the target from the start
+        return 0.0
     quantile, spreads = _NORMAL.inv_cdf(LEVEL), (_RUN_SPREAD, _RUN_SPREAD)
     if len(logs) >= FEWEST:
         from scipy.special import stdtrit  # slow to import, and few verdicts come here

@@ -34,8 +34,7 @@ from ..faults.settings import Fault
 from ..network.build import build_network
 from ..network.forms.graph import Graph
 from ..network.profile import Profile
-from ..network.settings import NetworkSettings, QueueName
-from ..network.stock_tcp import HostTuning
+from ..network.settings import NetworkSettings
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..training.snapshots import ASSUMED_STEPS, KEPT_APART, KEPT_BYTES, Keep
@@ -341,10 +340,3 @@ class CollectiveSettings(Settings):
         description="written by Paceline: the choice of auto for a whole model among all workers; with "
         "ideal, for each scheme",
     )
-
-
-class LabSettings(Settings):
-    """The emulated network on which ``--lab`` measures."""
-
-    hosts: HostTuning | None = Field(default=None, description="older name of cluster.network.hosts")
-    queue: QueueName | None = Field(default=None, description="older name of cluster.network.queue")

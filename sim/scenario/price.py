@@ -81,7 +81,7 @@ class Price(Settings):
 
 @cache
 def price_tables() -> dict[str, list[dict[str, str]]]:
-    """Name -> rows of each ready table, prices in $; source [M]: from memory, no page was opened."""
+    """Name -> rows of each ready table, prices in $."""
     paths = sorted(_FOLDER.glob("*.csv"))
     return {path.stem: list(csv.DictReader(path.read_text("utf-8").splitlines())) for path in paths}
 

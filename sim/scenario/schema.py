@@ -36,8 +36,7 @@ from ..config.user_code.code_files import script_folder, search_beside
 from ..errors import InputError, did_you_mean, quote, shorten
 from ..faults.settings import Checkpoint
 from ..network.build import build_network
-from ..network.settings import QueueName, TransportName
-from ..network.stock_tcp import HostTuning
+from ..network.settings import TransportName
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..records.verdict import Value
@@ -50,7 +49,7 @@ from . import overrides
 from .device_memory import check_device_memory
 from .entries import SchemeEntry, WorkloadEntry, labels_of
 from .measured import Priced, price
-from .parts import Cluster, CollectiveSettings, EvaluateSettings, LabSettings, Stop, TargetSettings, read_on
+from .parts import Cluster, CollectiveSettings, EvaluateSettings, Stop, TargetSettings, read_on
 from .price import Price, fill_in
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, max_repeats, read_auto
@@ -61,8 +60,6 @@ MAX_MISTAKES: Final = 5
 """Mistakes in one error."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_WRITTEN_OUT: Final = frozenset({"sharing", "overhead", "announcement", "variation", "uplink"})
-"""Keys of a network that few users all write, and every resolved scenario has."""
 _PLAIN: Final = "give the scheme an 'optimizer: {lr: ...}' of its own"
 _FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,8}) +steps?")
 
@@ -114,7 +111,6 @@ class Scenario(Settings):
     collectives: CollectiveSettings = Field(
         default=CollectiveSettings(), description="algorithms of collective operations"
     )
-    lab: LabSettings = Field(default=LabSettings(), description="emulated network of real runs")
     events: Annotated[str, AfterValidator(_check_events)] = Field(
         default="auto",
         description="operations to record: all, none, 'first N steps', or auto (all below a million rows)",
@@ -143,46 +139,6 @@ class Scenario(Settings):
         workload = self.workload.model_copy(update={"curves": None})
         here = self.model_copy(update={"workload": workload}).model_dump(mode="json")
         return conditions_of(here)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _keep_older_law(cls, data: Any) -> Any:
-        """Recognise a scenario from before transports: every default is written, but no transport."""
-        match data:
-            case {"cluster": {"network": Mapping() as network} as cluster} if (
-                "transport" not in network and network.keys() >= _WRITTEN_OUT
-            ):
-                measured = cluster.get("profile") is not None
-                law = "gloo" if measured else None
-                named = data.get("collectives", {}).get("all_reduce", "ring")
-                all_reduce = AUTO_ALGORITHM if measured else {"ring": "ring_stop_and_wait"}.get(named, named)
-                return {
-                    **data,
-                    "cluster": {**cluster, "network": {**network, "transport": law}},
-                    "collectives": {"all_reduce": all_reduce},
-                }
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _move_lab(cls, data: Any) -> Any:
-        """Move older keys of ``lab`` to the network: simulations did not use them once."""
-        match data:
-            case {"lab": Mapping() as lab, "cluster": {"network": Mapping() as network} as cluster}:
-                names = {"hosts": get_args(HostTuning), "queue": get_args(QueueName)}
-                moved = {key: lab[key] for key, known in names.items() if lab.get(key) in known}
-                stock = {"hosts": "stock"} if network.get("tcp") is not None else {}
-                for key, value in moved.items():
-                    named = {**stock, **network}.get(key, value)
-                    if named != value:
-                        text = f"is an older name of cluster.network.{key}, which is {quote(str(named))}"
-                        raise mistake(f"{text}; leave it out", "lab", key)
-                return {
-                    **data,
-                    "lab": {key: value for key, value in lab.items() if key not in moved},
-                    "cluster": {**cluster, "network": {**network, **moved}},
-                }
-        return data
 
     @model_validator(mode="before")
     @classmethod

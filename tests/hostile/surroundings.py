@@ -242,7 +242,7 @@ def _run_in_shell(line: str, folder: Path) -> tuple[int | None, str, str]:
     return status, out.decode(errors="replace"), err.decode(errors="replace")
 
 
-_PROGRESS: Final = re.compile(r"\d+ of \d+ runs, \d+ %|[a-z ]+: [\d,]+ of [\d,]+ settings")
+_PROGRESS: Final = re.compile(r"\d+ of \d+ runs, \d+ %|[a-z ]+ [\d,]+ of [\d,]+$")
 """What a line of a long command's progress begins with."""
 
 

@@ -201,9 +201,10 @@ def test_progress_shows_what_is_prepared_and_summarised(
     monkeypatch.setattr("paceline.commands.console.LINES_APART_S", 0.0)
     code, _, err = run(monkeypatch, capsys, "sweep", tiny, *GRID, "--out", tmp_path / "out")
     assert code == 0
-    for step in ("reading", "resolving", "making folders", "summarising"):
-        assert [line for line in err.splitlines() if line.startswith(f"{step}: ")] == [
-            f"{step}: {number} of 4 settings" for number in (1, 2, 3, 4)
+    for step in ("reading setting", "resolving setting", "making folder", "summarising setting"):
+        first = 2 if step == "reading setting" else 1  # the display needs a scenario
+        assert [line for line in err.splitlines() if line.startswith(step)] == [
+            f"{step} {number} of 4" for number in range(first, 5)
         ]
 
 

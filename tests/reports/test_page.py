@@ -259,7 +259,7 @@ def test_figures_follow_the_theme(text: str) -> None:
     assert "#02f0" not in text
     assert "var(--ink)" in text
     assert "var(--s1)" in text  # gossip, the second scheme of the scenario
-    assert "color-mix(in oklab, var(--s1)" in text  # the other gossip
+    assert "color-mix(in srgb, var(--s1)" in text  # the other gossip
     assert "prefers-color-scheme: dark" in text
 
 

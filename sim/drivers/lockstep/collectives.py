@@ -16,6 +16,7 @@ from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
+from ...traffic.connections import Connections
 from ...traffic.placing import PlacedOnEach, place
 from ..job import PRICED_WORK, Job
 
@@ -64,7 +65,7 @@ class CollectiveTimes:
         self._shared = job.transfer.sharing != "none"
         self._placed: dict[tuple[Any, ...], PlacedOnEach] = {}
         self._joined: tuple[Any, Floats, list[JoinedCollective]] | None = None
-        self._connected: set[tuple[int, ...]] = set()
+        self._connections = [Connections(each.transfer.connect_s) for each in jobs]
         self._idle_s: Floats | None = None  # when collectives free a host's links; None: none yet
 
     def check_idle(self, begin_s: Floats) -> None:
@@ -106,15 +107,15 @@ class CollectiveTimes:
         return Collected(end_s, last_of_all_s, sent, sends, messages, work)
 
     def _after_connecting(self, operation: Any, joined_s: Floats) -> Floats:
-        """``joined_s``, and for groups that do not know each other yet the time in which they connect."""
-        connect_s = self._job.transfer.connect_s
-        groups = partition(operation.groups, self._job.workers) if connect_s else ()
-        added_s = np.zeros(self._job.workers)
-        for group in groups:
-            if len(group) > 1 and group not in self._connected:
-                self._connected.add(group)
-                added_s[list(group)] = connect_s
-        return joined_s + added_s if connect_s else joined_s
+        """When each member has connected to its group."""
+        if not self._job.transfer.connect_s:
+            return joined_s
+        ready_s = joined_s.copy()
+        for group in partition(operation.groups, self._job.workers):
+            for i in group:
+                for row, connections in enumerate(self._connections):
+                    ready_s[row, i] = connections.ready_s(i, group, float(joined_s[row, i]))
+        return ready_s
 
     def joined(self, operation: Any, joined_s: Floats) -> list[JoinedCollective]:
         """The collectives of all groups, whose workers join at ``joined_s``. Raises as ``times``."""

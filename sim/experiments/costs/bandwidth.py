@@ -9,7 +9,7 @@ between two sites (``network.between.bandwidth``), or without sites that of ever
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 from ...config.limits import MAX_RATE, MIN_RATE
 from ...errors import InputError
@@ -87,14 +87,22 @@ class Utilisation:
 
 def _with_bandwidth(scenario: Scenario, bytes_per_s: float) -> Scenario:
     rate = min(max(bytes_per_s, MIN_RATE), MAX_RATE)
+    if varied_part(scenario)[0] == "between":
+        return with_network(scenario, bandwidth={DEFAULT: rate})
+    return with_network(scenario, bandwidth=rate, upload=None)
+
+
+def varied_part(scenario: Scenario) -> tuple[str, Any]:
+    """The part of the network that has the latencies and bandwidths to vary ("": all), and its settings."""
     network = scenario.cluster.network
-    if network.between is not None:
-        between = network.between.model_copy(update={"bandwidth": {DEFAULT: rate}})
-        network = network.model_copy(update={"between": between})
-    elif network.within is not None:
-        network = network.model_copy(
-            update={"within": network.within.model_copy(update={"bandwidth": rate, "upload": None})}
-        )
-    else:
-        network = network.model_copy(update={"bandwidth": rate, "upload": None})
-    return scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"network": network})})
+    part = next((name for name in ("between", "within") if getattr(network, name) is not None), "")
+    return part, getattr(network, part) if part else network
+
+
+def with_network(scenario: Scenario, **changes: Any) -> Scenario:
+    """The scenario with other settings of ``varied_part``."""
+    part, settings = varied_part(scenario)
+    settings = settings.model_copy(update=changes)
+    network = scenario.cluster.network.model_copy(update={part: settings}) if part else settings
+    cluster = scenario.cluster.model_copy(update={"network": network})
+    return scenario.model_copy(update={"cluster": cluster})

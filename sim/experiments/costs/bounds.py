@@ -33,7 +33,6 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...schemes import find_scheme
 from ...seeds import Floats
-from ..jobs import ALONE, JobProcesses
 from .step_cost import follow, whole_job
 
 FOLLOWED_STEPS: Final = 64
@@ -54,24 +53,16 @@ ALWAYS_SLOW: Final = 1.1
 """Ratio of a worker's median gradient to the middle worker's above which it is always slow."""
 
 
-def describe_schemes(
-    scenario: Scenario, with_bounds: bool = True, processes: JobProcesses = ALONE
-) -> dict[str, SchemeFacts]:
-    """Label -> facts of a scheme: what it does and holds and, unless ``with_bounds`` is False, its bounds.
-
-    ``processes`` help if they have begun.
-    """
+def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, SchemeFacts]:
+    """Label -> facts of a scheme: what it does and holds and, unless ``with_bounds`` is False, its bounds."""
     with one_thread():
-        bounds: list[Bounds | None] = [None] * len(scenario.schemes)
-        if with_bounds:
-            bounds = processes.measure_all(scenario, measure_bounds)
         facts = {
             entry.label: SchemeFacts(
                 does=find_scheme(entry.name).does,
-                bounds=each,
+                bounds=measure_bounds(scenario, entry) if with_bounds else None,
                 memory=device_memory(scenario.workload, scenario.cluster, entry, scenario.seed),
             )
-            for entry, each in zip(scenario.schemes, bounds, strict=True)
+            for entry in scenario.schemes
         }
         if (
             not with_bounds and scenario.stop.target is None

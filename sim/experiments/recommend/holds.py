@@ -12,6 +12,7 @@ from ...records.summary import Summary
 from ...records.sweeps.crossovers import Crossover, find_crossovers
 from ...records.verdict import BreakEven, format_factor
 from ...scenario.schema import Scenario, dump
+from ..costs.bandwidth import varied_part, with_network
 from ..prepare import with_chosen
 
 FURTHEST: Final = 10.0
@@ -20,16 +21,9 @@ _HALVINGS: Final = 3
 _FORMATS: Final = {"latency": format_seconds, "bandwidth": format_rate}
 
 
-def _holder(scenario: Scenario) -> tuple[str, Any]:
-    """The part of the network that has the latencies and bandwidths to vary, and its settings."""
-    network = scenario.cluster.network
-    part = next((name for name in ("between", "within") if getattr(network, name) is not None), "")
-    return part, getattr(network, part) if part else network
-
-
 def quantities(scenario: Scenario) -> list[str]:
     """Those of latency and bandwidth that the network has as settings."""
-    return [name for name in _FORMATS if getattr(_holder(scenario)[1], name)]
+    return [name for name in _FORMATS if getattr(varied_part(scenario)[1], name)]
 
 
 def find_turns(
@@ -68,13 +62,10 @@ def _summary(scenario: Scenario, runs: Sequence[Run]) -> Summary:
 
 def _scaled(scenario: Scenario, name: str, factor: float) -> Scenario:
     """The scenario with a quantity times ``factor``, and its collectives chosen anew."""
-    part, holder = _holder(scenario)
-    uploads = ["upload"] if name == "bandwidth" and getattr(holder, "upload", None) else []
-    changes = {each: _times(name, getattr(holder, each), factor) for each in (name, *uploads)}
-    network = holder.model_copy(update=changes)
-    network = scenario.cluster.network.model_copy(update={part: network}) if part else network
-    cluster = scenario.cluster.model_copy(update={"network": network})
-    return with_chosen(scenario.model_copy(update={"cluster": cluster}), scenario.schemes)
+    _, part = varied_part(scenario)
+    uploads = ["upload"] if name == "bandwidth" and getattr(part, "upload", None) else []
+    changes = {each: _times(name, getattr(part, each), factor) for each in (name, *uploads)}
+    return with_chosen(with_network(scenario, **changes), scenario.schemes)
 
 
 def _times(name: str, value: Any, factor: float) -> Any:
@@ -88,7 +79,7 @@ def _times(name: str, value: Any, factor: float) -> Any:
 
 def _setting(scenario: Scenario, name: str, factor: float) -> dict[str, Any]:
     """Setting as of a sweep: the quantity where it is one number, else the factor on all."""
-    part, holder = _holder(scenario)
+    part, holder = varied_part(scenario)
     value = getattr(holder, name)
     values = set(value.values()) if isinstance(value, Mapping) else {value}
     if len(values) > 1:

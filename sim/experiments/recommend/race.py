@@ -52,7 +52,7 @@ class Race:
         score: name of the score that decides where no trial arrives, and whether small is good.
         within_s: time after which scores are compared; None: the target is the goal.
         afford: whether a run's cost is within the limit.
-        tried, runs: label -> trials, and a run with the best values.
+        tried: label -> trials.
         steps: of all workers so far.
     """
 
@@ -63,7 +63,6 @@ class Race:
     within_s: float | None = None
     afford: Callable[[Run], bool] = lambda run: True
     tried: dict[str, list[TuningTrial]] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
     num_trials: int = 0
     steps: float = 0.0
 
@@ -83,7 +82,7 @@ class Race:
         ]
         for seed in others:
             self._try(arms, seed, cap_s)
-        alive.sort(key=self._merit)
+        alive = self._distinct(sorted(alive, key=self._merit))
         near_s = CLOSE * self._merit(alive[0])[0]
         best = alive[:2] + [x for x in alive[2:FINALISTS] if self._merit(x)[0] <= near_s]
         return [record(tune_of(self.scenario, x), x.label, self.tried[x.label], *self.score) for x in best]
@@ -132,11 +131,14 @@ class Race:
             if not self.afford(run):
                 trial = TuningTrial(values=values, seed=seed, time_to_target_s=None, score=None)
             trials.append(trial)
-            if self._best(entry)[0] == values:
-                self.runs[entry.label] = run
             self.steps += run.iterations * workers
         arrived = any(run.reached_target for run in runs)
         return arrived or limit_s < cap_s or all(run.wall_clock_s < limit_s for run in runs)
+
+    def _distinct(self, entries: Iterable[SchemeEntry]) -> list[SchemeEntry]:
+        """The first of those with equal trials on all seeds, such as of periods longer than a run."""
+        best = [(entry, self._trials(entry, self._best(entry)[0])) for entry in entries]
+        return [entry for k, (entry, own) in enumerate(best) if all(own != other for _, other in best[:k])]
 
     def _best(self, entry: SchemeEntry) -> list[dict[str, Value]]:
         return best_first(tune_of(self.scenario, entry), self.tried[entry.label], self.score[1])

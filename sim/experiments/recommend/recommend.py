@@ -13,7 +13,7 @@ import torch
 
 from ...config.units import format_bytes, format_seconds
 from ...devices import one_thread
-from ...errors import InputError
+from ...errors import InputError, RunError
 from ...records.money.cost import PriceRecord, cost_to_end, format_money
 from ...records.run import Run
 from ...records.scenario_facts import read_facts
@@ -90,9 +90,11 @@ def run_race(
         tuning = race.finalists() if is_trained(scenario) and len(left) > 1 else []
     last = with_chosen(only(scenario, {each["label"] for each in tuning} if tuning else left), tuning)
     if within_s is not None and tuning:
-        best = [x["score"] for x in tuning[0]["trials"] if x["values"] == tuning[0]["chosen"]]
-        value = statistics.median(math.nan if x is None else x for x in best)
-        goal = TargetSettings(metric=score[0], value=value, on=evaluate.on)
+        trials = [x["score"] for x in tuning[0]["trials"] if x["values"] == tuning[0]["chosen"]]
+        scores = [x for x in trials if x is not None]
+        if not scores:
+            raise RunError("no candidate has a score: all trials diverged; try smaller learning rates")
+        goal = TargetSettings(metric=score[0], value=statistics.median(scores), on=evaluate.on)
         last = last.model_copy(update={"stop": stop.model_copy(update={"target": goal})})
     return last, tuning, race
 
@@ -114,10 +116,12 @@ def advise(
 
     ``run_each``: runs scenarios that differ in their networks (``sweep.grid.simulate``).
     """
-    summarise = partial(summarise_resolved, dump(last), last.name, facts={})
-    verdict, labels = summarise(runs)["verdict"], {entry.label for entry in last.schemes}
+    summary = summarise_resolved(dump(last), last.name, runs, facts={})
+    verdict, front = summary["verdict"], _front(summary["summary"])
     first, second = verdict["first"], verdict["second"]
     turns, text = dict[str, list[Crossover]](), list[str]()
+    if any(row["label"] == first and row["bytes_to_target"] == 0 for row in front):
+        text.append(f"{first} reaches the target before it sends anything")
     if first is not None and second is not None:
         two = only(last, {first, second})
         own = [run for run in runs if run.label in (first, second)]
@@ -128,8 +132,6 @@ def advise(
             text.append(f"{first} stays ahead of {second} at {span}")
         if near := nearest_turn(two, turns, verdict.get("break_even")):
             text.append(f"Measure next: {near}")
-    earlier = [run for label, run in race.runs.items() if label not in labels]
-    front = _front(summarise([*runs, *earlier])["summary"])
     outside = outside_measured(last)
     covered = f"No measurement covers {', '.join(outside)}" if outside else "Such clusters were measured"
     of = f"of {len(race.step_s)} candidates in {race.num_trials} trials and {len(runs)} runs"
@@ -147,16 +149,14 @@ _COSTS: Final = ("time_to_target_s", "bytes_to_target", "cost")
 
 
 def _front(rows: Sequence[SchemeSummary]) -> list[SchemeSummary]:
-    """Schemes that no other beats in time, bytes and money to the target, fastest first."""
+    """Schemes that no other beats in time, bytes and money to the target, fastest first; equals once."""
     costs = {row["label"]: _costs(row) for row in rows}
 
     def is_beaten(mine: tuple[float, ...]) -> bool:
         return any(x != mine and all(map(operator.le, x, mine)) for x in costs.values())
 
-    ahead = [
-        row for row in rows if math.isfinite(costs[row["label"]][0]) and not is_beaten(costs[row["label"]])
-    ]
-    return sorted(ahead, key=lambda row: costs[row["label"]])
+    distinct = {costs[row["label"]]: row for row in reversed(rows)}
+    return [row for mine, row in sorted(distinct.items()) if math.isfinite(mine[0]) and not is_beaten(mine)]
 
 
 def _costs(row: SchemeSummary) -> tuple[float, ...]:

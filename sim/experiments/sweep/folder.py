@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 
 from ...config.files import claim_folder, write_folder_atomically
+from ...config.tracking import track
 from ...errors import InputError
 from ...records import folder as result_folder
 from ...records.formats.parquet import write_parquet
@@ -28,7 +29,7 @@ from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts
 from ...scenario.schema import Scenario, dump
 from ..costs.bounds import describe_schemes
 from ..prepare import read_resolved, resolved_in
-from .grid import count_nothing, follow, follow_nothing, resolve
+from .grid import resolve
 from .summaries import summarise_each
 
 WINNERS_FILE: Final = "winners.svg"
@@ -51,7 +52,6 @@ def begin(
     *,
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
-    prepare: Callable[[str], Callable[[], None]] = follow_nothing,
 ) -> Iterator[tuple[list[Scenario], list[Parts]]]:
     """Begin the settings of a sweep, or continue those in ``out``: scenarios as first resolved, and runs.
 
@@ -60,13 +60,12 @@ def begin(
         out: the sweep's folder; None: nothing is kept.
         force: whether older results may be replaced.
         say: called with notes for the user.
-        prepare: called with the name of each step; its result is called for each finished setting.
 
     Raises:
         InputError: ``out`` is in use or taken, or a scenario cannot be resolved.
     """
     if out is None:
-        yield resolve(scenarios, device, prepare("resolving")), [NOTHING_KEPT] * len(scenarios)
+        yield resolve(scenarios, device), [NOTHING_KEPT] * len(scenarios)
         return
     command = f"sweep of {len(scenarios)} settings on {device.type}"
     with claim_folder(out):
@@ -74,18 +73,17 @@ def begin(
         folders = [out / name for name in folder_names(len(scenarios))]
         replace = force or any(map(has_parts, folders))
         result_folder.check_replaceable(out, replace, partial(_is_ours, out), _FOREIGN)
-        fresh = resolve(scenarios, device, prepare("resolving"))
+        fresh = resolve(scenarios, device)
         parts: list[Parts] = []
         resolved: list[Scenario] = []
         try:
-            on_setting = prepare("making folders")
-            for folder, scenario, own in zip(folders, scenarios, fresh, strict=True):
+            settings = list(zip(folders, scenarios, fresh, strict=True))
+            for folder, scenario, own in track("making folder", settings):
                 fits, text = partial(resolved_in, requested=scenario), dump(own)
                 new = partial(str, text)
                 parts.append(begin_parts(folder, command, scenario.name, force, fits, new, say))
                 kept = parts[-1].scenario
                 resolved.append(own if kept == text else read_resolved(kept, scenario))
-                on_setting()
             done = sum(each.num_kept("run") for each in parts)
             if done:
                 say(f"going on with {out}: {done} runs are there")
@@ -126,7 +124,6 @@ def finish(
     runs: Sequence[Sequence[Run]],
     tuning: Sequence[Sequence[Tuned]],
     draw: Callable[[Mapping[str, Any], Path], object],
-    on_setting: Callable[[], None] = count_nothing,
     ranges: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
     """Summarise all settings, and replace the unfinished folder by the whole one, with its map.
@@ -137,7 +134,6 @@ def finish(
         out: the sweep's folder; None: nothing is written.
         settings: changes of each.
         draw: draws a map of the content, if possible.
-        on_setting: called for each summarised one.
         ranges: key -> what its values were drawn from, if they were.
 
     Raises:
@@ -145,18 +141,19 @@ def finish(
     """
     names = folder_names(len(settings))
     if out is None:
-        return describe_sweep(names, settings, summarise_each(scenarios, runs, tuning, on_setting), ranges)
+        return describe_sweep(names, settings, summarise_each(scenarios, runs, tuning), ranges)
     results = (
         (dump(scenario), scenario.name, own, tuned, describe_schemes(scenario, with_bounds=False))
-        for scenario, own, tuned in zip(scenarios, runs, tuning, strict=True)
+        for scenario, own, tuned in track(
+            "summarising setting", list(zip(scenarios, runs, tuning, strict=True))
+        )
     )
     result_folder.check_replaceable(out, True, partial(_is_ours, out), _FOREIGN)
     with write_folder_atomically(out) as new:
-        written = (
+        summaries = [
             result_folder.write_results(new / folder, text, name, own, tuning=tuned, facts=facts)
             for folder, (text, name, own, tuned, facts) in zip(names, results, strict=True)
-        )
-        summaries = list(follow(written, on_setting))
+        ]
         answer = describe_sweep(names, settings, summaries, ranges)
         text = json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SWEEP_FILE).write_text(text + "\n", encoding="utf-8")

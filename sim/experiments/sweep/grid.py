@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import torch
 
 from ...compute.settings import Compute
+from ...config.tracking import track
 from ...devices import one_thread
 from ...drivers.job import Job
 from ...drivers.lockstep.driver import LockstepDriver, same_mathematics
@@ -30,55 +32,34 @@ from ..jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from ..simulate import Progress, job_of, processes_for, report_steps, run_here
 from ..tune import choose, next_trials
 
-_T = TypeVar("_T")
 _TOGETHER: Final = 64
 """Settings resolved at once."""
 
 
-def count_nothing() -> None:
-    """Do nothing, in place of a progress display."""
-
-
-def follow_nothing(step: str) -> Callable[[], None]:
-    """Do nothing, in place of the progress display of a step that prepares all settings."""
-    return count_nothing
-
-
-def follow(settings: Iterable[_T], on_setting: Callable[[], None]) -> Iterator[_T]:
-    """Yield an item of each setting; call ``on_setting`` after each."""
-    for each in settings:
-        yield each
-        on_setting()
-
-
-def resolve(
-    scenarios: Sequence[Scenario],
-    device: torch.device,
-    on_setting: Callable[[], None] = count_nothing,
-) -> list[Scenario]:
+def resolve(scenarios: Sequence[Scenario], device: torch.device) -> list[Scenario]:
     """Resolve each scenario, in their order; equal measurements of gradients are done once.
 
-    Scenarios with equal training are resolved in a row, because few data sets are kept in memory.
-    ``on_setting`` is called for each resolved one. Raises as ``prepare.resolve``.
+    Scenarios with equal training are resolved in a row, because few data sets are kept in memory. Raises as
+    ``prepare.resolve``.
     """
     alike: dict[Hashable, list[int]] = {}
     for number, scenario in enumerate(scenarios):
         alike.setdefault((scenario.workload, scenario.cluster.workers, scenario.seed), []).append(number)
     measured: dict[Hashable, Compute] = {}
     resolved = list(scenarios)
-    for numbers in alike.values():
-        for begin in range(0, len(numbers), _TOGETHER):
-            own = []
-            for number in numbers[begin : begin + _TOGETHER]:
-                scenario, compute = scenarios[number], scenarios[number].cluster.compute
-                key = scenario.workload, compute
-                if compute.measured is not None and key not in measured:
-                    measured[key] = prepare.resolve(scenario, device).cluster.compute
-                cluster = scenario.cluster.model_copy(update={"compute": measured.get(key, compute)})
-                own.append(scenario.model_copy(update={"cluster": cluster}))
-            for number, each in zip(numbers[begin:], prepare.resolve_each(own, device), strict=False):
-                resolved[number] = each
-                on_setting()
+    parts = [own[i : i + _TOGETHER] for own in alike.values() for i in range(0, len(own), _TOGETHER)]
+    starts = {part[0]: part for part in parts}
+    for begin in track("resolving setting", list(itertools.chain.from_iterable(parts))):
+        own, numbers = [], starts.get(begin, [])
+        for number in numbers:
+            scenario, compute = scenarios[number], scenarios[number].cluster.compute
+            key = scenario.workload, compute
+            if compute.measured is not None and key not in measured:
+                measured[key] = prepare.resolve(scenario, device).cluster.compute
+            cluster = scenario.cluster.model_copy(update={"compute": measured.get(key, compute)})
+            own.append(scenario.model_copy(update={"cluster": cluster}))
+        for number, each in zip(numbers, prepare.resolve_each(own, device), strict=True):
+            resolved[number] = each
     return resolved
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from ...config import yaml_file
+from ...config.tracking import track
 from ...errors import InputError, PacelineError, RunError
 from ...records.run import Run
 from ...records.summarise import summarise_resolved
@@ -20,7 +21,7 @@ from ...scenario.overrides import Assignment, Change
 from ...scenario.schema import Scenario, parse_each
 from ..costs.bounds import describe_schemes
 from ..jobs import MAX_LOST, JobProcesses, at_work, can_be_sent, order_of
-from .grid import choose_values, count_nothing, resolve, simulate
+from .grid import choose_values, resolve, simulate
 
 BATCH: Final = 1_000
 """Settings that a process trains together; more are done in batches, if nothing of their runs is kept."""
@@ -30,14 +31,12 @@ def summarise_each(
     scenarios: Sequence[Scenario],
     runs: Sequence[Sequence[Run]],
     tuning: Sequence[Sequence[Tuned]],
-    on_setting: Callable[[], None] = count_nothing,
 ) -> list[Summary]:
     """Summarise the runs of each resolved setting as in ``summary.json``, without bounds."""
     summaries = []
-    for scenario, own, tuned in zip(scenarios, runs, tuning, strict=True):
+    for scenario, own, tuned in track("summarising setting", list(zip(scenarios, runs, tuning, strict=True))):
         content, facts = scenario.model_dump(mode="json"), describe_schemes(scenario, with_bounds=False)
         summaries.append(summarise_resolved(content, scenario.name, own, tuned, facts))
-        on_setting()
     return summaries
 
 
@@ -52,7 +51,6 @@ def summarise_in_batches(
     device: torch.device,
     processes: JobProcesses,
     warn: Callable[[str], None],
-    on_setting: Callable[[], None] = count_nothing,
 ) -> Iterator[Summary]:
     """Simulate a scenario's file with each list of changes, in batches; yield the summaries, in order.
 
@@ -62,30 +60,31 @@ def summarise_in_batches(
     """
     if processes.executor is None:
         processes.begin(-(-len(settings) // BATCH))
-    out, warned, lost = deque[tuple[Future[bytes], str]](), set[str](), Counter[str]()
+    out, warned = deque[tuple[Future[bytes], str]](), set[str]()
     scenario, plain = yaml_file.read_text(file), [list(map(_as_pair, each)) for each in settings]
     for begin in range(0, len(plain), BATCH):
         text = order_of(device, text=scenario, file=str(file), settings=plain[begin : begin + BATCH])
         out.append((processes.submit(_summarise_text, text), text))
-    while out:
-        future, text = out[0]
-        try:
-            answer = json.loads(future.result())
-        except BrokenExecutor:
-            lost[text] += 1
-            if lost[text] == MAX_LOST:
-                raise RunError(f"{MAX_LOST} processes died in one batch; is the memory enough?") from None
-            out[0] = processes.submit(_summarise_text, text), text
-            continue
-        out.popleft()
+    for _ in track(f"{BATCH} settings", list(out)):
+        answer = _answered(processes, *out.popleft())
         if answer["error"]:
             raise InputError(answer["error"])
         for sentence in set(answer["warnings"]) - warned:
             warn(sentence)
         warned.update(answer["warnings"])
-        for each in answer["summaries"]:
-            on_setting()
-            yield each
+        yield from answer["summaries"]
+
+
+def _answered(processes: JobProcesses, future: Future[bytes], text: str) -> dict[str, Any]:
+    """The answer to an order, which is sent anew if its process dies."""
+    for _ in range(MAX_LOST):
+        try:
+            answer: dict[str, Any] = json.loads(future.result())
+        except BrokenExecutor:
+            future = processes.submit(_summarise_text, text)
+        else:
+            return answer
+    raise RunError(f"{MAX_LOST} processes died in one batch; is the memory enough?")
 
 
 def _as_pair(change: Change) -> tuple[str, str]:

@@ -41,16 +41,9 @@ def test_runs_of_the_scenarios_length_are_replayed(tmp_path: Path, validated: bo
     assert [each.same_bits for each in replayed] == [True] * (1 + validated)
 
 
-@pytest.mark.parametrize(
-    ("validated", "why"),
-    [
-        (True, "this prediction of 'paceline validate' cannot be replayed, .* validate --steps N' can be"),
-        (False, "the target ended it before its workers were done; only a run without stop.target can be"),
-    ],
-)
-def test_a_run_that_the_target_ended_is_refused_with_the_reason(
-    tmp_path: Path, validated: bool, why: str
-) -> None:
+@pytest.mark.parametrize("validated", [False, True])
+def test_a_run_that_the_target_ended_is_refused_with_the_reason(tmp_path: Path, validated: bool) -> None:
+    why = "the target ended it before its workers were done; only a run without stop.target, or of"
     folder = folder_of(TO_TARGET, tmp_path / "r", validated)
     with pytest.raises(RunError, match=f"all_reduce, seed 0: {why}"):
         list(verify_replay(folder))

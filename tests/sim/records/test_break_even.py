@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.records.folder import read_results, write_results
-from paceline.sim.records.integrity.checksums import write_checksums
 from paceline.sim.records.scenario_facts import Goal, read_facts
 from paceline.sim.records.summarise import summarise, summarise_resolved
 from paceline.sim.records.summary import Summary, Tuned
 from paceline.sim.records.verdict import BreakEven, find_winner
-from tests.support.made_runs import made_run, made_scenario
+from tests.support.made_runs import made_run
 
 TARGET = Goal(metric="test_accuracy", value=0.95)
 Race = Sequence[tuple[float | None, int]]
@@ -175,16 +171,3 @@ def test_swapped_names_swap_the_sentence(drawn: list[tuple[float, int, float, in
     if here["verdict"]["factor"] != 1 and here["verdict"]["break_even"]["equal_factor"] != 1:
         text = re.sub("one|two", lambda name: names[name[0]], here["verdict"]["break_even"]["text"])
         assert swapped["verdict"]["break_even"]["text"] == text
-
-
-def test_a_folder_without_steps_of_its_runs_gets_the_sentence_when_it_is_read(tmp_path: Path) -> None:
-    runs = [made_run("a", reached_s=10.0), made_run("b", reached_s=30.0)]
-    text = made_scenario("s", "stop: {target: {metric: test_accuracy, value: 0.95}}\n")
-    written = write_results(tmp_path / "r", text, "s", runs)
-    older = json.loads((tmp_path / "r" / "summary.json").read_text())
-    del older["verdict"]["break_even"]
-    for run in older["runs"]:
-        del run["steps_to_target"]
-    (tmp_path / "r" / "summary.json").write_text(json.dumps(older))
-    write_checksums(tmp_path / "r")
-    assert read_results(tmp_path / "r").summary["verdict"] == written["verdict"]

@@ -24,7 +24,7 @@ def row_of(rows: list[SchemeSummary], label: str) -> SchemeSummary:
 def test_one_run_of_each_has_a_winner_and_no_interval() -> None:
     found = summarise("s", [made_run("slow", reached_s=30.0), made_run("fast", reached_s=10.0)])
     assert found["winner"] == "fast"
-    assert found["lead"] == {"second": "slow", "factor": {"median": 3.0, "low": None, "high": None}}
+    assert row_of(found["summary"], "slow")["ratio_to_best"] == {"median": 3.0, "low": None, "high": None}
     slow, fast = found["summary"]
     assert slow["label"] == "slow"  # in order of appearance
     assert slow["time_to_target_s"] == {"median": 30.0, "low": None, "high": None}
@@ -66,7 +66,6 @@ def test_a_run_that_trained_nothing_has_null_scores() -> None:
     }
     assert found["winner"] == "a"  # alone, by its time per step
     assert found["verdict"]["text"] == "a takes 100 ms a step"
-    assert found["lead"] is None
 
 
 TIMES = [10.0, 12.0, 17.0, 19.0, 25.0]
@@ -79,7 +78,7 @@ def test_medians_and_intervals_over_repeats() -> None:
     assert row_of(found["summary"], "a")["time_to_target_s"] == {"median": 17.0, "low": 10.0, "high": 25.0}
     assert row_of(found["summary"], "b")["time_to_target_s"] == {"median": 34.0, "low": 20.0, "high": 50.0}
     # Twice as long on every seed: paired, the ratio is certain although the times overlap.
-    assert found["lead"] == {"second": "b", "factor": {"median": 2.0, "low": 2.0, "high": 2.0}}
+    assert row_of(found["summary"], "b")["ratio_to_best"] == {"median": 2.0, "low": 2.0, "high": 2.0}
     assert found["paired"] == 5
     assert [(row["wins"], row["p_win"]) for row in found["summary"]] == [(5.0, 5.5 / 6), (0.0, 0.5 / 6)]
 
@@ -138,7 +137,6 @@ def test_who_mostly_fails_does_not_win_however_fast_its_luck() -> None:
     assert lucky["time_to_target_s"] == {"median": None, "low": None, "high": None}
     assert lucky["at_least_s"] == 60.0
     assert lucky["ratio_to_best"]["median"] is None
-    assert found["lead"] is None  # nobody else has a median
 
 
 def test_nobody_reached_it() -> None:

@@ -16,7 +16,7 @@ from paceline.sim.records.run import Status
 from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summarise import summarise
 from paceline.sim.records.summary import SchemeFacts
-from paceline.sim.records.verdict import Verdict, chance_to_win, find_verdict, find_winner
+from paceline.sim.records.verdict import Tried, Verdict, chance_to_win, find_verdict, find_winner
 from tests.support.made_runs import made_bounds, made_run
 
 INF = math.inf
@@ -34,6 +34,12 @@ def of_two(a: Sequence[float], b: Sequence[float], by_step: bool = False, exact:
 def test_the_example_in_the_docstring() -> None:
     assert doctest.testmod(verdicts).failed == 0
     assert doctest.testmod(verdicts).attempted == 1
+
+
+def test_a_first_that_starts_at_the_target() -> None:
+    times = {"a": seeded(0, 0, 0), "b": seeded(1, 2, 3)}
+    verdict = find_verdict(["a", "b"], times, False, tried={"b": [Tried({"lr": 0.1}, 1.0, 3)]})
+    assert verdict["first"] == "a"
 
 
 def test_a_settled_order() -> None:

@@ -1,4 +1,4 @@
-"""``cluster.network.hosts``, its TCP, and the older name ``lab.hosts``."""
+"""``cluster.network.hosts``, and its TCP."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ cluster:
   network: {{latency: 20 ms, bandwidth: 100 Mbit/s{network}}}
 schemes: [all_reduce]
 stop: {{max_iterations: 3}}
-{more}
 """
 
 
-def scenario(network: str = "", more: str = "") -> Scenario:
-    return parse(TEXT.format(network=network and f", {network}", more=more))
+def scenario(network: str = "") -> Scenario:
+    return parse(TEXT.format(network=network and f", {network}"))
 
 
 def test_tuned_hosts_are_the_default_and_have_no_windows() -> None:
@@ -33,17 +32,9 @@ def test_tuned_hosts_are_the_default_and_have_no_windows() -> None:
     assert (network.hosts, network.tcp) == ("tuned", None)
 
 
-@pytest.mark.parametrize(
-    ("network", "more"),
-    [
-        ("hosts: stock", ""),
-        ("tcp: {}", ""),
-        ("", "lab: {hosts: stock}"),
-        ("hosts: stock", "lab: {hosts: stock}"),
-    ],
-)
-def test_stock_hosts_can_be_written_in_several_ways(network: str, more: str) -> None:
-    settings = scenario(network, more).cluster.network
+@pytest.mark.parametrize("network", ["hosts: stock", "tcp: {}"])
+def test_stock_hosts_can_be_written_in_two_ways(network: str) -> None:
+    settings = scenario(network).cluster.network
     assert (settings.hosts, settings.tcp) == ("stock", TcpSettings())
 
 
@@ -55,37 +46,23 @@ def test_the_resolved_scenario_names_every_setting() -> None:
     assert dump(parse(resolved)) == resolved
 
 
-def test_a_resolved_scenario_of_before_is_that_of_tuned_hosts() -> None:
-    now = dump(scenario())
-    older = now.replace("    hosts: tuned\n", "").replace("    queue: fair\n", "")
-    older = older.replace("lab: {}", "lab: {hosts: tuned, queue: fair}")
-    assert len(older) == len(now) - len("    hosts: tuned\n    queue: fair\n") + len(
-        "hosts: tuned, queue: fair"
-    )
-    assert dump(parse(older)) == now
-
-
 @pytest.mark.parametrize(
-    ("network", "more", "message"),
+    ("network", "message"),
     [
-        ("hosts: stok", "", "stock"),
-        ("hosts: tuned, tcp: {congestion: bbr}", "", "cluster.network.tcp: is of stock hosts"),
-        ("tcp: {congestion: vegas}", "", "cluster.network.tcp.congestion"),
-        ("tcp: {initial_window: 0}", "", "cluster.network.tcp.initial_window"),
-        ("tcp: {send_buffer: 1 B}", "", "cluster.network.tcp.send_buffer"),
-        ("tcp: {loss: 1}", "", "cluster.network.tcp.loss"),
-        ("tcp: {congestoin: bbr}", "", "congestion"),
-        ("hosts: stock, sharing: none", "", "cluster.network.hosts: 'stock' needs sharing"),
-        ("hosts: stock", "lab: {hosts: tuned}", "lab.hosts: is an older name of cluster.network.hosts"),
-        ("", "lab: {hosts: both}", "lab.hosts"),
-        ("", "lab: {queue: red}", "lab.queue"),
-        ("queue: fifo", "lab: {queue: fair}", "lab.queue: is an older name of cluster.network.queue"),
-        ("queue: fifo, sharing: rtt", "", "cluster.network.queue: 'fifo' needs sharing: max_min"),
+        ("hosts: stok", "stock"),
+        ("hosts: tuned, tcp: {congestion: bbr}", "cluster.network.tcp: is of stock hosts"),
+        ("tcp: {congestion: vegas}", "cluster.network.tcp.congestion"),
+        ("tcp: {initial_window: 0}", "cluster.network.tcp.initial_window"),
+        ("tcp: {send_buffer: 1 B}", "cluster.network.tcp.send_buffer"),
+        ("tcp: {loss: 1}", "cluster.network.tcp.loss"),
+        ("tcp: {congestoin: bbr}", "congestion"),
+        ("hosts: stock, sharing: none", "cluster.network.hosts: 'stock' needs sharing"),
+        ("queue: fifo, sharing: rtt", "cluster.network.queue: 'fifo' needs sharing: max_min"),
     ],
 )
-def test_bad_values_are_named(network: str, more: str, message: str) -> None:
+def test_bad_values_are_named(network: str, message: str) -> None:
     with pytest.raises(InputError, match=message.replace(".", r"\.")):
-        scenario(network, more)
+        scenario(network)
 
 
 def test_a_token_bucket_is_the_labs_alone() -> None:
