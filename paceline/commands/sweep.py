@@ -93,12 +93,7 @@ def sweep(
             )
             parts = folder.with_facts(parts, resolved, tuning)
             runs = grids.simulate(
-                resolved,
-                device=where,
-                progress=progress,
-                warn=say,
-                parts=parts,
-                processes=processes,
+                resolved, device=where, progress=progress, warn=say, parts=parts, processes=processes
             )
         except KeyboardInterrupt:
             kept = "" if out is None else f"; what is complete is kept in {out} (the same command continues)"
