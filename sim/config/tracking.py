@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TypeVar
 
 _T = TypeVar("_T")
 WATCH: Final[ContextVar[Callable[[str, int, int], None]]] = ContextVar("WATCH", default=lambda *_: None)
 """Called with the kind of a loop's items, the number done and that of all."""
-
-
-@contextmanager
-def watched_by(show: Callable[[str, int, int], None]) -> Iterator[None]:
-    """Have ``show`` called as ``WATCH`` says."""
-    token = WATCH.set(show)
-    try:
-        yield
-    finally:
-        WATCH.reset(token)
 
 
 def track(what: str, items: Sequence[_T]) -> Iterator[_T]:

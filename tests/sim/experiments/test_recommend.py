@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from benchmarks.board.diloco_measured.mapping import SCENARIO
 from benchmarks.board.tables import HERE
 from benchmarks.recommend import BARS, periods
 from benchmarks.validation.design import CELLS
+from paceline.commands.app import app
 from paceline.sim.config.tables import read_table
 from paceline.sim.config.units import parse_bandwidth, parse_duration
 from paceline.sim.errors import InputError, RunError
@@ -27,6 +31,7 @@ from paceline.sim.experiments.recommend.measured import outside_measured
 from paceline.sim.experiments.recommend.period import SHARE, smallest_period, smallest_periods
 from paceline.sim.experiments.recommend.race import FINALISTS, PATIENT, Race
 from paceline.sim.experiments.recommend.recommend import advise, check_goal, only, run_race
+from paceline.sim.records.folder import read_results
 from paceline.sim.records.run import Run
 from paceline.sim.records.scenario_facts import MEASURED
 from paceline.sim.scenario.schema import Scenario, load, parse
@@ -214,6 +219,18 @@ def test_where_nothing_turns_the_first_stays_ahead() -> None:
         "Local_sgd stays ahead of all_reduce at 0.1 to 10 times the latency or bandwidth." in answer["text"]
     )
     assert [row["label"] for row in answer["front"]] == ["local_sgd"]
+
+
+@pytest.mark.slow
+def test_the_folder_keeps_the_answer(tmp_path: Path) -> None:
+    scenario, out = tmp_path / "raced.yaml", tmp_path / "out"
+    scenario.write_text(TRAINED)
+    ended = CliRunner().invoke(app, ["recommend", str(scenario), "--out", str(out), "--json", "--jobs", "1"])
+    assert ended.exit_code == 0, ended.output
+    answer = json.loads((out / "recommend.json").read_text())
+    assert json.loads(ended.stdout)["recommendation"] == answer
+    assert answer["text"][0].startswith(f"Recommended: {answer['first']}, of ")
+    assert read_results(out).summary["runs"]
 
 
 def test_quantities_are_those_of_the_network() -> None:
