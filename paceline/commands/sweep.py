@@ -74,6 +74,7 @@ def sweep(
     from paceline.sim.records.rows import run_of
     from paceline.sim.records.sweeps.content import SWEEP_FILE, describe_sweep
     from paceline.sim.scenario.ready import find_scenario
+    from paceline.sim.scenario.repeats import max_repeats
     from paceline.sim.scenario.schema import load_each
     from paceline.sim.scenario.uncertain import ranges_of
 
@@ -95,9 +96,9 @@ def sweep(
         processes = stack.enter_context(JobProcesses(jobs, executor))
         try:
             if out is None and many.are_many(len(settings), first, where, processes):
-                done = progress.prepare("simulating")
-                file = find_scenario(scenario)
-                summaries = list(many.summarise_in_batches(file, changed, where, processes, say, done))
+                most = len(settings) * len(first.schemes) * max_repeats(first.repeats)
+                batches = find_scenario(scenario), changed, where, processes, say, progress, most
+                summaries = list(many.summarise_in_batches(*batches))
                 answer = describe_sweep(names, settings, summaries, drawn)
                 runs = [[run_of(row, (), ()) for row in each["runs"]] for each in summaries]
             else:

@@ -19,7 +19,7 @@ from ...records.summary import Summary, Tuned
 from ...scenario.overrides import Assignment, Change
 from ...scenario.schema import Scenario, parse_each
 from ..costs.bounds import describe_schemes
-from ..jobs import MAX_LOST, JobProcesses, at_work, can_be_sent, order_of
+from ..jobs import MAX_LOST, JobProcesses, RunsProgress, at_work, can_be_sent, order_of
 from .grid import choose_values, count_nothing, resolve, simulate
 
 BATCH: Final = 1_000
@@ -52,9 +52,12 @@ def summarise_in_batches(
     device: torch.device,
     processes: JobProcesses,
     warn: Callable[[str], None],
-    on_setting: Callable[[], None] = count_nothing,
+    progress: RunsProgress,
+    most_runs: int,
 ) -> Iterator[Summary]:
     """Simulate a scenario's file with each list of changes, in batches; yield the summaries, in order.
+
+    ``progress``, of ``most_runs``, goes on with each batch.
 
     Raises:
         InputError: a setting cannot be read or resolved, or a process has not this one's code.
@@ -67,6 +70,8 @@ def summarise_in_batches(
     for begin in range(0, len(plain), BATCH):
         text = order_of(device, text=scenario, file=str(file), settings=plain[begin : begin + BATCH])
         out.append((processes.submit(_summarise_text, text), text))
+    done = 0
+    progress.begin("run", most_runs, done)
     while out:
         future, text = out[0]
         try:
@@ -83,9 +88,9 @@ def summarise_in_batches(
         for sentence in set(answer["warnings"]) - warned:
             warn(sentence)
         warned.update(answer["warnings"])
-        for each in answer["summaries"]:
-            on_setting()
-            yield each
+        done += sum(len(each["runs"]) for each in answer["summaries"])
+        progress.begin("run", most_runs, done)
+        yield from answer["summaries"]
 
 
 def _as_pair(change: Change) -> tuple[str, str]:
