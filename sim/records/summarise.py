@@ -115,10 +115,7 @@ def summarise_resolved(
     tuning: Sequence[Tuned] = (),
     facts: Mapping[str, SchemeFacts] | None = None,
 ) -> Summary:
-    """Summarise runs of a resolved scenario; target, transport and proxy are read from its text or content.
-
-    The other arguments and errors are those of ``summarise``.
-    """
+    """``summarise`` with what a resolved scenario's text or content says of target, transport and price."""
     known = read_facts(scenario) if isinstance(scenario, str) else facts_of(scenario)
     summary = summarise(
         scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy, known.choices,

@@ -269,24 +269,17 @@ class PlacedOnEach:
 
     @cached_property
     def _costs(self) -> BlockCosts:
-        return _costs_on_each([each.costs for each in self.each])
+        costs = [each.costs for each in self.each]
+        return BlockCosts(
+            np.stack([each.piece_s for each in costs], axis=1),
+            np.stack([each.latency_s for each in costs], axis=1),
+            np.stack([each.back_s for each in costs], axis=1),
+            np.array([each.overhead_s for each in costs]),
+            costs[0].announcements,
+        )
 
 
-@lru_cache(maxsize=8)
-def _together(same: tuple[Placed, ...]) -> PlacedOnEach:
-    """The last call's are mostly asked for again."""
-    return PlacedOnEach(same)
-
-
-def _costs_on_each(costs: Sequence[BlockCosts]) -> BlockCosts:
-    """Costs on several clusters [blocks, clusters]."""
-    return BlockCosts(
-        np.stack([each.piece_s for each in costs], axis=1),
-        np.stack([each.latency_s for each in costs], axis=1),
-        np.stack([each.back_s for each in costs], axis=1),
-        np.array([each.overhead_s for each in costs]),
-        costs[0].announcements,
-    )
+_together = lru_cache(maxsize=8)(PlacedOnEach)  # the last ones are mostly asked for again
 
 
 def place(collective: Collective, members: tuple[int, ...], model: TransferModel) -> Placed:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import Final, Generic, TypeVar
 
 from ..records.run import BRACKET, INSTANT, LOST
@@ -313,14 +313,10 @@ class ScoringInterval(Generic[V]):
     numbers: Mapping[str, Sequence[float]]
 
     @cached_property
-    def _in_order(self) -> list[Published[V] | WorkerLost]:
-        return list(chain.from_iterable(self.changes))
-
-    @cached_property
     def moments(self) -> list[int]:
         """All instants inside with a new kept model, in order: the number of changes until then."""
         moments, kept = [], False
-        for number, (change, following) in enumerate(pairwise(self._in_order), 1):
+        for number, (change, following) in enumerate(pairwise(chain.from_iterable(self.changes)), 1):
             kept |= isinstance(change, Published) and change.value is not None
             if kept and not is_one_instant(change.time_s, following.time_s):
                 moments += [] if is_one_instant(change.time_s, self.end.time_s) else [number]
@@ -330,9 +326,9 @@ class ScoringInterval(Generic[V]):
     def at(self, moment: int) -> Snapshot[V]:
         """The snapshot of one of the ``moments``."""
         progress = self.before.copy()
-        for change in self._in_order[:moment]:
+        for change in islice(chain.from_iterable(self.changes), moment):
             progress.take(change)
-        return progress.snapshot(self._in_order[moment - 1].time_s)
+        return progress.snapshot(change.time_s)
 
 
 class Snapshots(Generic[V]):
