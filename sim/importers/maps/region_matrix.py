@@ -1,0 +1,280 @@
+"""Region matrix: a row and a column per place, with latencies, bandwidths, or both in a cell.
+
+Nothing is guessed: units, the kind of latency and the direction stand in the cells, in the words around the
+table, or in the user's answers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, NamedTuple, TypeVar
+
+from ...config.problems import one_line
+from ...errors import quote
+from ..readings import ForeignFile, PathReading, Readings
+from .text_tables import Row, first_table
+
+_T = TypeVar("_T")
+_Quantity = Literal["latency", "bandwidth"]
+
+_MISSING: Final = re.compile(r"(?i)[-\u2013\u2014\u2212.·*x\s]*|n/?a|nan|none|null|self")
+_NUMBER: Final = re.compile(r"([-+]?\d[\d.,]*(?:[eE][-+]?\d+)?)\s*([a-zA-Zµμ]+(?:/s(?:ec)?(?![a-zA-Z]))?)?")
+_THOUSANDS: Final = re.compile(r"[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
+_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
+_LONG: Final = {"msec": "ms", "millisecond": "ms", "sec": "s", "second": "s", "microsecond": "us"}
+_RATE: Final = re.compile(r"([kKMGT]?)(i?)(bit|b|Byte|B)s?(?:ps|/s|/sec)|([kmgt])bps")
+_UNIT_WORD: Final = re.compile(
+    r"(?<![A-Za-z])(?:[nuµμm]s|(?:msec|millisecond|microsecond|second)s?|(?<=[\[(])s(?:ec)?(?=[\])])"
+    r"|[kKMGTmg]?i?(?:[bB]its?|[bB]|Bytes?)(?:ps|/s|/sec))(?![A-Za-z])"
+)
+_OTHER: Final[dict[_Quantity, _Quantity]] = {"latency": "bandwidth", "bandwidth": "latency"}
+_WORD: Final[dict[_Quantity, re.Pattern[str]]] = {
+    "latency": re.compile(r"(?i)\b(latenc(y|ies)|delays?|rtts?|ping|round[- ]?trips?)\b"),
+    "bandwidth": re.compile(r"(?i)\b(bandwidths?|throughputs?|rates?)\b"),
+}
+_LATENCY_IS: Final = {
+    "round-trip": re.compile(r"(?i)\b(rtts?|round[- ]?trips?|ping)\b"),
+    "one-way": re.compile(r"(?i)\b(one[- ]?way|half|halved)\b|/\s*2\b"),
+}
+_SENDS, _RECEIVES = r"(?:from|sources?|src|senders?|sends?)", r"(?:to|dest\w*|dst|receivers?|receives?)"
+_ROWS: Final = {
+    sense: re.compile(
+        rf"(?i)\b{row}\s*[\\/|,]+\s*{column}\b|\brows?\W+(?:(?:is|are|the)\W+)*{row}\b"
+        rf"|\bcolumns?\W+(?:(?:is|are|the)\W+)*{column}\b|\A{row}\Z|\bfrom\s+{sent}s?\s+to\s+{received}s?\b"
+    )
+    for sense, row, column, sent, received in (
+        ("send", _SENDS, _RECEIVES, "row", "column"),
+        ("receive", _RECEIVES, _SENDS, "column", "row"),
+    )
+}
+
+
+class _Unit(NamedTuple):
+    """A unit, and its size in seconds, or in bytes per second."""
+
+    size: float
+    quantity: _Quantity
+    name: str
+
+
+class _Cell(NamedTuple):
+    """Numbers of a cell, with the units beside them."""
+
+    line: int
+    numbers: list[tuple[float, _Unit | None]]
+
+
+_Cells = Mapping[tuple[str, str], _Cell]
+"""By row and column."""
+
+
+def read(source: ForeignFile) -> Readings:
+    """Paths between places; ``InputError`` where the table leaves open what its numbers are."""
+    table = first_table(source)
+    head = next((n for n, row in enumerate(table.rows) if sum(map(bool, row.cells[1:])) > 1), None)
+    if head is None:
+        raise source.refuse("has no table with a row and a column per region")
+    title = [cell for row in table.rows[:head] for cell in row.cells]
+    (line, header), rows = table.rows[head], table.rows[head + 1 :]
+    names = [_split(cell)[1] for cell in header[1:]]
+    while not names[-1]:
+        names.pop()
+    own_units = [f"({unit})" for unit, _ in map(_split, header[1:]) if unit]
+    ends = [row.cells[0] for row in rows if row.cells[0] not in names and not any(row.cells[1:])]
+    words = "\n".join([table.words, *title, header[0], *own_units, *ends]).replace("_", " ")
+    rows = [row for row in rows if row.cells[0] not in ends]
+    sites, renamed = _sites(source, line, names, rows)
+    cells = {}
+    for row in rows:
+        if any(row.cells[len(names) + 1 :]):
+            raise source.refuse(f"has {len(row.cells)} cells, the header has {len(names) + 1}", row.line)
+        for name, text in zip(names, row.cells[1:], strict=False):
+            itself = name == row.cells[0] and re.fullmatch(r"[0.]+\s*\w*", text)
+            if not itself and not _MISSING.fullmatch(text):
+                numbers = _numbers(source, row.line, name, text)
+                cells[sites[row.cells[0]], sites[name]] = _Cell(row.line, numbers)
+    return _as_readings(source, words, header[0], cells, renamed)
+
+
+def _split(cell: str) -> tuple[str, str]:
+    """Unit in brackets at the end of a column's name, and the name."""
+    match = re.fullmatch(r"(.+?)\s*[\[(]([^])]+)[\])]", cell)
+    return (match[2], match[1]) if match and _unit(match[2]) else ("", cell)
+
+
+def _sites(
+    source: ForeignFile, line: int, names: list[str], rows: list[Row]
+) -> tuple[dict[str, str], list[str]]:
+    """Valid name of each place, and a note on those that were changed."""
+    firsts = [row.cells[0] for row in rows]
+    for group in (names, firsts):
+        if "" in group:
+            raise source.refuse("has a row or a column without a name", line)
+        if twice := [name for name, times in Counter(group).items() if times > 1]:
+            raise source.refuse(f"has two rows or columns {quote(twice[0])}", line)
+    if not set(names) & set(firsts):
+        raise source.refuse("is no matrix of regions: no row has the name of a column", line)
+    sites: dict[str, str] = {}
+    for name in dict.fromkeys([*names, *firsts]):
+        plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+        site = re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-_")
+        same = [other for other, known in sites.items() if known == site]
+        if not site or same:
+            why = f"and {quote(same[0])} would both be {site}" if same else "has no letter from a to z"
+            raise source.refuse(f"{quote(name)} {why}; rename it in the file", line)
+        sites[name] = site
+    changed = [f"{one_line(name, 60)} is {site}" for name, site in sites.items() if name != site]
+    return sites, [f"names of sites: {', '.join(changed)}"] if changed else []
+
+
+def _unit(text: str) -> _Unit | None:
+    short = _LONG.get(text.removesuffix("s"), text)
+    if short in _SECONDS:
+        return _Unit(_SECONDS[short], "latency", short)
+    if not (match := _RATE.fullmatch(text)):
+        return None
+    power = " KMGT".index((match[1] or match[4] or " ").upper())
+    bits = 1 if match[3] in ("B", "Byte") else 8
+    prefix = f"{' kMGT'[power].strip()}{match[2] or ''}"
+    return _Unit(
+        (1024 if match[2] else 1000) ** power / bits, "bandwidth", f"{prefix}{'B' if bits == 1 else 'bit'}/s"
+    )
+
+
+def _numbers(source: ForeignFile, line: int, name: str, cell: str) -> list[tuple[float, _Unit | None]]:
+    matches = list(_NUMBER.finditer(cell))
+    if not 1 <= len(matches) <= 2 or not re.fullmatch(r"[\s/|;,()\[\]]*", _NUMBER.sub("", cell)):
+        raise source.refuse(f"column {quote(name)}: {quote(cell)} is not one number, or two", line)
+    numbers = []
+    for match in matches:
+        number, unit = match[1], _unit(match[2] or "")
+        if match[2] and unit is None:
+            raise source.refuse(f"{quote(cell)} has an unknown unit; write for example ms or Mbit/s", line)
+        if unit is not None and unit.quantity == "bandwidth" and _THOUSANDS.fullmatch(number):
+            number = number.replace(",", "")
+        try:
+            value = float(number)
+        except ValueError:
+            raise source.refuse(
+                f"{quote(cell)} is no number; write decimals with a point, and thousands without a comma",
+                line,
+            ) from None
+        if not 0 < value < math.inf:
+            raise source.refuse(f"{quote(cell)} is not above 0; leave out what was not measured", line)
+        numbers.append((value, unit))
+    return numbers
+
+
+def _only(values: Iterable[_T]) -> _T | None:
+    """The one value that there is; None where there is none, or a second one."""
+    different = list(dict.fromkeys(values))
+    return different[0] if len(different) == 1 else None
+
+
+def _units_in(words: str) -> list[_Unit]:
+    return [unit for match in _UNIT_WORD.finditer(words) if (unit := _unit(match[0]))]
+
+
+def _slots(source: ForeignFile, words: str, cells: _Cells) -> list[_Quantity]:
+    """What the first number of each cell is, and the second."""
+    count = len(next(iter(cells.values())).numbers)
+    for cell in cells.values():
+        if len(cell.numbers) != count:
+            raise source.refuse("has one number in some cells, and two in others", cell.line)
+    own = [[unit.quantity for cell in cells.values() if (unit := cell.numbers[n][1])] for n in range(count)]
+    slots = [_only(quantities) for quantities in own]
+    if any(len(set(quantities)) > 1 for quantities in own) or (
+        count == 2 and slots[0] and slots[0] == slots[1]
+    ):
+        raise source.refuse("has cells of other kinds: write the latency first, then the bandwidth, in each")
+    units = [unit.quantity for unit in _units_in(words)]
+    if count == 1:
+        answers = {"latency": source.answers.latency_unit, "bandwidth": source.answers.bandwidth_unit}
+        named = [quantity for quantity, word in _WORD.items() if word.search(words)]
+        what = slots[0] or _only(q for q in _WORD if answers[q]) or _only([*units, *named])
+        if what is None:
+            raise source.refuse(
+                "does not say what its numbers are: add --latency-unit ms or --bandwidth-unit Mbit/s"
+            )
+        return [what]
+    places = {q: match.start() for q, word in _WORD.items() if (match := word.search(words))}
+    orders = [tuple(dict.fromkeys(units)), tuple(sorted(places, key=places.__getitem__))]
+    first = slots[0] or (_OTHER[slots[1]] if slots[1] else None) or _only(o[0] for o in orders if len(o) == 2)
+    if first is None:
+        raise source.refuse("has two numbers in a cell: write their units beside them, as 12 ms / 1.1 Gbit/s")
+    return [first, _OTHER[first]]
+
+
+def _common_unit(source: ForeignFile, words: str, quantity: _Quantity) -> _Unit:
+    """Unit of the numbers without one."""
+    answer = getattr(source.answers, f"{quantity}_unit")
+    unit = _unit(answer) if answer else _only(u for u in _units_in(words) if u.quantity == quantity)
+    if unit is None or unit.quantity != quantity:
+        example = "ms" if quantity == "latency" else "Mbit/s"
+        raise source.refuse(f"has no unit of its {quantity}: add --{quantity}-unit {example}")
+    return unit
+
+
+def _as_readings(source: ForeignFile, words: str, corner: str, cells: _Cells, notes: list[str]) -> Readings:
+    """Paths of all cells, in seconds and bytes per second."""
+    pairs = {frozenset(pair) for pair in cells if pair[0] != pair[1]}
+    one_sided = [pair for pair in cells if pair[::-1] not in cells]
+    if not pairs:
+        raise source.refuse("has no number between two regions")
+    if one_sided and len(one_sided) < len(pairs):
+        (a, b), cell = one_sided[0], cells[one_sided[0]]
+        raise source.refuse(
+            f"has a number in row {a}, column {b}, but none in row {b}, column {a}", cell.line
+        )
+    values: dict[_Quantity, dict[tuple[str, str], float]] = {}
+    directed = False
+    for n, quantity in enumerate(_slots(source, words, cells)):
+        halved = quantity == "latency" and _is_round_trip(source, words)
+        bare = any(cell.numbers[n][1] is None for cell in cells.values())
+        common = _common_unit(source, words, quantity) if bare else None
+        column = values[quantity] = {
+            pair: number * unit.size * (0.5 if halved else 1.0)
+            for pair, cell in cells.items()
+            for number, unit in [(cell.numbers[n][0], cell.numbers[n][1] or common)]
+            if unit is not None
+        }
+        directed |= not halved and any(column.get((b, a), value) != value for (a, b), value in column.items())
+        in_unit = f", in {common.name}" if common else ""
+        notes = [
+            *notes,
+            f"{quantity}: {'half of the round trips' if halved else 'that'} of the table{in_unit}",
+        ]
+    turned = directed and _rows_are(source, words, corner) == "receive"
+    notes += [f"direction: rows {'receive' if turned else 'send'}"] if directed else []
+    notes += ["half of a table: the way back is alike"] if one_sided else []
+    latencies_s, rates = values.get("latency", {}), values.get("bandwidth", {})
+    paths: dict[tuple[str, str], PathReading] = {}
+    for a, b in cells:
+        there, back = ((latencies_s.get(pair), rates.get(pair)) for pair in ((a, b), (b, a)))
+        alike = there == back or (b, a) not in cells
+        if not (alike and (b, a) in paths):
+            ends = (b, a) if turned else (a, b)
+            paths[a, b] = PathReading(*ends, there[0], bandwidth_bytes_per_s=there[1], both_ways=alike)
+    return Readings(paths=tuple(paths.values()), notes=tuple(notes))
+
+
+def _is_round_trip(source: ForeignFile, words: str) -> bool:
+    kinds = _only(kind for kind, word in _LATENCY_IS.items() if word.search(words))
+    latency_is = source.answers.latency_is or kinds
+    if latency_is is None:
+        raise source.refuse(
+            "does not say what its latencies are: add --latency-is round-trip, or --latency-is one-way"
+        )
+    return latency_is == "round-trip"
+
+
+def _rows_are(source: ForeignFile, words: str, corner: str) -> str:
+    written = _only(s for s, each in _ROWS.items() if each.search(words) or each.search(corner))
+    sense = source.answers.rows or written
+    if sense is None:
+        raise source.refuse("has other numbers for the way back: add --rows send, or --rows receive")
+    return sense
