@@ -53,7 +53,7 @@ def _above_zero(value: object) -> float:
 
 def _from_profiler(path: Path, event: str) -> list[float]:
     """Durations of complete events ("ph": "X"), whose times are microseconds (Chrome's trace format)."""
-    text = read_text(path, MAX_TRACE_BYTES)
+    text = read_text(path, MAX_TRACE_BYTES, foreign=True)
     try:
         document = parse_json(text)
     except ValueError as error:

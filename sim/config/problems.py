@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ..errors import InputError, did_you_mean, quote, shorten
+from ..foreign import HEAD_BYTES, describe_foreign
 
 KeyPath = tuple[str | int, ...]
 
@@ -58,6 +60,17 @@ def place_errors(*at: str | int) -> Iterator[None]:
         if inner is None:
             raise
         raise _error([Mistake(at + each.at, each.message) for each in inner]) from None
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise ``InputError`` for a file of another tool; it names the command that reads it."""
+    head = b""
+    with suppress(OSError, ValueError):
+        if path.is_file():  # a pipe may have no writer
+            with path.open("rb") as file:
+                head = file.read(HEAD_BYTES)
+    if sentence := describe_foreign(one_line(str(path)), head):
+        raise InputError(sentence)
 
 
 def unknown_key(key: str, choices: Iterable[str]) -> str:

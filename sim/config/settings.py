@@ -24,6 +24,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
+from ..errors import InputError
 from .limits import MAX_OPTION, MAX_POSITIVE, MIN_POSITIVE
 from .problems import (
     KeyPath,
@@ -33,6 +34,7 @@ from .problems import (
     mistake,
     place_errors,
     raise_mistakes,
+    refuse_foreign,
     unknown_key,
 )
 
@@ -277,5 +279,10 @@ def _beyond(options: Settings, at: KeyPath = ()) -> list[Mistake]:
 
 def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], _T], *at: str) -> _T:
     """Read a file relative to the scenario's folder (``info.context``); place errors at key ``at``."""
+    path = Path((info.context or {}).get("folder", ".")) / name
     with place_errors(*at):
-        return read(Path((info.context or {}).get("folder", ".")) / name)
+        try:
+            return read(path)
+        except InputError:
+            refuse_foreign(path)
+            raise

@@ -22,7 +22,7 @@ from typing_extensions import override
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..errors import InputError, did_you_mean, quote, shorten
-from .problems import KeyPath, explain, join_keys, one_line
+from .problems import KeyPath, explain, join_keys, one_line, refuse_foreign
 from .settings import Settings
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
@@ -97,9 +97,16 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def read_text(path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
-    """Read a file of at most ``limit`` bytes as UTF-8; raises as ``read_bytes``."""
+def read_text(
+    path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML_SUFFIXES, foreign: bool = False
+) -> str:
+    """Read a file of at most ``limit`` bytes as UTF-8; raises as ``read_bytes``.
+
+    Files of other tools are refused by name, unless ``foreign``.
+    """
     content = read_bytes(path, limit, suffixes)
+    if not foreign:
+        refuse_foreign(path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -16,6 +16,8 @@ IMPORTERS: Final[Registry[Callable[[ForeignFile], Readings]]] = Registry(
     __package__,
     {
         "ping": ".measured.ping:read",
+        "iperf3": ".measured.iperf3:read",
+        "mtr": ".measured.mtr:read",
     },
 )
 """Readers by the kinds of ``sim/foreign.py``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import InputError
+from ..errors import InputError, quote
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,14 @@ class ForeignFile:
     def refuse(self, message: str, line: int = 0) -> InputError:
         """The error that names this file, and a line of it counted from 1."""
         return InputError(f"{self.name}:{line}: {message}" if line else f"{self.name}: {message}")
+
+
+def parse_decimal(source: ForeignFile, text: str, line: int) -> float:
+    """A number as tools write it, with a point or a comma; ``InputError`` names the line."""
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        raise source.refuse(f"{quote(text)} is no number", line) from None
 
 
 @dataclass(frozen=True)

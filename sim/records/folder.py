@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import TypeAdapter, ValidationError
 
 from ..config.files import is_file, parse_json, write_folder_atomically
-from ..config.problems import join_keys, one_line
+from ..config.problems import join_keys, one_line, refuse_foreign
 from ..config.yaml_file import read_text
 from ..errors import InputError, quote, shorten
 from .comparison import Comparison
@@ -222,6 +222,7 @@ def _read_results(folder: Path) -> Results:
     except OSError as error:
         raise InputError(f"cannot look into {folder}: {error.strerror}") from error
     if not there:
+        refuse_foreign(folder)
         raise InputError(f"there is no folder {folder}")
     if missing == [*_NEEDED] and is_unfinished(folder):
         return _join_parts(folder)

@@ -1,4 +1,4 @@
-"""``--set dotted.key=value``: change a document before it is checked."""
+"""A document before it is checked: ``cluster: {file: ...}`` is read, ``--set dotted.key=value`` applied."""
 
 from __future__ import annotations
 
@@ -31,17 +31,54 @@ Change = str | Assignment
 
 
 def apply(document: Document, assignments: Sequence[Change]) -> Document:
-    """Apply ``assignments`` in order; missing sections are added.
+    """Read ``cluster.file``, then apply ``assignments`` in order; missing sections are added.
 
     List entries go by index: ``schemes.0.local_sgd.period=8``. A bare name, such as a scheme without
     options, becomes a section where something is set inside it. The value is YAML; none is null.
 
     Raises:
-        InputError: an assignment is malformed, or leads through something that has no keys.
+        InputError: an assignment is malformed, or leads through something that has no keys; no cluster file.
     """
+    changes = [Assignment(each, "--set") if isinstance(each, str) else each for each in assignments]
+    files = [each for each in changes if each.text.partition("=")[0].strip() in _FILES]
+    others = [each for each in changes if each not in files]
+    return _assign(_with_cluster_file(_assign(document, files)), others)
+
+
+_FILES: Final = ("cluster", "cluster.file")
+"""Keys that are set before the cluster's file is read."""
+
+
+def _with_cluster_file(document: Document) -> Document:
+    """Put the keys of ``cluster.file`` into ``cluster``, below those beside it; the network's key by key.
+
+    Places in the result are those of the file. ``InputError``: it is unreadable, or has other keys.
+    """
+    match document.value:
+        case {"cluster": {"file": str(name), **beside}}:
+            at = document.place(("cluster", "file"))
+        case _:
+            return document
+    path = Path(document.places[()].source).parent / name
+    try:
+        read = yaml_file.parse(yaml_file.read_text(path), str(path))
+    except InputError as error:
+        raise InputError(f"{at}: cluster.file: {error}") from None
+    match read.value:
+        case {"cluster": {**cluster}, **others} if not others and "file" not in cluster:
+            pass
+        case _:
+            raise InputError(f"{at}: cluster.file: {path} must have one key, cluster, and its keys in that")
+    networks = cluster.get("network"), beside.get("network")
+    if isinstance(networks[0], Mapping) and isinstance(networks[1], Mapping):
+        beside["network"] = networks[0] | networks[1]
+    places = {at: place for at, place in read.places.items() if len(at) > 1} | document.places
+    return Document({**document.value, "cluster": cluster | beside}, places)
+
+
+def _assign(document: Document, changes: Sequence[Assignment]) -> Document:
     value, places = document.value, dict(document.places)
-    for assignment in assignments:
-        change = Assignment(assignment, "--set") if isinstance(assignment, str) else assignment
+    for change in changes:
         name, equals, text = change.text.partition("=")
         source = f"{change.option} {shorten(change.text)}"
         parts = name.strip().split(".")

@@ -111,6 +111,11 @@ class Island(Settings):
 class Cluster(Settings):
     """The machines."""
 
+    file: str | None = Field(
+        default=None,
+        description="YAML file with `cluster:` and keys of it, as `paceline import` writes; relative to the "
+        "scenario's folder; keys beside it take precedence",
+    )
     workers: int = Field(
         ge=1, le=MAX_WORKERS, description="number of workers (default: those of the sites or graph)"
     )
@@ -234,8 +239,8 @@ class Cluster(Settings):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
         out = read.resolve_ref_schema(read(schema))
-        out["required"].remove("workers")
-        return out
+        needed = {"required": [key for key in out.pop("required") if key != "workers"]}
+        return {**out, "anyOf": [needed, {"required": ["file"]}]}
 
 
 class EvaluateSettings(Settings):

@@ -34,7 +34,7 @@ def read_graph(path: Path) -> dict[str, Any]:
 
     if path.suffix not in (".graphml", ".json"):
         raise InputError(f"{path}: a graph is a .graphml or a .json file")
-    text = read_text(path, MAX_GRAPH_BYTES)
+    text = read_text(path, MAX_GRAPH_BYTES, foreign=True)
     try:
         graph = _from_json(text) if path.suffix == ".json" else nx.parse_graphml(text)
     except (*_UNREADABLE, nx.NetworkXError) as error:

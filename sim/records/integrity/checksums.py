@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ...config.files import write_atomically
+from ...config.problems import refuse_foreign
 from ...config.yaml_file import read_text
 from ...errors import InputError, shorten
 from ..formats.tables import MAX_FILE_BYTES
@@ -49,6 +50,7 @@ def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] =
                 raise InputError(f"{folder} is damaged: {shorten(name)} is missing; make these results again")
             check_kind(part)
             if _sha256(part) != checksum:
+                refuse_foreign(part)
                 raise InputError(
                     f"{part} is damaged, or was changed after it was written: its checksum is not the one in "
                     f"{CHECKSUMS_FILE}; make these results again"

@@ -163,7 +163,7 @@ def write_graph(
 
 def _read(path: Path) -> KeptGraph:
     """The graph in a file; ``InputError``, with the place, where it cannot be read or holds no graph."""
-    text = read_text(path, MAX_TOPOLOGY_BYTES, suffixes=(path.suffix,))
+    text = read_text(path, MAX_TOPOLOGY_BYTES, suffixes=(path.suffix,), foreign=True)
     match path.suffix.lower():
         case ".json":
             return _of_json(path, text)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ... import seeds
 from ...config.limits import MAX_FACTOR
-from ...config.problems import mistake
+from ...config.problems import mistake, refuse_foreign
 from ...config.settings import Settings
 from ...config.yaml_file import expand_home, read_bytes
 from ...errors import InputError
@@ -73,6 +73,7 @@ def read_libsvm(path: Path) -> tuple[Floats, Floats]:
     try:
         features, labels = _load_lines(content)
     except (ValueError, OverflowError) as error:
+        refuse_foreign(path)
         lines = content.splitlines(keepends=True)
         line, why = _first_wrong_line(lines, str(error))
         raise InputError(f"{path}:{line}: is not 'label index:value ...' of LIBSVM's format: {why}") from None
