@@ -26,6 +26,14 @@ HEAD_BYTES: Final = 2 * HEAD
 MAX_FOREIGN_BYTES: Final = 256 * 2**20
 """Largest file that is imported, packed and unpacked."""
 
+_TABLE: Final = re.compile(
+    r"(?i)\A\s*(?:<!doctype html|<html|<table)(?s:.*)<table\b"  # a page
+    r"|(?m:^[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?[ \t]*$)"  # Markdown
+    # CSV of which a row has the name of a column
+    r"|\A(?:[^\n]*\n){0,5}?[^\n,;\t:{]*[,;\t](?:[^\n]*[,;\t])?\"?([^\n,;\t\"]+)\"?(?:[,;\t][^\n]*)?\n"
+    r"(?:[^\n]*\n){0,2}?\"?\1\"?[ \t]*[,;\t]"
+)
+
 KINDS: Final = {
     "ping": ForeignKind(
         "output of ping", re.compile(r"(?m)^(PING|Pinging|Ping wird|Envoi d.une requ.te) ?\S+")
@@ -39,6 +47,23 @@ KINDS: Final = {
     "mtr": ForeignKind(
         "output of mtr", re.compile(r'(?m)^HOST: .*\bSnt\b|"mtr":\s*\{\s*"src"|^Mtr_Version[,;]|^<MTR ')
     ),
+    "simgrid": ForeignKind(
+        "a platform of SimGrid", re.compile(r"<platform\s[^>]*version=|<!DOCTYPE platform")
+    ),
+    "nccl-topology": ForeignKind("a topology of NCCL", re.compile(r"<system\s[^>]*version=[^>]*>\s*<cpu\b")),
+    "topology-zoo": ForeignKind(
+        "a graph of the Internet Topology Zoo",
+        re.compile(
+            r"(?ms)<key\b[^>]*attr\.name=.(LinkSpeedRaw|Latitude)\b|^(Creator [^\n]*\s+|#[^\n]*\s+)*graph\s*\[.*^\s*node\s*\["
+        ),
+    ),
+    "diloco-profile": ForeignKind("a network profile of diloco-measured", re.compile(r'"iperf_pairs"\s*:')),
+    "astra-sim": ForeignKind("a network of ASTRA-sim", re.compile(r"(?m)^npus_count\s*:")),
+    "slurm": ForeignKind(
+        "a topology of Slurm",
+        re.compile(r"(?im)^\s*SwitchName\s*=|^- topology\s*:.*\n(.*\n){0,3}?\s+tree\s*:"),
+    ),
+    "region-matrix": ForeignKind("a table of regions", _TABLE),
 }
 """By the name that ``paceline import --kind`` takes."""
 

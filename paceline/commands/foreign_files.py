@@ -49,6 +49,10 @@ def import_files(
     bandwidth: Annotated[
         str | None, typer.Option("--bandwidth", metavar="RATE", help="where no file says it")
     ] = None,
+    rows: Annotated[
+        Literal["send", "receive"] | None,
+        typer.Option("--rows", help="whether the rows of a table send, or receive, where it does not say"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the 'cluster:' part of a scenario from what has been measured with other tools."""
@@ -70,6 +74,7 @@ def import_files(
         _unit("--bandwidth-unit", bandwidth_unit, parse_bandwidth),
         _quantity("--latency", latency, parse_duration),
         _quantity("--bandwidth", bandwidth, parse_bandwidth),
+        rows,
     )
     readings, notes = dict[str, Readings](), list[str]()
     for given in files:

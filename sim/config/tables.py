@@ -65,7 +65,9 @@ class Table:
 
 def read_table(path: Path) -> Table:
     """Read a CSV file; ``InputError`` if unreadable, without rows, or with rows unlike the header."""
-    lines = csv.reader(read_text(path, MAX_TABLE_BYTES, foreign=True).splitlines(), skipinitialspace=True, strict=True)
+    lines = csv.reader(
+        read_text(path, MAX_TABLE_BYTES, foreign=True).splitlines(), skipinitialspace=True, strict=True
+    )
     filled = []
     try:
         for cells in lines:

@@ -35,12 +35,16 @@ def read(source: ForeignFile) -> Readings:
     if math.prod(counts) > MAX_GRAPH_HOSTS:
         raise source.refuse(f"has {math.prod(counts)} NPUs; at most {MAX_GRAPH_HOSTS} can be read")
     links = []
-    for axis, (shape, gb_per_s, ns) in enumerate(zip(lists["topology"], lists["bandwidth"], lists["latency"], strict=True)):
+    for axis, (shape, gb_per_s, ns) in enumerate(
+        zip(lists["topology"], lists["bandwidth"], lists["latency"], strict=True)
+    ):
         for line in itertools.product(*(range(1 if n == axis else count) for n, count in enumerate(counts))):
             npus = [_name((*line[:axis], n, *line[axis + 1 :]), counts) for n in range(counts[axis])]
             switch = f"switch{axis + 1}-{'-'.join(map(str, line))}"
             links += [LinkReading(a, b, ns / 1e9, gb_per_s * 2**30) for a, b in _pairs(shape, npus, switch)]
-    hosts = [_name(place[::-1], counts) for place in itertools.product(*(range(count) for count in counts[::-1]))]
+    hosts = [
+        _name(place[::-1], counts) for place in itertools.product(*(range(count) for count in counts[::-1]))
+    ]
     unread = sorted(set(data) - set(lists))
     return Readings(
         hosts=tuple(hosts),
@@ -56,7 +60,9 @@ def read(source: ForeignFile) -> Readings:
 def _check(source: ForeignFile, key: str, value: Any, line: int) -> None:
     if key == "topology":
         if value not in _SHAPES:
-            raise source.refuse(f"topology: {quote(value)} is not read; {did_you_mean(str(value), _SHAPES)}", line)
+            raise source.refuse(
+                f"topology: {quote(value)} is not read; {did_you_mean(str(value), _SHAPES)}", line
+            )
         return
     least, most = _BOUNDS[key]
     whole = isinstance(value, int) if key == "npus_count" else isinstance(value, int | float)

@@ -121,7 +121,7 @@ def _sites(
     sites: dict[str, str] = {}
     for name in dict.fromkeys([*names, *firsts]):
         plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-        site = re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-_")
+        site = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")
         same = [other for other, known in sites.items() if known == site]
         if not site or same:
             why = f"and {quote(same[0])} would both be {site}" if same else "has no letter from a to z"

@@ -143,7 +143,7 @@ def _quantity(platform: _Platform, name: str, text: str, rate: bool) -> float:
         number *= _SECONDS[unit]
     else:
         number = math.nan
-    if not (0 < number < 1e18 if rate else 0 <= number < 1e6):
+    if not (0 < number < 1e18 if rate else 0 <= number <= 1e12):
         example = "125MBps" if rate else "50us"
         raise platform.source.refuse(f"link {quote(name)}: {quote(text)} is no quantity such as {example}")
     return number

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -12,8 +14,6 @@ from ...errors import quote
 from ..readings import ForeignFile, LinkReading, Readings
 
 _KEYS: Final = ("switchname", "nodes", "switches", "linkspeed")
-_NAME: Final = re.compile(r"[^\[\],]*(?:\[[^\[\]]*\][^\[\],]*)*")
-_RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 class _Switch(NamedTuple):
@@ -48,13 +48,17 @@ def read(source: ForeignFile) -> Readings:
     for name in reached:
         reached += switches[name].switches
     if len(reached) < len(switches) or not above:
-        raise source.refuse("is no tree of switches: " + ("it has several tops" if len(tops) > 1 else "it has no top"))
+        raise source.refuse(
+            "is no tree of switches: " + ("it has several tops" if len(tops) > 1 else "it has no top")
+        )
     hosts = [node for switch in listed for node in switch.nodes]
     if not 2 <= len(hosts) <= MAX_GRAPH_HOSTS:
         raise source.refuse(f"has {len(hosts)} nodes; 2 to {MAX_GRAPH_HOSTS} can be read")
     latency_s, rate = source.answers.latency_s, source.answers.bandwidth_bytes_per_s
     if latency_s is None or rate is None:
-        raise source.refuse("says nothing of its links' speed: add --latency 5us --bandwidth 100Gbit/s, of each")
+        raise source.refuse(
+            "says nothing of its links' speed: add --latency 5us --bandwidth 100Gbit/s, of each"
+        )
     links = [LinkReading(below, switch, latency_s, rate) for below, switch in above.items()]
     notes = ("latency, bandwidth: of each link, as you say; LinkSpeed is not used",)
     return Readings(hosts=tuple(hosts), links=tuple(links), notes=notes)
@@ -75,7 +79,11 @@ def _from_conf(source: ForeignFile) -> Iterator[_Switch]:
             raise source.refuse("includes another file; put its lines in its place", first)
         words = re.findall(r"([A-Za-z]+)\s*=\s*(\S*)", text)
         keys = {key.lower(): value for key, value in words}
-        if re.sub(r"[A-Za-z]+\s*=\s*\S*", "", text).strip() or not set(keys) <= set(_KEYS) or len(keys) < len(words):
+        if (
+            re.sub(r"[A-Za-z]+\s*=\s*\S*", "", text).strip()
+            or not set(keys) <= set(_KEYS)
+            or len(keys) < len(words)
+        ):
             raise source.refuse("is no line of SwitchName=..., with Nodes=... or Switches=...", first)
         if keys:
             yield _switch(source, first, keys.get("switchname"), keys.get("nodes"), keys.get("switches"))
@@ -83,17 +91,56 @@ def _from_conf(source: ForeignFile) -> Iterator[_Switch]:
 
 def _from_yaml(source: ForeignFile) -> Iterator[_Switch]:
     document = yaml_file.parse(source.text, source.name)
-    for top in (0, 1):
-        ...
+    entries = document.value if isinstance(document.value, tuple) else ()
+    trees = [
+        n for n, each in enumerate(entries) if isinstance(each, dict) and isinstance(each.get("tree"), dict)
+    ]
+    default = [n for n in trees if entries[n].get("cluster_default") is True] or trees
+    if len(default) != 1:
+        raise source.refuse(
+            "has no tree" if not trees else "has several trees, and no cluster_default among them"
+        )
+    switches = entries[default[0]]["tree"].get("switches")
+    for n, each in enumerate(switches if isinstance(switches, tuple) else ()):
+        line = document.place((default[0], "tree", "switches", n)).line
+        keys = each if isinstance(each, dict) else {}
+        yield _switch(source, line, keys.get("switch"), keys.get("nodes"), keys.get("children"))
 
 
 def _switch(source: ForeignFile, line: int, name: object, nodes: object, switches: object) -> _Switch:
-    if not isinstance(name, str) or not name or (nodes is None) is (switches is None):
-        raise source.refuse("needs SwitchName=..., and either Nodes=... or Switches=...", line)
-    names = [each for text in (nodes, switches) for each in [list(_expand(source, line, text))]]
-    return _Switch(line, name, *names)
+    below = nodes if switches is None else switches
+    if not isinstance(name, str) or not name or not isinstance(below, str) or None not in (nodes, switches):
+        raise source.refuse("needs the name of a switch, and either the nodes or the switches below it", line)
+    names = _expand(source, line, below)
+    return _Switch(line, name, [] if nodes is None else names, [] if switches is None else names)
 
 
-def _expand(source: ForeignFile, line: int, text: object) -> Iterator[str]:
+def _expand(source: ForeignFile, line: int, text: str) -> list[str]:
     """Names in a list such as ``n[1-4,07],login``."""
-    ...
+    names: list[str] = []
+    for each in re.split(r",(?![^\[]*\])", text):
+        parts = [
+            _numbers(part[1:-1]) if part.startswith("[") else [part]
+            for part in re.findall(r"\[.*?\]|[^\[]+", each)
+        ]
+        if (
+            not each
+            or "]" in re.sub(r"\[[^\[\]]*\]", "", each)
+            or not all(parts)
+            or math.prod(map(len, parts)) > MAX_GRAPH_HOSTS
+        ):
+            raise source.refuse(f"{quote(each)} is no list of names such as n[1-4,7]", line)
+        names += map("".join, itertools.product(*parts))
+    return names
+
+
+def _numbers(text: str) -> list[str]:
+    """Numbers of ranges such as ``1-4,07``, as wide as the first of each; [] for something else."""
+    numbers: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if match is None or not 0 <= last - first < MAX_GRAPH_HOSTS:
+            return []
+        numbers += [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
+    return numbers
