@@ -70,7 +70,7 @@ KINDS: Final = {
 
 def foreign_kind(text: str) -> str | None:
     """The kind of a foreign text; None for one that is ours or unknown."""
-    head = text[:HEAD]
+    head = text[:HEAD].replace("\r\n", "\n")
     return next((kind for kind, each in KINDS.items() if each.pattern.search(head)), None)
 
 

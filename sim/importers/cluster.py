@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final
 
 from ..config import yaml_file
-from ..errors import InputError
+from ..errors import InputError, quote
 from .paths import network_of, write_value
-from .readings import Answers, LinkReading, Readings
+from .readings import Answers, LinkReading, PathReading, Readings
 
 FIRST_LINE: Final = "# Made by paceline import."
 """First line of every file of this module."""
 
-
-class Imported(NamedTuple):
-    """Keys of ``cluster``, as in a scenario, and remarks on how they were put together."""
-
-    cluster: dict[str, Any]
-    notes: tuple[str, ...]
+_OTHER: Final = re.compile(r"[^A-Za-z0-9]+")
+"""Letters that become "_" in a site's name; a "-" would leave open where the first name of a pair ends."""
 
 
-def cluster_of(readings: Mapping[str, Readings], answers: Answers, workers: int | None) -> Imported:
-    """Put files together, by their names. ``InputError``: they contradict each other, or leave something open."""
+def cluster_of(
+    readings: Mapping[str, Readings], answers: Answers, workers: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Keys of ``cluster``, as in a scenario, from files by their names; and remarks on how.
+
+    Raises ``InputError`` where files contradict each other, or leave something open.
+    """
     maps = [name for name, each in readings.items() if each.hosts]
-    paths = {name: each.paths for name, each in readings.items() if each.paths}
+    paths = _renamed({name: each.paths for name, each in readings.items() if each.paths})
     if len(maps) > 1 or (maps and paths):
         raise InputError(f"{' and '.join([*maps, *paths][:2])} both describe the network: import one of them")
     counts, gpus = _only(readings, "workers") or {}, _only(readings, "gpus")
@@ -34,15 +37,14 @@ def cluster_of(readings: Mapping[str, Readings], answers: Answers, workers: int 
         hosts = readings[maps[0]].hosts
         network["graph"] = {"hosts": list(hosts), "links": list(map(_link, readings[maps[0]].links))}
         counts = {"": len(hosts) * (gpus or 1)}
+    elif gpus and not paths and counts == {"": gpus}:
+        network["latency"] = "0 s"  # a single host
     elif paths or gpus or answers.latency_s is not None:
-        network = network_of(paths, answers, counts, workers, notes)
-        counts = network.get("sites", counts)
+        sites = _sites(paths, {_site_name(name): n for name, n in counts.items()}, workers)
+        network, counts = network_of(paths, answers, sites, notes), sites or counts
     if gpus:
-        of_gpus = {
-            "latency": _only(readings, "gpu_latency_s"),
-            "bandwidth": _only(readings, "gpu_bandwidth_bytes_per_s"),
-        }
-        network["host"] = {"gpus": gpus} | {k: write_value(k, v) for k, v in of_gpus.items() if v is not None}
+        inside = {key: _only(readings, f"gpu_{key}_{unit}") for key, unit in _GPU_LINK}
+        network["host"] = {"gpus": gpus} | {k: write_value(k, v) for k, v in inside.items() if v is not None}
     if (overhead_s := _only(readings, "overhead_s")) is not None:
         network["overhead"] = write_value("latency", overhead_s)
     if transport := _only(readings, "transport"):
@@ -54,9 +56,10 @@ def cluster_of(readings: Mapping[str, Readings], answers: Answers, workers: int 
     if durations_s := _only(readings, "gradients_s"):
         written = [write_value("latency", each) for each in durations_s]
         cluster["compute"] = {"trace": {"durations": written}} if len(written) > 1 else {"time": written[0]}
-    if network:
-        cluster["network"] = network
-    return Imported(cluster, tuple(notes))
+    return cluster | ({"network": network} if network else {}), notes
+
+
+_GPU_LINK: Final = (("latency", "s"), ("bandwidth", "bytes_per_s"))
 
 
 def write_cluster(cluster: Mapping[str, Any], notes: Sequence[str]) -> str:
@@ -75,6 +78,44 @@ def _only(readings: Mapping[str, Readings], field: str) -> Any:
                 f"{one} and {other} differ on the {field.removesuffix('_s')}: import one of them"
             )
     return next(iter(values.values()), None)
+
+
+def _site_name(name: str) -> str:
+    return _OTHER.sub("_", name).strip("_") or ("site" if name else "")
+
+
+def _renamed(paths: Mapping[str, Sequence[PathReading]]) -> dict[str, list[PathReading]]:
+    """Paths between sites with names that a scenario takes; ``InputError``: two names become one."""
+    names = {name for each in paths.values() for path in each for name in (path.source, path.target)}
+    for one, other in itertools.combinations(sorted(names), 2):
+        if _site_name(one) == _site_name(other):
+            raise InputError(
+                f"{quote(one)} and {quote(other)} differ in no letter or digit; rename one of them"
+            )
+    return {
+        file: [replace(p, source=_site_name(p.source), target=_site_name(p.target)) for p in each]
+        for file, each in paths.items()
+    }
+
+
+def _sites(
+    paths: Mapping[str, Sequence[PathReading]], counts: Mapping[str, int], workers: int | None
+) -> dict[str, int]:
+    """Workers of each site that is an end of a path, one where nobody says; {} where no end has a name."""
+    ends = ((path.source, path.target) for each in paths.values() for path in each)
+    names = list(dict.fromkeys(itertools.chain(*ends)))
+    if names and "" not in names:
+        if workers and workers % len(names):
+            raise InputError(
+                f"--workers {workers} cannot be shared evenly by {len(names)} sites; take a multiple"
+            )
+        return {name: counts.get(name, (workers or len(names)) // len(names)) for name in names}
+    if len(names) > 1:
+        file = next(file for file, each in paths.items() if not each[0].source)
+        raise InputError(
+            f"{file}: name the sites it was measured between: us-eu={file}, or us-us={file} in one"
+        )
+    return {}
 
 
 def _link(link: LinkReading) -> dict[str, Any]:

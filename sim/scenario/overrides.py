@@ -71,11 +71,11 @@ def _with_cluster_file(document: Document) -> Document:
             pass
         case _:
             raise InputError(f"{at}: cluster.file: {path} must have one key, cluster, and its keys in that")
-    networks = cluster.get("network"), beside.get("network")
-    if isinstance(networks[0], Mapping) and isinstance(networks[1], Mapping):
-        beside["network"] = networks[0] | networks[1]
-    places = {at: place for at, place in read.places.items() if len(at) > 1} | document.places
-    return Document({**document.value, "cluster": cluster | beside}, places)
+    match cluster, beside:
+        case {"network": {**below}}, {"network": {**above}}:
+            beside["network"] = {**below, **above}
+    places = {at: place for at, place in read.places.items() if len(at) > 1}
+    return Document({**document.value, "cluster": {**cluster, **beside}}, {**places, **document.places})
 
 
 def _assign(document: Document, changes: Sequence[Assignment]) -> Document:

@@ -33,10 +33,11 @@ class TextTable(NamedTuple):
 
 def first_table(source: ForeignFile) -> TextTable:
     """The first table; ``InputError`` where there is none, or it is damaged."""
-    if re.search(r"(?i)<table\b", source.text):
+    text = source.text.replace("\r\n", "\n")
+    if re.search(r"(?i)<table\b", text):
         table = _from_html(source)
-    elif rule := _MARKDOWN_RULE.search(source.text):
-        table = _from_markdown(source.text, source.text.count("\n", 0, rule.start()))
+    elif rule := _MARKDOWN_RULE.search(text):
+        table = _from_markdown(text, text.count("\n", 0, rule.start()))
     else:
         table = _from_csv(source)
     rows = [Row(line, [" ".join(cell.split()) for cell in cells]) for line, cells in table.rows]

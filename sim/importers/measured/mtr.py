@@ -1,98 +1,78 @@
-"""Reports of ``mtr``: text (``-r``, ``-w``), JSON (``-j``) and CSV (``--csv``); the last hop is the target."""
+"""Reports of ``mtr``: text (``-r``, ``-w``), JSON (``-j``) and CSV (``--csv``)."""
 
 from __future__ import annotations
 
 import csv
-import math
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 from ...config.files import parse_json
-from ..readings import ForeignFile, PathReading, Readings, parse_decimal
+from ..readings import ForeignFile, Readings, parse_decimal
+from .round_trips import half_of
 
-_HOP: Final = re.compile(r"\s*\d+\.\s*(?:\|--)?\s*(.+)")
-_SILENT: Final = "???"
+_HOP: Final = re.compile(r"\s*\d+\.\s*(?:\|--)?\s*(\S.*)")
+_COLUMNS: Final = ("Loss%", "Snt", "Avg", "StDev")
 
 
 def read(source: ForeignFile) -> Readings:
-    """Half of the mean round trip to the last hop. ``InputError``: it did not answer, or columns are missing."""
+    """Half of the mean round trip to the last hop. ``InputError``: it is silent, or columns are missing."""
     text = source.text.lstrip()
     if text.startswith("<"):
         raise source.refuse("is mtr's XML; run mtr with -j")
-    how = _of_json if text.startswith("{") else _of_csv if text.startswith("Mtr_Version") else _of_text
-    last, line = how(source)
-    missing = [name for name in ("Avg", "Loss%", "Snt") if name not in last]
-    if missing:
+    if text.startswith("{"):
+        line, last = _of_json(source)
+    else:
+        *_, (line, last) = _of_csv(source, text) if text.startswith("Mtr_Version") else _of_text(source)
+    if missing := [name for name in _COLUMNS if name not in last]:
         raise source.refuse(f"has no column {missing[0]}; run mtr without -o", line)
-    host = str(last["host"])
-    values = {
-        name: parse_decimal(source, str(last[name]).strip().rstrip("%"), line)
-        for name in ("Avg", "Loss%", "Snt", "StDev") if name in last
-    }  # fmt: skip
-    if host == _SILENT or values["Loss%"] >= 100 or not values["Avg"]:
-        raise source.refuse("the last hop did not answer, so the target is not measured; ping it", line)
-    trip_s, sent, deviation_s = values["Avg"] / 1000, values["Snt"], values.get("StDev", 0.0) / 1000
-    start, end = source.ends or ("", "")
-    path = PathReading(
-        start,
-        end,
-        latency_s=trip_s / 2,
-        jitter_s=deviation_s / math.sqrt(2) if sent >= 5 else None,
-        loss=values["Loss%"] / 100,
-    )
-    notes = (
-        f"latency: half of the mean round trip of {sent:.0f} packets to {host}, {values['Avg']:g} ms",
-        f"loss: {values['Loss%']:g} % of {sent:.0f} packets",
-    )
-    return Readings(paths=(path,), notes=notes)
+    cells = (str(last[name]).strip().rstrip("%") for name in _COLUMNS)
+    lost_pct, sent, mean_ms, deviation_ms = (parse_decimal(source, cell, line) for cell in cells)
+    host = str(last.get("Ip", last.get("host")))
+    if host == "???" or lost_pct >= 100 or not mean_ms:
+        raise source.refuse("the last hop did not answer, so its target is not measured; ping it", line)
+    what = f"the mean round trip of {sent:.0f} packets to {host}"
+    lost = f"loss: {lost_pct:g} % of {sent:.0f} packets"
+    return half_of(source, mean_ms / 1000, what, deviation_ms / 1000, int(sent), lost_pct / 100, lost)
 
 
-def _of_text(source: ForeignFile) -> tuple[dict[str, Any], int]:
-    """Columns of the last hop, and its line."""
+def _of_text(source: ForeignFile) -> list[tuple[int, dict[str, Any]]]:
+    """Line and columns of each hop."""
     names: list[str] = []
-    last: tuple[dict[str, Any], int] | None = None
+    hops = []
     for number, line in enumerate(source.text.splitlines(), 1):
         if line.startswith("HOST:"):
             if names:
                 raise source.refuse("has a second report; write each to a file of its own", number)
-            names = line[line.index("Loss%") if "Loss%" in line else 0 :].split()
+            names = line[line.find("Loss%") :].split()
         elif names and (hop := _HOP.fullmatch(line)):
-            cells = hop[1].split()
+            cells = hop[1].rsplit(maxsplit=len(names))
             if len(cells) <= len(names):
-                raise source.refuse(f"has {len(cells) - 1} values for the {len(names)} columns", number)
-            host = " ".join(cells[: -len(names)])
-            last = {"host": host, **dict(zip(names, cells[-len(names) :], strict=True))}, number
-    if last is None:
-        raise source.refuse("has no hop")
-    return last
-
-
-def _of_csv(source: ForeignFile) -> tuple[dict[str, Any], int]:
-    lines = source.text.lstrip().splitlines()
-    rows = csv.reader(
-        (line.rstrip(",; ") for line in lines),
-        delimiter=";" if lines[0].count(";") > lines[0].count(",") else ",",
-    )
-    header, *hops = (row for row in rows if row)
+                raise source.refuse(f"has {len(cells) - 1} values for {len(names)} columns", number)
+            hops.append((number, dict(zip(["host", *names], cells, strict=True))))
     if not hops:
         raise source.refuse("has no hop")
-    for number, row in enumerate(hops, 2):
+    return hops
+
+
+def _of_csv(source: ForeignFile, text: str) -> list[tuple[int, dict[str, Any]]]:
+    lines = [line.rstrip(",; ") for line in text.splitlines()]
+    header, *rows = csv.reader(lines, delimiter=";" if ";" in lines[0] else ",")
+    hops = [(number, row) for number, row in enumerate(rows, 2) if row]
+    for number, row in hops:
         if len(row) != len(header):
             raise source.refuse(f"has {len(row)} cells, the header has {len(header)}", number)
-    named = [dict(zip(header, row, strict=True)) for row in hops]
-    targets = list(dict.fromkeys(each.get("Host", "") for each in named))
-    if len(targets) > 1:
-        raise source.refuse(f"has reports of {' and '.join(targets[:3])}; write each to a file of its own")
-    return {"host": named[-1].get("Ip", _SILENT), **named[-1]}, len(hops) + 1
+    named = [(number, dict(zip(header, row, strict=True))) for number, row in hops]
+    if len({hop.get("Host") for _, hop in named}) != 1:
+        raise source.refuse("needs hops to one target; write each report to a file of its own")
+    return named
 
 
-def _of_json(source: ForeignFile) -> tuple[Mapping[str, Any], int]:
+def _of_json(source: ForeignFile) -> tuple[int, dict[str, Any]]:
     try:
         document = parse_json(source.text)
     except ValueError as error:
-        raise source.refuse(f"is cut or is no JSON: {error}") from None
+        raise source.refuse(f"is cut, or no JSON ({error})") from None
     match document:
-        case {"report": {"hubs": [*_, {"host": str(), **last}]}}:
-            return last | {"host": document["report"]["hubs"][-1]["host"]}, 0
+        case {"report": {"hubs": [*_, dict() as last]}}:
+            return 0, last
     raise source.refuse("has no hop: there is no list 'hubs' in 'report'")
