@@ -97,7 +97,8 @@ def read(source: ForeignFile) -> Readings:
             if not itself and not _MISSING.fullmatch(text):
                 numbers = _numbers(source, row.line, name, text)
                 cells[sites[row.cells[0]], sites[name]] = _Cell(row.line, numbers)
-    return _as_readings(source, words, header[0], cells, renamed)
+    places = {site: n for n, site in enumerate(sites.values())}
+    return _as_readings(source, words, header[0], cells, places, renamed)
 
 
 def _split(cell: str) -> tuple[str, str]:
@@ -219,7 +220,9 @@ def _common_unit(source: ForeignFile, words: str, quantity: _Quantity) -> _Unit:
     return unit
 
 
-def _as_readings(source: ForeignFile, words: str, corner: str, cells: _Cells, notes: list[str]) -> Readings:
+def _as_readings(
+    source: ForeignFile, words: str, corner: str, cells: _Cells, places: Mapping[str, int], notes: list[str]
+) -> Readings:
     """Paths of all cells, in seconds and bytes per second."""
     pairs = {frozenset(pair) for pair in cells if pair[0] != pair[1]}
     one_sided = [pair for pair in cells if pair[::-1] not in cells]
@@ -256,10 +259,10 @@ def _as_readings(source: ForeignFile, words: str, corner: str, cells: _Cells, no
     for a, b in cells:
         there, back = ((latencies_s.get(pair), rates.get(pair)) for pair in ((a, b), (b, a)))
         alike = there == back or (b, a) not in cells
-        if not (alike and (b, a) in paths):
-            ends = (b, a) if turned else (a, b)
-            paths[a, b] = PathReading(*ends, there[0], bandwidth_bytes_per_s=there[1], both_ways=alike)
-    return Readings(paths=tuple(paths.values()), notes=tuple(notes))
+        ends = (b, a) if turned or (alike and places[a] > places[b]) else (a, b)
+        paths[ends] = PathReading(*ends, there[0], bandwidth_bytes_per_s=there[1], both_ways=alike)
+    ordered = sorted(paths.values(), key=lambda path: (places[path.source], places[path.target]))
+    return Readings(paths=tuple(ordered), notes=tuple(notes))
 
 
 def _is_round_trip(source: ForeignFile, words: str) -> bool:

@@ -97,6 +97,8 @@ def _read_zone(platform: _Platform, zone: Element, name: str, depth: int) -> Non
                 _read_cluster(platform, child, own)
             elif tag in _ZONES:
                 platform.routing[own] = child.get("routing", "None")
+                if platform.routing[own] not in (*_BY_LINKS, "Full", "None"):
+                    raise platform.source.refuse(f"zone {own}: routing {platform.routing[own]} is not read")
                 _read_zone(platform, child, own, depth + 1)
             elif tag == "host":
                 platform.hosts.append(own)

@@ -16,7 +16,11 @@ from paceline.sim.scenario.ready import ready_clusters, ready_scenarios
 from paceline.sim.scenario.schema import load
 from tests.sim.importers.maps.samples import ANSWERS, SAMPLES, read
 
-TEXTS = [pytest.param(kind, text, id=f"{kind}-{n}") for kind, texts in SAMPLES.items() for n, text in enumerate(texts)]
+TEXTS = [
+    pytest.param(kind, text, id=f"{kind}-{n}")
+    for kind, texts in SAMPLES.items()
+    for n, text in enumerate(texts)
+]
 SCENARIO = """\
 name: imported
 workload: {task: digits-mlp, batch_size: 32, optimizer: {lr: 0.1}, payload: 20 MB}
@@ -42,8 +46,11 @@ def test_ours_are_no_foreign_files() -> None:
 def test_a_scenario_takes_the_cluster(kind: str, text: str, tmp_path: Path) -> None:
     readings = read(text.replace("\n", "\r\n"), ANSWERS)
     assert readings.notes
-    cluster, notes = cluster_of({"file": readings}, ANSWERS, None)
-    (tmp_path / "cluster.yaml").write_text(write_cluster(cluster, [*readings.notes, *notes]), encoding="utf-8")
+    workers = 4 if readings.gpus else None  # its number of hosts is open
+    cluster, notes = cluster_of({"file": readings}, ANSWERS, workers)
+    (tmp_path / "cluster.yaml").write_text(
+        write_cluster(cluster, [*readings.notes, *notes]), encoding="utf-8"
+    )
     (tmp_path / "scenario.yaml").write_text(SCENARIO, encoding="utf-8")
     scenario = load(tmp_path / "scenario.yaml")
     assert scenario.cluster.workers == cluster["workers"] >= 2
@@ -57,7 +64,9 @@ def test_a_damaged_file_is_refused_in_one_message(kind: str, text: str) -> None:
         letters = list(text)
         for _ in range(draw.choice((1, 2, 5))):
             at = draw.randrange(len(letters))
-            letters[at : at + draw.randrange(1, 4)] = draw.choice(("", "\0", '"', "<", "[", "]", "|", ",", "-1", "9e999", "\n"))
+            letters[at : at + draw.randrange(1, 4)] = draw.choice(
+                ("", "\0", '"', "<", "[", "]", "|", ",", "-1", "9e999", "\n")
+            )
         damaged.append("".join(letters))
     refused = 0
     for each in damaged:
