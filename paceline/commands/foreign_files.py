@@ -13,6 +13,8 @@ from paceline.commands.console import AsJson, check_out_file, print_json, say
 from paceline.sim.errors import InputError, did_you_mean, quote
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from paceline.sim.importers.readings import Answers, Readings
 
 _PLACED: Final = re.compile(r"([A-Za-z0-9_]+)-([A-Za-z0-9_]+)=(.+)")
@@ -51,32 +53,20 @@ def import_files(
     from paceline.sim.config.files import write_atomically
     from paceline.sim.config.units import parse_bandwidth, parse_duration
     from paceline.sim.config.yaml_file import validate_document
-    from paceline.sim.foreign import KINDS
     from paceline.sim.importers.cluster import FIRST_LINE, cluster_of, write_cluster
     from paceline.sim.importers.readings import Answers
     from paceline.sim.network.settings import NetworkSettings
 
-    if kind is not None and kind not in KINDS:
-        raise InputError(f"--kind {quote(kind)}: there is no such kind; {did_you_mean(kind, KINDS)}")
     if out is not None:
         check_out_file(out, [], (FIRST_LINE.encode(),))
-    texts = {"latency": latency, "bandwidth": bandwidth}
-    texts |= {"latency-unit": latency_unit and f"1 {latency_unit}"}
-    texts |= {"bandwidth-unit": bandwidth_unit and f"1 {bandwidth_unit}"}
-    values: dict[str, float | None] = {}
-    for option, text in texts.items():
-        parse = parse_duration if option.startswith("latency") else parse_bandwidth
-        try:
-            values[option] = None if text is None else parse(text)
-        except InputError as error:
-            raise InputError(f"--{option}: {error}") from None
-    answers = Answers(
-        latency_is, latency_unit, bandwidth_unit, values["latency"], values["bandwidth"], rows
-    )
+    _quantity("--latency-unit", latency_unit and f"1 {latency_unit}", parse_duration)
+    _quantity("--bandwidth-unit", bandwidth_unit and f"1 {bandwidth_unit}", parse_bandwidth)
+    latency_s = _quantity("--latency", latency, parse_duration)
+    rate = _quantity("--bandwidth", bandwidth, parse_bandwidth)
+    answers = Answers(latency_is, latency_unit, bandwidth_unit, latency_s, rate, rows)
+    defaults = {"latency": latency, "bandwidth": bandwidth}
+    notes = [f"{key}: {text}, where no file says it" for key, text in defaults.items() if text]
     readings: dict[str, Readings] = {}
-    notes = [
-        f"--{option} {text}" for option, text in texts.items() if text and option in ("latency", "bandwidth")
-    ]
     for given in files:
         heading, readings[given] = _read(given, kind, answers)
         notes += [f"{heading}:", *(f"  {note}" for note in readings[given].notes)]
@@ -96,6 +86,13 @@ def import_files(
     say(f"next: write 'cluster: {{{keys}}}' in a scenario, and run 'paceline check SCENARIO'")
 
 
+def _quantity(option: str, text: str | None, parse: Callable[[object], float]) -> float | None:
+    try:
+        return None if text is None else parse(text)
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from None
+
+
 def _read(given: str, kind: str | None, answers: Answers) -> tuple[str, Readings]:
     """Name and kind, and readings of a file as given on the command line."""
     from paceline.sim.config.yaml_file import read_bytes
@@ -103,9 +100,13 @@ def _read(given: str, kind: str | None, answers: Answers) -> tuple[str, Readings
     from paceline.sim.importers import IMPORTERS
     from paceline.sim.importers.readings import ForeignFile
 
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"--kind {quote(kind)}: there is no such kind; {did_you_mean(kind, KINDS)}")
     placed = None if Path(given).exists() else _PLACED.fullmatch(given)
     name, ends = (placed[3], (placed[1], placed[2])) if placed else (given, None)
     text = decode(read_bytes(Path(name), MAX_FOREIGN_BYTES))
+    if len(text) >= MAX_FOREIGN_BYTES:
+        raise InputError(f"{name}: is larger than {MAX_FOREIGN_BYTES >> 20} MiB, which is too much")
     which = kind or foreign_kind(text)
     if which is None:
         kinds = ", ".join(f"{each.what} ({key})" for key, each in KINDS.items())

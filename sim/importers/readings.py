@@ -48,11 +48,14 @@ class ForeignFile:
 
 
 def parse_decimal(source: ForeignFile, text: str, line: int) -> float:
-    """A number as tools write it, with a point or a comma; ``InputError`` names the line."""
+    """A number from 0 as tools write it, with a point or a comma; ``InputError`` names the line."""
     try:
-        return float(text.replace(",", "."))
+        value = float(text.replace(",", "."))
     except ValueError:
-        raise source.refuse(f"{quote(text)} is no number", line) from None
+        value = -1.0
+    if not 0 <= value < 1e12:
+        raise source.refuse(f"{quote(text)} is no number from 0", line)
+    return value
 
 
 @dataclass(frozen=True)

@@ -13,43 +13,41 @@ from typing import Any, Final
 from ...errors import shorten
 from ..readings import ForeignFile, PathReading, Readings
 
-_ALIKE: Final = 0.1
-"""Largest relative difference between two directions taken as alike, where ends have no names."""
+_ALIKE: Final = 0.9
+"""Least ratio of the rates of two directions that are taken as alike, where ends have no names."""
 
 
 def read(source: ForeignFile) -> Readings:
     """The median rate of each direction, of the tests in a file. ``InputError``: UDP, or nothing received."""
     tests: dict[bool, list[list[float]]] = {}
     for test in _documents(source):
-        for back, rates in _rates(source, test).items():
-            tests.setdefault(back, []).append(rates)
-    if len({len(rates) for each in tests.values() for rates in each}) != 1:
-        raise source.refuse(
-            "needs finished tests, all of as many streams; write others to a file of their own"
-        )
-    total = {back: statistics.median(map(sum, each)) for back, each in tests.items()}
+        for back, streams in _rates(source, test).items():
+            tests.setdefault(back, []).append(streams)
+    if len(numbers := {len(rates) for each in tests.values() for rates in each}) != 1:
+        raise source.refuse("needs tests, all of as many streams; write others to a file of their own")
+    number, total = numbers.pop(), {back: statistics.median(map(sum, each)) for back, each in tests.items()}
     if source.ends is None and len(total) > 1:
-        if abs(total[False] - total[True]) > _ALIKE * max(total.values()):
-            raise source.refuse(
-                f"carries {_mbit(total[False])} to the server, {_mbit(total[True])} back: name both, the "
-                f"client first, as us-eu={source.name}"
-            )
+        if min(total.values()) < _ALIKE * max(total.values()):
+            rates = f"{_mbit(total[False])} there, {_mbit(total[True])} back"
+            raise source.refuse(f"carries {rates}: name both ends, as us-eu={source.name}")
         total = {False: min(total.values())}
-    paths, notes = [], []
-    for back, rate in total.items():
-        client, server = source.ends or ("", "")
-        start, end = (server, client) if back else (client, server)
-        number = len(tests[back][0])
-        paths.append(PathReading(start, end, None, None, rate if number > 1 else None, rate / number))
-        way = f"{'server to client' if back else 'client to server'}, {_mbit(rate)} received"
-        of = f", median of {len(tests[back])} tests" if len(tests[back]) > 1 else ""
-        notes.append(
-            f"bandwidth: {way} by {number} streams at once, {_mbit(rate / number)} each{of}"
-            if number > 1
-            else f"bandwidth: {way} by one stream{of}; several may carry more (iperf3 -P 8)"
+    client, server = source.ends or ("", "")
+    paths = tuple(
+        PathReading(
+            server if back else client,
+            client if back else server,
+            bandwidth_bytes_per_s=rate if number > 1 else None,
+            per_flow_bytes_per_s=rate / number,
         )
-    notes.append("not used: iperf3's rtt, which is that of a full queue; ping an idle path")
-    return Readings(paths=tuple(paths), notes=tuple(notes))
+        for back, rate in total.items()
+    )
+    by = f"{number} streams at once" if number > 1 else "one stream; several may carry more (iperf3 -P 8)"
+    notes = [
+        f"bandwidth: {_mbit(rate)} received {'from' if back else 'by'} the server, {by}"
+        + (f"; the median of {len(tests[back])} tests" if len(tests[back]) > 1 else "")
+        for back, rate in total.items()
+    ]
+    return Readings(paths=paths, notes=(*notes, "not used: iperf3's rtt, of a full queue; ping an idle path"))
 
 
 def _mbit(bytes_per_s: float) -> str:
@@ -57,57 +55,40 @@ def _mbit(bytes_per_s: float) -> str:
 
 
 def _documents(source: ForeignFile) -> Iterator[Any]:
-    """The tests of a file, one behind the other; those of ``--json-stream`` are put together."""
-    text, at, parts = source.text.rstrip(), 0, dict[str, Any]()
+    """The tests of a file, one behind the other."""
+    text, at = source.text.rstrip(), 0
     while at < len(text):
-        at += len(text[at:]) - len(text[at:].lstrip())
-        line = text.count("\n", 0, at) + 1
-        if text[at] != "{":
-            raise source.refuse("is not JSON here: run iperf3 with -J", line)
+        at = len(text) - len(text[at:].lstrip())
         try:
             test, at = JSONDecoder().raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            raise source.refuse(f"is cut, or no JSON ({error})", getattr(error, "lineno", line)) from None
-        if "event" not in test:
-            yield test
-            continue
-        parts[str(test["event"])] = test.get("data")
-        if test["event"] in ("end", "error"):
-            yield parts
-            parts = {}
+            line = getattr(error, "lineno", text.count("\n", 0, at) + 1)
+            raise source.refuse(f"is no whole JSON of 'iperf3 -J': {error}", line) from None
+        yield test
 
 
-def _rates(source: ForeignFile, test: dict[str, Any]) -> dict[bool, list[float]]:
+def _rates(source: ForeignFile, test: Any) -> dict[bool, list[float]]:
     """Bytes per second of each stream, by direction; True: from the server to the client."""
     match test:
         case {"error": error}:
             raise source.refuse(f"is of a test that failed: {shorten(error)}")
-        case {
-            "start": {"test_start": {"protocol": str(protocol), "num_streams": int(n), **setting}},
-            "end": {**end},
-        }:
-            back = bool(setting.get("reverse"))
+        case {"start": {"test_start": {"protocol": "TCP", "num_streams": int(n), **setting}}, "end": {**end}}:
+            backwards = bool(setting.get("reverse"))
+        case {"start": {"test_start": {"protocol": str(protocol)}}}:
+            raise source.refuse(f"is a test of {shorten(protocol)}, not of TCP; run iperf3 without -u")
         case _:
             raise source.refuse("is no whole test of iperf3: 'test_start' or 'end' is missing")
-    if protocol != "TCP":
-        raise source.refuse(f"is a test of {protocol}, at a rate that was chosen; test TCP (without -u)")
     rates: dict[bool, list[float]] = {}
-    match end:
-        case {"streams": [_, *_] as streams}:
-            for stream in streams:
-                match stream:
-                    case {"receiver": {"bits_per_second": float() | int() as rate, **other}} if (
-                        0 < rate < 1e18
-                    ):
-                        rates.setdefault(not other.get("sender", not back), []).append(rate / 8)
-                    case _:
-                        raise source.refuse(
-                            "has a stream of which nothing was received; take the client's JSON"
-                        )
-        case {"sum_received": {"bits_per_second": float() | int() as rate}} if (
-            0 < rate < 1e18 and 0 < n <= 1024
-        ):
-            rates[back] = [rate / 8 / n] * n
-        case _:
-            raise source.refuse("says of no bytes that they were received; take the client's JSON")
+    streams = end.get("streams")
+    for stream in (
+        streams if isinstance(streams, list) and streams else [{"receiver": end.get("sum_received")}]
+    ):
+        match stream:
+            case {"receiver": {"bits_per_second": float() | int() as rate, **other}} if 0 < rate < 1e18:
+                back = backwards if not streams else not other.get("sender", not backwards)
+                rates.setdefault(back, []).append(rate / 8)
+            case _:
+                raise source.refuse("says of no bytes that they were received; take the client's JSON")
+    if not streams and 0 < n <= 1024:
+        rates = {backwards: [rates[backwards][0] / n] * n}
     return rates
