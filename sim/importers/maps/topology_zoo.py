@@ -9,11 +9,10 @@ import math
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
-from xml.etree.ElementTree import ParseError
 
 from ...config.problems import one_line
-from ...config.units import format_seconds
 from ...errors import quote
+from ...network.forms.graph_files import UNREADABLE
 from ..readings import ForeignFile, LinkReading, Readings
 from .xml_text import refuse_entities
 
@@ -46,29 +45,31 @@ def read(source: ForeignFile) -> Readings:
     names = {n: label if times[label] == 1 else f"{label} ({n})" for n, label in labels.items()}
     places = {n: _place(source, graph.nodes[n]) for n in names}
     nowhere = [name for n, name in names.items() if places[n] is None]
-    if nowhere and answers.latency_s is None:
-        raise source.refuse(f"has no coordinates of {_some(nowhere)}: add --latency 5ms, of the links there")
-    kept = {pair: rates for pair, rates in speeds.items() if pair[0] in part}
-    silent = [f"{names[a]} - {names[b]}" for (a, b), rates in kept.items() if None in rates]
-    if silent and answers.bandwidth_bytes_per_s is None:
-        raise source.refuse(f"has no speed of {_some(silent)}: add --bandwidth 1Gbit/s, of such links")
-    links = []
-    for (a, b), rates in kept.items():
-        here, there = places[a], places[b]
-        latency_s = answers.latency_s if here is None or there is None else _latency_s(here, there)
-        bits = [answers.bandwidth_bytes_per_s if rate is None else rate / 8 for rate in rates]
-        links.append(LinkReading(names[a], names[b], latency_s or 0.0, sum(rate or 0.0 for rate in bits)))
-    several = sum(len(rates) > 1 for rates in kept.values())
-    notes = [
-        "latency: great-circle distance x 1.5 / 200 km per ms" + (
-            f"; {format_seconds(answers.latency_s)} as you say at {_some(nowhere)}" if nowhere else ""
-        ),
-        "bandwidth: LinkSpeedRaw, in bit/s, each way" + (
-            f"; as you say for {len(silent)} links without it" if silent else ""
-        ),
-    ]  # fmt: skip
-    notes += [f"{several} pairs have several links: their speeds are summed"] if several else []
+    silent = [f"{names[a]} - {names[b]}" for (a, b), rates in speeds.items() if a in part and None in rates]
+    for missing, what, answer, example in (
+        (nowhere, "coordinates", answers.latency_s, "--latency '5 ms'"),
+        (silent, "LinkSpeedRaw", answers.bandwidth_bytes_per_s, "--bandwidth '1 Gbit/s'"),
+    ):
+        if missing and answer is None:
+            raise source.refuse(f"has no {what} of {_some(missing)}: add {example}, of each such link")
+    links, several = [], 0
+    for (a, b), rates in speeds.items():
+        if a in part:
+            here, there = places[a], places[b]
+            latency_s = _latency_s(here, there) if here and there else answers.latency_s or 0.0
+            each = [answers.bandwidth_bytes_per_s or 0.0 if rate is None else rate / 8 for rate in rates]
+            links.append(LinkReading(names[a], names[b], latency_s, sum(each)))
+            several += len(each) > 1
     left = len(graph) - len(part)
+    notes = [
+        "latency: great-circle distance x 1.5 / 200 km per ms",
+        "bandwidth: LinkSpeedRaw, in bit/s, each way",
+    ]
+    notes += (
+        [f"latency of links at {_some(nowhere)}, which have no coordinates: as you say"] if nowhere else []
+    )
+    notes += [f"bandwidth of {_some(silent)}: as you say"] if silent else []
+    notes += [f"{several} pairs have several links: their speeds are summed"] if several else []
     notes += [f"left out: {left} places of other networks, or that no link joins"] if left else []
     hosts = tuple(name for n, name in names.items() if not graph.nodes[n].get("hyperedge"))
     return Readings(hosts=hosts, links=tuple(links), notes=tuple(notes))
@@ -85,15 +86,7 @@ def _parse(source: ForeignFile) -> nx.Graph[Any]:
         else:
             several = "" if re.search(r"(?m)^\s*multigraph\b", text) else " multigraph 1 "
             graph = nx.parse_gml(re.sub(r"(?m)^(\s*graph\s*\[)", rf"\1{several}", text, count=1), label="id")
-    except (
-        ParseError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        nx.NetworkXError,
-    ) as error:
+    except (*UNREADABLE, nx.NetworkXError) as error:
         raise source.refuse(f"is no graph that networkx can read: {one_line(str(error), 200)}") from None
     if graph.is_directed():
         raise source.refuse("is a directed graph; links of the Topology Zoo have no direction")
@@ -103,7 +96,7 @@ def _parse(source: ForeignFile) -> nx.Graph[Any]:
 def _number(source: ForeignFile, data: dict[str, Any], key: str, least: float, most: float) -> float | None:
     try:
         value = float(data[key]) if key in data else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
     if value is not None and not least <= value <= most:
         raise source.refuse(f"has the {key} {quote(data[key])}, which is not from {least:g} to {most:g}")
@@ -114,9 +107,9 @@ def _place(source: ForeignFile, data: dict[str, Any]) -> tuple[float, float] | N
     """Latitude and longitude, in radians."""
     latitude = _number(source, data, "Latitude", -90.0, 90.0)
     longitude = _number(source, data, "Longitude", -180.0, 180.0)
-    return (
-        None if latitude is None or longitude is None else (math.radians(latitude), math.radians(longitude))
-    )
+    if latitude is None or longitude is None:
+        return None
+    return math.radians(latitude), math.radians(longitude)
 
 
 def _latency_s(a: tuple[float, float], b: tuple[float, float]) -> float:

@@ -33,9 +33,9 @@ def test_distance_becomes_latency_and_parallel_links_a_sum() -> None:
 
 
 def test_what_the_zoo_leaves_out_is_asked() -> None:
-    with pytest.raises(InputError, match=r"no coordinates of ring: add --latency"):
+    with pytest.raises(InputError, match=r"no coordinates of ring: add --latency '5 ms'"):
         read(GRAPHML)
-    with pytest.raises(InputError, match=r"no speed of Town - ring, City - ring: add --bandwidth"):
+    with pytest.raises(InputError, match=r"no LinkSpeedRaw of Town - ring, City - ring: add --bandwidth"):
         read(GRAPHML, Answers(latency_s=0.002))
     readings = read(GRAPHML, Answers(latency_s=0.002, bandwidth_bytes_per_s=1e9))
     assert readings.hosts == ("Town", "City")
