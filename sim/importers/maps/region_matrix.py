@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeVar
 
-from ...config.problems import one_line
 from ...errors import quote
 from ..readings import ForeignFile, PathReading, Readings
-from .text_tables import Row, first_table
+from .text_tables import first_table
 
 _T = TypeVar("_T")
 _Quantity = Literal["latency", "bandwidth"]
@@ -38,7 +36,9 @@ _WORD: Final[dict[_Quantity, re.Pattern[str]]] = {
 }
 _LATENCY_IS: Final = {
     "round-trip": re.compile(r"(?i)\b(rtts?|round[- ]?trips?|ping)\b"),
-    "one-way": re.compile(r"(?i)\b(one[- ]?way|half|halved)\b|/\s*2\b"),
+    "one-way": re.compile(
+        r"(?i)\b(one[- ]?way|halved|half\W+(of\W+)?(the\W+)?(rtt|round|ping))|(rtts?|trips?)\W*/\s*2\b"
+    ),
 }
 _SENDS, _RECEIVES = r"(?:from|sources?|src|senders?|sends?)", r"(?:to|dest\w*|dst|receivers?|receives?)"
 _ROWS: Final = {
@@ -87,7 +87,12 @@ def read(source: ForeignFile) -> Readings:
     ends = [row.cells[0] for row in rows if row.cells[0] not in names and not any(row.cells[1:])]
     words = "\n".join([table.words, *title, header[0], *own_units, *ends]).replace("_", " ")
     rows = [row for row in rows if row.cells[0] not in ends]
-    sites, renamed = _sites(source, line, names, rows)
+    firsts = [row.cells[0] for row in rows]
+    for group in (names, firsts):
+        if twice := [name for name, times in Counter(group).items() if times > 1 or not name]:
+            raise source.refuse(f"has two rows or columns {quote(twice[0])}, or one without a name", line)
+    if not set(names) & set(firsts):
+        raise source.refuse("is no matrix of regions: no row has the name of a column", line)
     cells = {}
     for row in rows:
         if any(row.cells[len(names) + 1 :]):
@@ -95,41 +100,15 @@ def read(source: ForeignFile) -> Readings:
         for name, text in zip(names, row.cells[1:], strict=False):
             itself = name == row.cells[0] and re.fullmatch(r"[0.]+\s*\w*", text)
             if not itself and not _MISSING.fullmatch(text):
-                numbers = _numbers(source, row.line, name, text)
-                cells[sites[row.cells[0]], sites[name]] = _Cell(row.line, numbers)
-    places = {site: n for n, site in enumerate(sites.values())}
-    return _as_readings(source, words, header[0], cells, places, renamed)
+                cells[row.cells[0], name] = _Cell(row.line, _numbers(source, row.line, name, text))
+    places = {name: n for n, name in enumerate(dict.fromkeys([*names, *firsts]))}
+    return _as_readings(source, [words, header[0]], cells, places)
 
 
 def _split(cell: str) -> tuple[str, str]:
     """Unit in brackets at the end of a column's name, and the name."""
     match = re.fullmatch(r"(.+?)\s*[\[(]([^])]+)[\])]", cell)
     return (match[2], match[1]) if match and _unit(match[2]) else ("", cell)
-
-
-def _sites(
-    source: ForeignFile, line: int, names: list[str], rows: list[Row]
-) -> tuple[dict[str, str], list[str]]:
-    """Valid name of each place, and a note on those that were changed."""
-    firsts = [row.cells[0] for row in rows]
-    for group in (names, firsts):
-        if "" in group:
-            raise source.refuse("has a row or a column without a name", line)
-        if twice := [name for name, times in Counter(group).items() if times > 1]:
-            raise source.refuse(f"has two rows or columns {quote(twice[0])}", line)
-    if not set(names) & set(firsts):
-        raise source.refuse("is no matrix of regions: no row has the name of a column", line)
-    sites: dict[str, str] = {}
-    for name in dict.fromkeys([*names, *firsts]):
-        plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-        site = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")
-        same = [other for other, known in sites.items() if known == site]
-        if not site or same:
-            why = f"and {quote(same[0])} would both be {site}" if same else "has no letter from a to z"
-            raise source.refuse(f"{quote(name)} {why}; rename it in the file", line)
-        sites[name] = site
-    changed = [f"{one_line(name, 60)} is {site}" for name, site in sites.items() if name != site]
-    return sites, [f"names of sites: {', '.join(changed)}"] if changed else []
 
 
 def _unit(text: str) -> _Unit | None:
@@ -140,10 +119,7 @@ def _unit(text: str) -> _Unit | None:
         return None
     power = " KMGT".index((match[1] or match[4] or " ").upper())
     bits = 1 if match[3] in ("B", "Byte") else 8
-    prefix = f"{' kMGT'[power].strip()}{match[2] or ''}"
-    return _Unit(
-        (1024 if match[2] else 1000) ** power / bits, "bandwidth", f"{prefix}{'B' if bits == 1 else 'bit'}/s"
-    )
+    return _Unit((1024 if match[2] else 1000) ** power / bits, "bandwidth", text)
 
 
 def _numbers(source: ForeignFile, line: int, name: str, cell: str) -> list[tuple[float, _Unit | None]]:
@@ -186,28 +162,26 @@ def _slots(source: ForeignFile, words: str, cells: _Cells) -> list[_Quantity]:
     for cell in cells.values():
         if len(cell.numbers) != count:
             raise source.refuse("has one number in some cells, and two in others", cell.line)
-    own = [[unit.quantity for cell in cells.values() if (unit := cell.numbers[n][1])] for n in range(count)]
-    slots = [_only(quantities) for quantities in own]
-    if any(len(set(quantities)) > 1 for quantities in own) or (
-        count == 2 and slots[0] and slots[0] == slots[1]
-    ):
+    own = [{unit.quantity for cell in cells.values() if (unit := cell.numbers[n][1])} for n in range(count)]
+    first, second = (_only(each) for each in (own[0], own[-1]))
+    if any(len(each) > 1 for each in own) or (count == 2 and first and first == second):
         raise source.refuse("has cells of other kinds: write the latency first, then the bandwidth, in each")
-    units = [unit.quantity for unit in _units_in(words)]
+    units = dict.fromkeys(unit.quantity for unit in _units_in(words))
+    places = {what: match.start() for what, word in _WORD.items() if (match := word.search(words))}
+    named = sorted(places, key=places.__getitem__)
     if count == 1:
-        answers = {"latency": source.answers.latency_unit, "bandwidth": source.answers.bandwidth_unit}
-        named = [quantity for quantity, word in _WORD.items() if word.search(words)]
-        what = slots[0] or _only(q for q in _WORD if answers[q]) or _only([*units, *named])
-        if what is None:
-            raise source.refuse(
-                "does not say what its numbers are: add --latency-unit ms or --bandwidth-unit Mbit/s"
-            )
-        return [what]
-    places = {q: match.start() for q, word in _WORD.items() if (match := word.search(words))}
-    orders = [tuple(dict.fromkeys(units)), tuple(sorted(places, key=places.__getitem__))]
-    first = slots[0] or (_OTHER[slots[1]] if slots[1] else None) or _only(o[0] for o in orders if len(o) == 2)
-    if first is None:
+        answers = (what for what in _WORD if getattr(source.answers, f"{what}_unit"))
+        if what := first or _only(answers) or _only([*units, *named]):
+            return [what]
+        raise source.refuse(
+            "does not say what its numbers are: add --latency-unit ms or --bandwidth-unit Mbit/s"
+        )
+    what = first or (
+        _OTHER[second] if second else _only(next(iter(each)) for each in (units, named) if len(each) > 1)
+    )
+    if what is None:
         raise source.refuse("has two numbers in a cell: write their units beside them, as 12 ms / 1.1 Gbit/s")
-    return [first, _OTHER[first]]
+    return [what, _OTHER[what]]
 
 
 def _common_unit(source: ForeignFile, words: str, quantity: _Quantity) -> _Unit:
@@ -221,63 +195,52 @@ def _common_unit(source: ForeignFile, words: str, quantity: _Quantity) -> _Unit:
 
 
 def _as_readings(
-    source: ForeignFile, words: str, corner: str, cells: _Cells, places: Mapping[str, int], notes: list[str]
+    source: ForeignFile, words: Sequence[str], cells: _Cells, places: Mapping[str, int]
 ) -> Readings:
     """Paths of all cells, in seconds and bytes per second."""
     pairs = {frozenset(pair) for pair in cells if pair[0] != pair[1]}
-    one_sided = [pair for pair in cells if pair[::-1] not in cells]
+    one_sided = [(a, b) for a, b in cells if (b, a) not in cells]
     if not pairs:
         raise source.refuse("has no number between two regions")
     if one_sided and len(one_sided) < len(pairs):
-        (a, b), cell = one_sided[0], cells[one_sided[0]]
-        raise source.refuse(
-            f"has a number in row {a}, column {b}, but none in row {b}, column {a}", cell.line
-        )
-    values: dict[_Quantity, dict[tuple[str, str], float]] = {}
+        (a, b), line = one_sided[0], cells[one_sided[0]].line
+        raise source.refuse(f"has a number in row {a}, column {b}, but none in row {b}, column {a}", line)
+    notes = ["half of a table: the way back is alike"] if one_sided else []
+    values: dict[_Quantity, dict[tuple[str, str], float]] = {"latency": {}, "bandwidth": {}}
     directed = False
-    for n, quantity in enumerate(_slots(source, words, cells)):
-        halved = quantity == "latency" and _is_round_trip(source, words)
+    for n, quantity in enumerate(_slots(source, words[0], cells)):
         bare = any(cell.numbers[n][1] is None for cell in cells.values())
-        common = _common_unit(source, words, quantity) if bare else None
-        column = values[quantity] = {
-            pair: number * unit.size * (0.5 if halved else 1.0)
-            for pair, cell in cells.items()
-            for number, unit in [(cell.numbers[n][0], cell.numbers[n][1] or common)]
-            if unit is not None
-        }
+        common = _common_unit(source, words[0], quantity) if bare else None
+        halved = (
+            quantity == "latency"
+            and _choice(source, source.answers.latency_is, _LATENCY_IS, words) == "round-trip"
+        )
+        column = values[quantity]
+        for pair, cell in cells.items():
+            number, unit = cell.numbers[n][0], cell.numbers[n][1] or common
+            column[pair] = number * (unit.size if unit else 1.0) * (0.5 if halved else 1.0)
         directed |= not halved and any(column.get((b, a), value) != value for (a, b), value in column.items())
-        in_unit = f", in {common.name}" if common else ""
-        notes = [
-            *notes,
-            f"{quantity}: {'half of the round trips' if halved else 'that'} of the table{in_unit}",
-        ]
-    turned = directed and _rows_are(source, words, corner) == "receive"
-    notes += [f"direction: rows {'receive' if turned else 'send'}"] if directed else []
-    notes += ["half of a table: the way back is alike"] if one_sided else []
-    latencies_s, rates = values.get("latency", {}), values.get("bandwidth", {})
+        what = "half of the round trips" if halved else "that"
+        notes += [f"{quantity}: {what} of the table{f', in {common.name}' if common else ''}"]
+    rows = _choice(source, source.answers.rows, _ROWS, words) if directed else "send"
+    notes += [f"direction: rows {rows}"] if directed else []
     paths: dict[tuple[str, str], PathReading] = {}
     for a, b in cells:
-        there, back = ((latencies_s.get(pair), rates.get(pair)) for pair in ((a, b), (b, a)))
+        there, back = ([each.get(pair) for each in values.values()] for pair in ((a, b), (b, a)))
         alike = there == back or (b, a) not in cells
-        ends = (b, a) if turned or (alike and places[a] > places[b]) else (a, b)
+        ends = (b, a) if rows == "receive" or (alike and places[a] > places[b]) else (a, b)
         paths[ends] = PathReading(*ends, there[0], bandwidth_bytes_per_s=there[1], both_ways=alike)
     ordered = sorted(paths.values(), key=lambda path: (places[path.source], places[path.target]))
     return Readings(paths=tuple(ordered), notes=tuple(notes))
 
 
-def _is_round_trip(source: ForeignFile, words: str) -> bool:
-    kinds = _only(kind for kind, word in _LATENCY_IS.items() if word.search(words))
-    latency_is = source.answers.latency_is or kinds
-    if latency_is is None:
-        raise source.refuse(
-            "does not say what its latencies are: add --latency-is round-trip, or --latency-is one-way"
-        )
-    return latency_is == "round-trip"
-
-
-def _rows_are(source: ForeignFile, words: str, corner: str) -> str:
-    written = _only(s for s, each in _ROWS.items() if each.search(words) or each.search(corner))
-    sense = source.answers.rows or written
-    if sense is None:
-        raise source.refuse("has other numbers for the way back: add --rows send, or --rows receive")
-    return sense
+def _choice(
+    source: ForeignFile, answer: str | None, patterns: Mapping[str, re.Pattern[str]], words: Sequence[str]
+) -> str:
+    """The answer, or what the words around a table say."""
+    written = _only(kind for kind, pattern in patterns.items() if any(map(pattern.search, words)))
+    if answer or written:
+        return answer or written or ""
+    option = "--rows" if patterns is _ROWS else "--latency-is"
+    what = "which way each number goes" if patterns is _ROWS else "what its latencies are"
+    raise source.refuse(f"does not say {what}: add {' or '.join(f'{option} {kind}' for kind in patterns)}")

@@ -55,8 +55,8 @@ def links_of(
         ours = [name for edge in itertools.pairwise(shortest[a][b]) if (name := graph.edges[edge]["link"])]
         if ours != declared:
             raise source.refuse(
-                f"the route from {a} to {b} takes {' '.join(declared)}, but {' '.join(ours)} has less latency, "
-                "and in Paceline a message takes the route of least latency"
+                f"the route from {a} to {b} takes {' '.join(declared)}, but {' '.join(ours)} has less "
+                "latency, and in Paceline a message takes the route of least latency"
             )
         rates = {
             fat: [links[n].bandwidth_bytes_per_s for n in declared if links[n].fatpipe is fat]
@@ -108,8 +108,8 @@ def _merge(graph: nx.DiGraph[str], hosts: set[str], known: Mapping[str, int]) ->
 def _readings(graph: nx.DiGraph[str], links: Mapping[str, Link]) -> list[LinkReading]:
     """Two links of one rate and latency, there and back, are one in full duplex."""
     readings = []
-    for a, b, name in graph.edges(data="link"):
-        link = links.get(name)
+    for a, b, data in graph.edges(data=True):
+        link = links.get(data["link"])
         back = graph.has_edge(b, a) and links.get(graph.edges[b, a]["link"]) == link
         if not back or a < b:
             rate = None if link is None or link.fatpipe else link.bandwidth_bytes_per_s
