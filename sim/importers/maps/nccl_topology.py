@@ -31,8 +31,8 @@ def read(source: ForeignFile) -> Readings:
             f"bandwidth: {', '.join(name for name, _ in cards)} of a host together, {format_rate(speed)}"
         ]
     bandwidth = None
-    if links := sum(1 for gpu in gpus for name in ("nvlink", "xgmi", "c2c") if gpu.find(name) is not None):
-        notes += [f"host.bandwidth: not said of the links that join {links} GPUs, so unlimited here: add it"]
+    if any(gpu.find(name) is not None for gpu in gpus for name in ("nvlink", "xgmi", "c2c")):
+        notes += ["host.bandwidth: unlimited, since the file does not rate the links between its GPUs: add it"]
     elif rates := [rate for pci in root.iter("pci") if pci.find("gpu") is not None and (rate := _pcie(pci))]:
         bandwidth = min(rates)
         notes += [
