@@ -11,8 +11,8 @@ from ..config.units import format_rate, format_seconds
 from ..errors import InputError
 from .readings import Answers, PathReading
 
-_LEAST_CV: Final = 0.01
-"""Less jitter is left out: it hardly shows in a result, and slows the simulation."""
+_LEAST_CV: Final = 0.05
+"""Less is left out: it is of the order of what the hosts themselves add to a round trip."""
 _FIELDS: Final = {
     "latency": "latency_s", "bandwidth": "bandwidth_bytes_per_s", "per_flow": "per_flow_bytes_per_s"
 }  # fmt: skip
