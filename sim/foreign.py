@@ -53,9 +53,8 @@ KINDS: Final = {
     "nccl-topology": ForeignKind("a topology of NCCL", re.compile(r"<system\s[^>]*version=[^>]*>\s*<cpu\b")),
     "topology-zoo": ForeignKind(
         "a graph of the Internet Topology Zoo",
-        re.compile(
-            r"(?ms)<key\b[^>]*attr\.name=.(LinkSpeedRaw|Latitude)\b|^(Creator [^\n]*\s+|#[^\n]*\s+)*graph\s*\[.*^\s*node\s*\["
-        ),
+        re.compile(r"<key\b[^>]*attr\.name=.(LinkSpeedRaw|Latitude)\b|(?m:^\s*graph\s*\[)(?s:.*)\bnode\s*\["),
+    ),
     ),
     "diloco-profile": ForeignKind("a network profile of diloco-measured", re.compile(r'"iperf_pairs"\s*:')),
     "astra-sim": ForeignKind("a network of ASTRA-sim", re.compile(r"(?m)^npus_count\s*:")),

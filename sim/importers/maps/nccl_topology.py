@@ -32,7 +32,7 @@ def read(source: ForeignFile) -> Readings:
         ]
     bandwidth = None
     if any(gpu.find(name) is not None for gpu in gpus for name in ("nvlink", "xgmi", "c2c")):
-        notes += ["host.bandwidth: unlimited, since the file does not rate the links between its GPUs: add it"]
+        notes += ["host.bandwidth: unlimited, as the file does not rate the links of its GPUs: add it"]
     elif rates := [rate for pci in root.iter("pci") if pci.find("gpu") is not None and (rate := _pcie(pci))]:
         bandwidth = min(rates)
         notes += [

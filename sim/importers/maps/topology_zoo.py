@@ -9,16 +9,17 @@ import math
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
+from xml.etree.ElementTree import ParseError
 
 from ...config.problems import one_line
 from ...errors import quote
-from ...network.forms.graph_files import UNREADABLE
 from ..readings import ForeignFile, LinkReading, Readings
 from .xml_text import refuse_entities
 
 if TYPE_CHECKING:
     import networkx as nx
 
+_UNREADABLE: Final = (ParseError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _EARTH_KM: Final = 6371.0
 _FIBRE_KM_PER_S: Final = 200e3
 _DETOUR: Final = 1.5
@@ -86,7 +87,7 @@ def _parse(source: ForeignFile) -> nx.Graph[Any]:
         else:
             several = "" if re.search(r"(?m)^\s*multigraph\b", text) else " multigraph 1 "
             graph = nx.parse_gml(re.sub(r"(?m)^(\s*graph\s*\[)", rf"\1{several}", text, count=1), label="id")
-    except (*UNREADABLE, nx.NetworkXError) as error:
+    except (*_UNREADABLE, nx.NetworkXError) as error:
         raise source.refuse(f"is no graph that networkx can read: {one_line(str(error), 200)}") from None
     if graph.is_directed():
         raise source.refuse("is a directed graph; links of the Topology Zoo have no direction")

@@ -20,8 +20,7 @@ MAX_GRAPH_BYTES: Final = 16 * 2**20
 """Size limit of a file."""
 
 _KINDS: Final = ("host", "switch")
-UNREADABLE: Final = (ParseError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What networkx raises for damaged files."""
+_UNREADABLE: Final = (ParseError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def read_graph(path: Path) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def read_graph(path: Path) -> dict[str, Any]:
     text = read_text(path, MAX_GRAPH_BYTES, foreign=True)
     try:
         graph = _from_json(text) if path.suffix == ".json" else nx.parse_graphml(text)
-    except (*UNREADABLE, nx.NetworkXError) as error:
+    except (*_UNREADABLE, nx.NetworkXError) as error:
         raise InputError(f"{path}: is no graph that networkx can read: {one_line(str(error), 200)}") from None
     if graph.number_of_edges() > len(set(graph.edges())):
         raise InputError(f"{path}: has parallel edges; write each link once")

@@ -18,8 +18,8 @@ Ping round trip ms / Mbit/s; rows receive, columns send.
 
 | | us | eu |
 |---|---|---|
-| us | – | 67/790 |
-| eu | 69/1,150 Mbit/s | – |
+| us | - | 67/790 |
+| eu | 69/1,150 Mbit/s | \u2013 |
 """
 HTML = """\
 <html><head><title>Round trips in ms</title><style>td { margin: 1 (s) }</style></head><body>
@@ -72,11 +72,17 @@ CLUSTERS = """\
     <cluster id="two" prefix="n" radical="0-1" suffix=".two" speed="1Gf" bw="1.25E8" lat="5.0E-5"
              bb_bw="2.25GBps" bb_lat="500us"/>
     <link id="wide" bandwidth="1.25GBps" latency="10ms" sharing_policy="FATPIPE"/>
-    <ASroute src="one" dst="two" gw_src="none_router.one" gw_dst="ntwo_router.two"><link_ctn id="wide"/></ASroute>
+    <ASroute src="one" dst="two" gw_src="none_router.one" gw_dst="ntwo_router.two">
+      <link_ctn id="wide"/></ASroute>
   </AS>
 </platform>
 """
-ASTRA = "topology: [ Ring, Switch ]\nnpus_count: [ 4, 2 ]\nbandwidth: [ 50.0, 25 ]  # GB/s\nlatency: [ 500, 1000.0 ]\n"
+ASTRA = """\
+topology: [ Ring, Switch ]
+npus_count: [ 4, 2 ]
+bandwidth: [ 50.0, 25 ]  # GB/s
+latency: [ 500, 1000.0 ]
+"""
 SLURM = """\
 # a comment
 SwitchName=leaf1 Nodes=n[1-2],login LinkSpeed=100
@@ -114,7 +120,8 @@ PROFILE = """\
  "iperf_pairs": [
   {"from_node": "10.0.0.1", "to_node": "10.0.0.2", "direction": "send", "gbit_s": 9.5, "duration_s": 60},
   {"from_node": "10.0.0.2", "to_node": "10.0.0.1", "direction": "send", "gbit_s": 8, "duration_s": 60}],
- "nccl_curve": [{"msg_bytes": 1048576, "achieved_bps": 8.5e9}], "shaping_fidelity": [], "burst_decay_detected": false}
+ "nccl_curve": [{"msg_bytes": 1048576, "achieved_bps": 8.5e9}], "shaping_fidelity": [],
+ "burst_decay_detected": false}
 """
 
 SAMPLES: Final = {
@@ -126,18 +133,19 @@ SAMPLES: Final = {
     "nccl-topology": (NCCL,),
     "diloco-profile": (PROFILE,),
 }
+NONE: Final = Answers()
 ANSWERS: Final = Answers(latency_s=1e-3, bandwidth_bytes_per_s=125e6)
 """For files that name only the ends of links."""
 
 
-def read(text: str, answers: Answers = Answers()) -> Readings:
+def read(text: str, answers: Answers = NONE) -> Readings:
     """What a text says, by its own kind."""
     kind = foreign_kind(text)
     assert kind is not None
     return IMPORTERS[kind](ForeignFile("file", text, answers=answers))
 
 
-def network_of(text: str, answers: Answers = Answers(), workers: int | None = None) -> Network:
+def network_of(text: str, answers: Answers = NONE, workers: int | None = None) -> Network:
     """The network that a scenario gets from a text."""
     cluster, _ = cluster_of({"file": read(text, answers)}, answers, workers)
     settings = NetworkSettings.model_validate(cluster["network"])

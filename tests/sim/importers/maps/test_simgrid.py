@@ -95,7 +95,8 @@ def test_a_route_is_the_sum_of_its_links(
     """Hosts on two sides of a link: each pair crosses the links of its ends, and of two sides the middle."""
     links = {**{f"u{n}": link for n, link in enumerate(uplinks)}, "m": middle}
     lines = [
-        f'<link id="{name}" bandwidth="{rate}kBps" latency="{us}us" sharing_policy="{"SPLITDUPLEX" if split else "SHARED"}"/>'
+        f'<link id="{name}" bandwidth="{rate}kBps" latency="{us}us" '
+        f'sharing_policy="{"SPLITDUPLEX" if split else "SHARED"}"/>'
         for name, (us, rate, split) in links.items()
     ]
 
