@@ -55,7 +55,6 @@ KINDS: Final = {
         "a graph of the Internet Topology Zoo",
         re.compile(r"<key\b[^>]*attr\.name=.(LinkSpeedRaw|Latitude)\b|(?m:^\s*graph\s*\[)(?s:.*)\bnode\s*\["),
     ),
-    ),
     "diloco-profile": ForeignKind("a network profile of diloco-measured", re.compile(r'"iperf_pairs"\s*:')),
     "astra-sim": ForeignKind("a network of ASTRA-sim", re.compile(r"(?m)^npus_count\s*:")),
     "slurm": ForeignKind(
