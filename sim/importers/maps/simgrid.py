@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 
 from ...errors import quote
 from ..readings import ForeignFile, Readings
-from .simgrid_graph import Link, links_of
+from .simgrid_graph import PlatformLink, links_of
 from .xml_text import parse_xml
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class _Platform(NamedTuple):
     hosts: list[str]
     inside: dict[str, str]
     zones: dict[str, _Zone]
-    links: dict[str, Link]
+    links: dict[str, PlatformLink]
 
 
 def read(source: ForeignFile) -> Readings:
@@ -121,7 +121,7 @@ def _add_link(
         for key, is_latency in zip(keys, (False, True), strict=True)
     )
     names = [f"{name}_UP", f"{name}_DOWN"] if policy.endswith("DUPLEX") else [name, name]
-    platform.links.update(dict.fromkeys(names, Link(latency_s, rate, policy == "FATPIPE")))
+    platform.links.update(dict.fromkeys(names, PlatformLink(latency_s, rate, policy == "FATPIPE")))
     return names
 
 

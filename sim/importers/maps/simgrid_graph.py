@@ -19,7 +19,7 @@ _HOP_S: Final = 1e-15
 """Weight of a link beside its latency: the fewest break ties."""
 
 
-class Link(NamedTuple):
+class PlatformLink(NamedTuple):
     """A link; a ``fatpipe`` gives its bandwidth to every flow alone."""
 
     latency_s: float
@@ -31,7 +31,7 @@ def links_of(
     source: ForeignFile,
     hosts: Sequence[str],
     known: Sequence[str],
-    links: Mapping[str, Link],
+    links: Mapping[str, PlatformLink],
     routes: Mapping[tuple[str, str], Sequence[str]],
 ) -> list[LinkReading]:
     """Links between hosts, switches and the ends of links.
@@ -69,7 +69,9 @@ def links_of(
     return _readings(graph, links)
 
 
-def _joined(links: Mapping[str, Link], routes: Mapping[tuple[str, str], Sequence[str]]) -> nx.DiGraph[str]:
+def _joined(
+    links: Mapping[str, PlatformLink], routes: Mapping[tuple[str, str], Sequence[str]]
+) -> nx.DiGraph[str]:
     """Every link with its two ends, and joints (``link`` None) where a route leads on."""
     import networkx as nx
 
@@ -105,7 +107,7 @@ def _merge(graph: nx.DiGraph[str], hosts: set[str], known: Mapping[str, int]) ->
                 merged = True
 
 
-def _readings(graph: nx.DiGraph[str], links: Mapping[str, Link]) -> list[LinkReading]:
+def _readings(graph: nx.DiGraph[str], links: Mapping[str, PlatformLink]) -> list[LinkReading]:
     """Two links of one rate and latency, there and back, are one in full duplex."""
     readings = []
     for a, b, data in graph.edges(data=True):

@@ -17,7 +17,7 @@ _INNERMOST_TABLE: Final = re.compile(r"(?is)<table\b(?:(?!<table\b).)*?</table\s
 _SPANNING: Final = re.compile(r"(?i)\b(row|col)span\s*=\s*[\"']?(?!1\b)")
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """Cells of a row, without blanks around them, and its line in the file."""
 
     line: int
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 class TextTable(NamedTuple):
     """The rows of a table, and the text around it."""
 
-    rows: list[Row]
+    rows: list[TableRow]
     words: str
 
 
@@ -40,7 +40,7 @@ def first_table(source: ForeignFile) -> TextTable:
         table = _from_markdown(text, text.count("\n", 0, rule.start()))
     else:
         table = _from_csv(source)
-    rows = [Row(line, [" ".join(cell.split()) for cell in cells]) for line, cells in table.rows]
+    rows = [TableRow(line, [" ".join(cell.split()) for cell in cells]) for line, cells in table.rows]
     return TextTable([row for row in rows if any(row.cells)], table.words)
 
 
@@ -55,7 +55,7 @@ def _from_csv(source: ForeignFile) -> TextTable:
         delimiter=delimiters[0], skipinitialspace=True, strict=True,
     )  # fmt: skip
     try:
-        rows = [Row(cells.line_num, row) for row in cells]
+        rows = [TableRow(cells.line_num, row) for row in cells]
     except csv.Error as error:
         raise source.refuse(f"is no CSV: {error}", cells.line_num) from None
     return TextTable(rows, "\n".join(line for line, comment in zip(lines, comments, strict=True) if comment))
@@ -65,7 +65,7 @@ def _from_markdown(text: str, rule: int) -> TextTable:
     lines = _FORMATTING.sub(r"\1", text).splitlines()
     end = next((n for n in range(rule + 1, len(lines)) if "|" not in lines[n]), len(lines))
     rows = [
-        Row(number + 1, re.split(r"(?<!\\)\|", re.sub(r"^\s*\||(?<!\\)\|\s*$", "", lines[number])))
+        TableRow(number + 1, re.split(r"(?<!\\)\|", re.sub(r"^\s*\||(?<!\\)\|\s*$", "", lines[number])))
         for number in range(max(rule - 1, 0), end)
         if number != rule
     ]
@@ -86,7 +86,7 @@ def _from_html(source: ForeignFile) -> TextTable:
                 raise source.refuse(
                     "has a cell over several rows or columns; write each cell by itself", line
                 )
-            rows.append(Row(line, cells))
+            rows.append(TableRow(line, cells))
             line += row.count("\n")
         if sum(len(row.cells) > 1 for row in rows) > 1:
             outside = re.sub(r"(?is)<table\b.*</table\s*>", " ", text)
