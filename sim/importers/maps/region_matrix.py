@@ -10,27 +10,23 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from ...errors import quote
 from ..readings import ForeignFile, PathReading, Readings
 from .text_tables import first_table
+from .tool_units import Quantity, Unit, read_unit
 
 _T = TypeVar("_T")
-_Quantity = Literal["latency", "bandwidth"]
-
 _MISSING: Final = re.compile(r"(?i)[-\u2013\u2014\u2212.·*x\s]*|n/?a|nan|none|null|self")
 _NUMBER: Final = re.compile(r"([-+]?\d[\d.,]*(?:[eE][-+]?\d+)?)\s*([a-zA-Zµμ]+(?:/s(?:ec)?(?![a-zA-Z]))?)?")
 _THOUSANDS: Final = re.compile(r"[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
-_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
-_LONG: Final = {"msec": "ms", "millisecond": "ms", "sec": "s", "second": "s", "microsecond": "us"}
-_RATE: Final = re.compile(r"([kKMGT]?)(i?)(bit|b|Byte|B)s?(?:ps|/s|/sec)|([kmgt])bps")
 _UNIT_WORD: Final = re.compile(
     r"(?<![A-Za-z])(?:[nuµμm]s|(?:msec|millisecond|microsecond|second)s?|(?<=[\[(])s(?:ec)?(?=[\])])"
     r"|[kKMGTmg]?i?(?:[bB]its?|[bB]|Bytes?)(?:ps|/s|/sec))(?![A-Za-z])"
 )
-_OTHER: Final[dict[_Quantity, _Quantity]] = {"latency": "bandwidth", "bandwidth": "latency"}
-_WORD: Final[dict[_Quantity, re.Pattern[str]]] = {
+_OTHER: Final[dict[Quantity, Quantity]] = {"latency": "bandwidth", "bandwidth": "latency"}
+_WORD: Final[dict[Quantity, re.Pattern[str]]] = {
     "latency": re.compile(r"(?i)\b(latenc(y|ies)|delays?|rtts?|ping|round[- ]?trips?)\b"),
     "bandwidth": re.compile(r"(?i)\b(bandwidths?|throughputs?|rates?)\b"),
 }
@@ -53,19 +49,11 @@ _ROWS: Final = {
 }
 
 
-class _Unit(NamedTuple):
-    """A unit, and its size in seconds, or in bytes per second."""
-
-    size: float
-    quantity: _Quantity
-    name: str
-
-
 class _Cell(NamedTuple):
     """Numbers of a cell, with the units beside them."""
 
     line: int
-    numbers: list[tuple[float, _Unit | None]]
+    numbers: list[tuple[float, Unit | None]]
 
 
 _Cells = Mapping[tuple[str, str], _Cell]
@@ -108,27 +96,16 @@ def read(source: ForeignFile) -> Readings:
 def _split(cell: str) -> tuple[str, str]:
     """Unit in brackets at the end of a column's name, and the name."""
     match = re.fullmatch(r"(.+?)\s*[\[(]([^])]+)[\])]", cell)
-    return (match[2], match[1]) if match and _unit(match[2]) else ("", cell)
+    return (match[2], match[1]) if match and read_unit(match[2]) else ("", cell)
 
 
-def _unit(text: str) -> _Unit | None:
-    short = _LONG.get(text.removesuffix("s"), text)
-    if short in _SECONDS:
-        return _Unit(_SECONDS[short], "latency", short)
-    if not (match := _RATE.fullmatch(text)):
-        return None
-    power = " KMGT".index((match[1] or match[4] or " ").upper())
-    bits = 1 if match[3] in ("B", "Byte") else 8
-    return _Unit((1024 if match[2] else 1000) ** power / bits, "bandwidth", text)
-
-
-def _numbers(source: ForeignFile, line: int, name: str, cell: str) -> list[tuple[float, _Unit | None]]:
+def _numbers(source: ForeignFile, line: int, name: str, cell: str) -> list[tuple[float, Unit | None]]:
     matches = list(_NUMBER.finditer(cell))
     if not 1 <= len(matches) <= 2 or not re.fullmatch(r"[\s/|;,()\[\]]*", _NUMBER.sub("", cell)):
         raise source.refuse(f"column {quote(name)}: {quote(cell)} is not one number, or two", line)
     numbers = []
     for match in matches:
-        number, unit = match[1], _unit(match[2] or "")
+        number, unit = match[1], read_unit(match[2] or "")
         if match[2] and unit is None:
             raise source.refuse(f"{quote(cell)} has an unknown unit; write for example ms or Mbit/s", line)
         if unit is not None and unit.quantity == "bandwidth" and _THOUSANDS.fullmatch(number):
@@ -152,11 +129,11 @@ def _only(values: Iterable[_T]) -> _T | None:
     return different[0] if len(different) == 1 else None
 
 
-def _units_in(words: str) -> list[_Unit]:
-    return [unit for match in _UNIT_WORD.finditer(words) if (unit := _unit(match[0]))]
+def _units_in(words: str) -> list[Unit]:
+    return [unit for match in _UNIT_WORD.finditer(words) if (unit := read_unit(match[0]))]
 
 
-def _slots(source: ForeignFile, words: str, cells: _Cells) -> list[_Quantity]:
+def _slots(source: ForeignFile, words: str, cells: _Cells) -> list[Quantity]:
     """What the first number of each cell is, and the second."""
     count = len(next(iter(cells.values())).numbers)
     for cell in cells.values():
@@ -184,10 +161,10 @@ def _slots(source: ForeignFile, words: str, cells: _Cells) -> list[_Quantity]:
     return [what, _OTHER[what]]
 
 
-def _common_unit(source: ForeignFile, words: str, quantity: _Quantity) -> _Unit:
+def _common_unit(source: ForeignFile, words: str, quantity: Quantity) -> Unit:
     """Unit of the numbers without one."""
     answer = getattr(source.answers, f"{quantity}_unit")
-    unit = _unit(answer) if answer else _only(u for u in _units_in(words) if u.quantity == quantity)
+    unit = read_unit(answer) if answer else _only(u for u in _units_in(words) if u.quantity == quantity)
     if unit is None or unit.quantity != quantity:
         example = "ms" if quantity == "latency" else "Mbit/s"
         raise source.refuse(f"has no unit of its {quantity}: add --{quantity}-unit {example}")
@@ -206,7 +183,7 @@ def _as_readings(
         (a, b), line = one_sided[0], cells[one_sided[0]].line
         raise source.refuse(f"has a number in row {a}, column {b}, but none in row {b}, column {a}", line)
     notes = ["half of a table: the way back is alike"] if one_sided else []
-    values: dict[_Quantity, dict[tuple[str, str], float]] = {"latency": {}, "bandwidth": {}}
+    values: dict[Quantity, dict[tuple[str, str], float]] = {"latency": {}, "bandwidth": {}}
     directed = False
     for n, quantity in enumerate(_slots(source, words[0], cells)):
         bare = any(cell.numbers[n][1] is None for cell in cells.values())

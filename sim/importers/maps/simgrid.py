@@ -6,7 +6,6 @@ Source: "XML reference" in SimGrid's manual.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 from xml.etree.ElementTree import Element
@@ -14,12 +13,12 @@ from xml.etree.ElementTree import Element
 from ...errors import quote
 from ..readings import ForeignFile, Readings
 from .simgrid_graph import PlatformLink, links_of
+from .tool_units import Quantity, read_unit
 from .xml_text import parse_xml
 
 if TYPE_CHECKING:
     import networkx as nx
 
-_SECONDS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "ps": 1e-12, "m": 60.0, "h": 3600.0}
 _BY_LINKS: Final = ("Floyd", "Dijkstra", "DijkstraCache")
 _NOT_READ: Final = ("prop", "config", "trace", "trace_connect", "storage", "storage_type", "disk", "mount")
 _TURNED: Final = {"_UP": "_DOWN", "_DOWN": "_UP"}
@@ -116,31 +115,21 @@ def _add_link(
         raise platform.source.refuse(f"link {quote(name)}: the sharing_policy {quote(policy)} is not read")
     if not name or name in platform.links:
         raise platform.source.refuse(f"has the link {quote(name)} twice, or one without id")
-    rate, latency_s = (
-        _quantity(platform.source, name, element.get(key, "0" if is_latency else ""), is_latency)
-        for key, is_latency in zip(keys, (False, True), strict=True)
-    )
+    rate = _quantity(platform.source, name, element.get(keys[0], ""), "bandwidth")
+    latency_s = _quantity(platform.source, name, element.get(keys[1], "0"), "latency")
     names = [f"{name}_UP", f"{name}_DOWN"] if policy.endswith("DUPLEX") else [name, name]
     platform.links.update(dict.fromkeys(names, PlatformLink(latency_s, rate, policy == "FATPIPE")))
     return names
 
 
-def _quantity(source: ForeignFile, name: str, text: str, is_latency: bool) -> float:
-    match = re.fullmatch(
-        r"(\d{1,20}(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*(([kKMGT]?)(i?)([bB])ps|[a-z]*)", text.strip()
-    )
-    number = float(match[1]) if match else math.nan
-    if match and is_latency:
-        number *= _SECONDS.get(match[2], math.nan)
-    elif match and (match[5] or not match[2]):  # bytes per second where there is no unit
-        power = " KMGT".index((match[3] or " ").upper())
-        number *= (1024 if match[4] else 1000) ** power / (8 if match[5] == "b" else 1)
-    else:
-        number = math.nan
-    if not (0 <= number <= 1e12 if is_latency else 0 < number < 1e18):
-        example = "50us" if is_latency else "125MBps"
+def _quantity(source: ForeignFile, name: str, text: str, quantity: Quantity) -> float:
+    match = re.fullmatch(r"(\d{1,20}(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)", text.strip())
+    unit = read_unit(match[2] or ("s" if quantity == "latency" else "Bps")) if match else None
+    value = float(match[1]) * unit.size if match and unit and unit.quantity == quantity else -1.0
+    if not (0 if quantity == "latency" else 1e-9) <= value <= 1e12:
+        example = "50us" if quantity == "latency" else "125MBps"
         raise source.refuse(f"link {quote(name)}: {quote(text)} is no quantity such as {example}")
-    return number
+    return value
 
 
 def _read_route(platform: _Platform, element: Element, hops: dict[tuple[str, str], _Hop]) -> None:

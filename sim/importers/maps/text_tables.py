@@ -49,29 +49,22 @@ def _from_csv(source: ForeignFile) -> TextTable:
     delimiters = [each for each in "\t;," if any(line.count(each) > 1 for line in lines)]
     if not delimiters:
         raise source.refuse("has no table: neither CSV, nor Markdown, nor HTML")
-    comments = [line.startswith("#") for line in lines]
-    cells = csv.reader(
-        ("" if comment else line for line, comment in zip(lines, comments, strict=True)),
-        delimiter=delimiters[0], skipinitialspace=True, strict=True,
-    )  # fmt: skip
+    kept = ("" if line.startswith("#") else line for line in lines)
+    cells = csv.reader(kept, delimiter=delimiters[0], skipinitialspace=True, strict=True)
     try:
         rows = [TableRow(cells.line_num, row) for row in cells]
     except csv.Error as error:
         raise source.refuse(f"is no CSV: {error}", cells.line_num) from None
-    return TextTable(rows, "\n".join(line for line, comment in zip(lines, comments, strict=True) if comment))
+    return TextTable(rows, "\n".join(line for line in lines if line.startswith("#")))
 
 
 def _from_markdown(text: str, rule: int) -> TextTable:
     lines = _FORMATTING.sub(r"\1", text).splitlines()
+    top = max(rule - 1, 0)
     end = next((n for n in range(rule + 1, len(lines)) if "|" not in lines[n]), len(lines))
-    rows = [
-        TableRow(number + 1, re.split(r"(?<!\\)\|", re.sub(r"^\s*\||(?<!\\)\|\s*$", "", lines[number])))
-        for number in range(max(rule - 1, 0), end)
-        if number != rule
-    ]
-    around = [
-        line for line in [*lines[: max(rule - 1, 0)], *lines[end:]] if not line.lstrip().startswith("|")
-    ]
+    bare = {n: re.sub(r"^\s*\||(?<!\\)\|\s*$", "", lines[n]) for n in range(top, end) if n != rule}
+    rows = [TableRow(n + 1, re.split(r"(?<!\\)\|", line)) for n, line in bare.items()]
+    around = [line for line in [*lines[:top], *lines[end:]] if not line.lstrip().startswith("|")]
     return TextTable(rows, "\n".join(around))
 
 
@@ -83,9 +76,7 @@ def _from_html(source: ForeignFile) -> TextTable:
         for row in rest:
             cells = [_plain(cell) for cell in re.split(r"(?i)<t[dh]\b[^>]*>", row)[1:]]
             if len(cells) > 2 and _SPANNING.search(row):
-                raise source.refuse(
-                    "has a cell over several rows or columns; write each cell by itself", line
-                )
+                raise source.refuse("has a cell over several rows or columns; write each by itself", line)
             rows.append(TableRow(line, cells))
             line += row.count("\n")
         if sum(len(row.cells) > 1 for row in rows) > 1:
