@@ -26,13 +26,16 @@ HEAD_BYTES: Final = 2 * HEAD
 MAX_FOREIGN_BYTES: Final = 256 * 2**20
 """Largest file that is imported, packed and unpacked."""
 
-_TABLE: Final = re.compile(
-    r"(?i)\A\s*(?:<!doctype html|<html|<table)(?s:.*)<table\b"  # a page
-    r"|(?m:^[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?[ \t]*$)"  # Markdown
-    # CSV of which a row has the name of a column
-    r"|\A(?:[^\n]*\n){0,5}?[^\n,;\t:{]*[,;\t](?:[^\n]*[,;\t])?\"?([^\n,;\t\"]+)\"?(?:[,;\t][^\n]*)?\n"
+_TABLE: Final = (
+    r"\A\s*(?i:<!doctype html|<html|<table)(?s:.*)<table\b"
+    r"|(?m:^[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?[ \t]*$)"
+)
+"""A page, or Markdown."""
+_MATRIX: Final = (
+    r"\A(?:[^\n]*\n){0,5}?(?=[^\n]{5,4000}\n)[^\n,;\t:{]*[,;\t](?:[^\n]*[,;\t])?\"?([^\n,;\t\"]+)\"?(?:[,;\t][^\n]*)?\n"
     r"(?:[^\n]*\n){0,2}?\"?\1\"?[ \t]*[,;\t]"
 )
+"""CSV of which a row has the name of a column, as our own latencies between sites have it too."""
 
 KINDS: Final = {
     "ping": ForeignKind(
@@ -61,7 +64,7 @@ KINDS: Final = {
         "a topology of Slurm",
         re.compile(r"(?im)^\s*SwitchName\s*=|^- topology\s*:.*\n(.*\n){0,3}?\s+tree\s*:"),
     ),
-    "region-matrix": ForeignKind("a table of regions", _TABLE),
+    "region-matrix": ForeignKind("a table of regions", re.compile(f"{_TABLE}|{_MATRIX}")),
 }
 """By the name that ``paceline import --kind`` takes."""
 
@@ -74,8 +77,9 @@ def foreign_kind(text: str) -> str | None:
 
 def describe_foreign(name: str, head: bytes) -> str | None:
     """What a foreign file is, and the command that reads it; None for one that is ours or unknown."""
-    kind = foreign_kind(decode(head, HEAD_BYTES))
-    if kind is None:
+    text = decode(head, HEAD_BYTES)
+    kind = foreign_kind(text)
+    if kind is None or (kind == "region-matrix" and not re.search(_TABLE, text)):
         return None
     command = f"paceline import {shlex.quote(name)} --out cluster.yaml"
     return f"{name}: is {KINDS[kind].what}; read it with '{command}'"
