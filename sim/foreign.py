@@ -39,7 +39,11 @@ _MATRIX: Final = (
 
 KINDS: Final = {
     "ping": ForeignKind(
-        "output of ping", re.compile(r"(?m)^(PING|Pinging|Ping wird|Envoi d.une requ.te) ?\S+")
+        "output of ping",
+        re.compile(
+            r"(?m)^PING6?[ (]\S|^(Pinging|Ping wird ausgef.hrt f.r|Haciendo ping a|Esecuzione di Ping) \S"
+            r"|^Envoi d.une requ.te 'Ping'"
+        ),
     ),
     "iperf3": ForeignKind(
         "output of iperf3",

@@ -103,6 +103,8 @@ def _read(given: str, kind: str | None, answers: Answers) -> tuple[str, Readings
     if kind is not None and kind not in KINDS:
         raise InputError(f"--kind {quote(kind)}: there is no such kind; {did_you_mean(kind, KINDS)}")
     placed = None if Path(given).exists() else _PLACED.fullmatch(given)
+    if placed is None and "=" in given and not Path(given).exists():
+        raise InputError(f"{given}: write ends in letters, digits and '_', as us_east-eu=FILE")
     name, ends = (placed[3], (placed[1], placed[2])) if placed else (given, None)
     text = decode(read_bytes(Path(name), MAX_FOREIGN_BYTES))
     if len(text) >= MAX_FOREIGN_BYTES:

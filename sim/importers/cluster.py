@@ -40,7 +40,7 @@ def cluster_of(
     elif gpus and not paths and counts == {"": gpus}:
         network["latency"] = "0 s"  # a single host
     elif paths or gpus or answers.latency_s is not None:
-        sites = _sites(paths, {_site_name(name): n for name, n in counts.items()}, workers)
+        sites = _sites(paths, {_site_name(name): n for name, n in counts.items()}, workers, gpus or 1)
         network, counts = network_of(paths, answers, sites, notes), sites or counts
     if gpus:
         inside = {key: _only(readings, f"gpu_{key}_{unit}") for key, unit in _GPU_LINK}
@@ -99,9 +99,9 @@ def _renamed(paths: Mapping[str, Sequence[PathReading]]) -> dict[str, list[PathR
 
 
 def _sites(
-    paths: Mapping[str, Sequence[PathReading]], counts: Mapping[str, int], workers: int | None
+    paths: Mapping[str, Sequence[PathReading]], counts: Mapping[str, int], workers: int | None, least: int
 ) -> dict[str, int]:
-    """Workers of each site that is an end of a path, one where nobody says; {} where no end has a name."""
+    """Workers of each site that is an end of a path, ``least`` where nobody says; {} without named ends."""
     ends = ((path.source, path.target) for each in paths.values() for path in each)
     names = list(dict.fromkeys(itertools.chain(*ends)))
     if names and "" not in names:
@@ -109,7 +109,7 @@ def _sites(
             raise InputError(
                 f"--workers {workers} cannot be shared evenly by {len(names)} sites; take a multiple"
             )
-        return {name: counts.get(name, (workers or len(names)) // len(names)) for name in names}
+        return {name: counts.get(name, workers // len(names) if workers else least) for name in names}
     if len(names) > 1:
         file = next(file for file, each in paths.items() if not each[0].source)
         raise InputError(

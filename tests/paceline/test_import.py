@@ -85,6 +85,10 @@ def test_json_and_packed_files(monkeypatch: Patch, capsys: Captured) -> None:
         (["ping.txt", "--kind", "iperf3"], "ping.txt:1: is no whole JSON of 'iperf3 -J'"),
         (["nothing"], "nothing: there is no such file"),
         (["us-eu=nothing"], "nothing: there is no such file"),
+        (
+            ["us-east-eu=ping.txt"],
+            "us-east-eu=ping.txt: write ends in letters, digits and '_', as us_east-eu=FILE",
+        ),
         (["iperf.json"], "no file says the latency: import output of ping too, or add --latency '0.1 ms'"),
     ],
 )

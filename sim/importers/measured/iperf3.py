@@ -41,7 +41,8 @@ def read(source: ForeignFile) -> Readings:
         )
         for back, rate in total.items()
     )
-    by = f"{number} streams at once" if number > 1 else "one stream; several may carry more (iperf3 -P 8)"
+    many = f"{number} streams at once; each is taken as limited to its part, unless one alone is imported too"
+    by = many if number > 1 else "one stream; several may carry more (iperf3 -P 8)"
     notes = [
         f"bandwidth: {_mbit(rate)} received {'from' if back else 'by'} the server, {by}"
         + (f"; the median of {len(tests[back])} tests" if len(tests[back]) > 1 else "")

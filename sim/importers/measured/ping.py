@@ -13,7 +13,7 @@ _TARGET: Final = re.compile(r"(?m)^(?:PING|Pinging|Ping wird ausgeführt für) (
 _TRIP: Final = re.compile(r"(?i)\b(?:time|zeit|temps|tiempo|tempo|durata)\s*([=<])\s*([0-9.,]+)\s*([^\s,)]*)")
 _COUNTS: Final = re.compile(r"(?m)^(\d{1,9}) [^\d,]+, (\d{1,9}) [^\d,]+,.*%")
 _WINDOWS_COUNTS: Final = re.compile(r":\s*\S+ = (\d{1,9}), \S+ = (\d{1,9}), \S+ = \d")
-_SUMMARY: Final = re.compile(r"min/avg/max(?:/(?:mdev|stddev))? = ([0-9.,]+(?:/[0-9.,]+){2,3}) (\S+)")
+_SUMMARY: Final = re.compile(r"min/avg/max(?:/(?:mdev|std-?dev))? = ([0-9.,]+(?:/[0-9.,]+){2,3}) ([^\s,]+)")
 
 
 def read(source: ForeignFile) -> Readings:
