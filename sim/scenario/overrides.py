@@ -65,7 +65,8 @@ def _with_cluster_file(document: Document) -> Document:
     try:
         read = yaml_file.parse(yaml_file.read_text(path), str(path))
     except InputError as error:
-        raise InputError(f"{at}: cluster.file: {error}") from None
+        ready = "" if path.exists() else f"; ready clusters are: {', '.join(ready_clusters())}"
+        raise InputError(f"{at}: cluster.file: {error}{ready}") from None
     match read.value:
         case {"cluster": {**cluster}, **others} if not others and "file" not in cluster:
             pass

@@ -119,7 +119,7 @@ PROFILE = """\
 {"profile_id": "p", "captured_at": "2026-08-14T16:36:20Z", "cluster_id": "c",
  "iperf_pairs": [
   {"from_node": "10.0.0.1", "to_node": "10.0.0.2", "direction": "send", "gbit_s": 9.5, "duration_s": 60},
-  {"from_node": "10.0.0.2", "to_node": "10.0.0.1", "direction": "send", "gbit_s": 8, "duration_s": 60}],
+  {"from_node": "10.0.0.2", "to_node": "10.0.0.1", "direction": "send", "gbit_s": 8.5, "duration_s": 60}],
  "nccl_curve": [{"msg_bytes": 1048576, "achieved_bps": 8.5e9}], "shaping_fidelity": [],
  "burst_decay_detected": false}
 """

@@ -129,14 +129,17 @@ def test_a_host_of_nccl() -> None:
     assert any("does not rate the links" in note for note in readings.notes)
 
 
-def test_pairs_of_diloco_measured() -> None:
-    there, back = read(PROFILE).paths
-    assert (there.source, back.source) == ("10.0.0.1", "10.0.0.2")
-    assert (there.bandwidth_bytes_per_s, back.bandwidth_bytes_per_s) == pytest.approx((9.5e9 / 8, 1e9))
+def test_hosts_of_diloco_measured() -> None:
+    readings = read(PROFILE)
+    assert readings.workers == {"": 2}
+    assert readings.paths[0].bandwidth_bytes_per_s == pytest.approx(9e9 / 8)
+    assert "8.5 Gbit/s to 9.5 Gbit/s" in readings.notes[0]
     for old, new in (
         ("9.5", '"9.5"'),
-        ('"send", "gbit_s": 9.5', '"up", "gbit_s": 9.5'),
-        ('"10.0.0.2", "dir', '"10.0.0.1", "dir'),
+        ('"from_node": "10.0.0.1"', '"from_node": "10.0.0.2"'),
+        ("9.5", "true"),
     ):
         with pytest.raises(InputError, match=r"^file: iperf_pairs\[0\]: "):
             read(PROFILE.replace(old, new, 1))
+    with pytest.raises(InputError, match=r"pairs from 1 Gbit/s to 9.5 Gbit/s, so no single switch"):
+        read(PROFILE.replace('"gbit_s": 8.5', '"gbit_s": 1'))
