@@ -38,7 +38,8 @@ def import_files(
         int | None, typer.Option(metavar="N", min=1, help="of the cluster; absent: by the files")
     ] = None,
     latency_is: Annotated[
-        Literal["round-trip", "one-way"] | None, typer.Option(help="latencies in files that do not say")
+        Literal["round-trip", "one-way"] | None,
+        typer.Option(metavar="round-trip|one-way", help="latencies in files that do not say"),
     ] = None,
     latency_unit: Annotated[_Text, typer.Option(metavar="UNIT", help="of bare latencies: ms")] = None,
     bandwidth_unit: Annotated[_Text, typer.Option(metavar="UNIT", help="of bare rates: Mbit/s")] = None,
@@ -49,7 +50,7 @@ def import_files(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the 'cluster:' part of a scenario from what has been measured with other tools."""
+    """Make a scenario's 'cluster:' from measurements of other tools."""
     from paceline.sim.config.files import write_atomically
     from paceline.sim.config.units import parse_bandwidth, parse_duration
     from paceline.sim.config.yaml_file import validate_document

@@ -105,9 +105,10 @@ def _sites(
     ends = ((path.source, path.target) for each in paths.values() for path in each)
     names = list(dict.fromkeys(itertools.chain(*ends)))
     if names and "" not in names:
+        workers = workers or counts.get("")
         if workers and workers % len(names):
             raise InputError(
-                f"--workers {workers} cannot be shared evenly by {len(names)} sites; take a multiple"
+                f"{workers} workers cannot be shared evenly by {len(names)} sites; take a multiple"
             )
         return {name: counts.get(name, workers // len(names) if workers else least) for name in names}
     if len(names) > 1:

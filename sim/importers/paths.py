@@ -106,16 +106,15 @@ def _sites(
         if not values and key != "latency" and given is None:
             continue
         pairs = itertools.combinations(sites, 2)
-        missing = [f"{a}-{b}" for a, b in pairs if (a, b) not in values and (b, a) not in values]
-        missing += [f"{a}-{b}" for a, b in one_way if (a, b) not in values and (b, a) in values]
+        missing = [(a, b) for a, b in pairs if (a, b) not in values and (b, a) not in values]
+        missing += [(a, b) for a, b in one_way if (a, b) not in values and (b, a) in values]
         if missing and given is None:
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            names = [f"{a}-{b}" for a, b in missing]
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             add = "" if key == "per_flow" else f"; or add --{key}, for all such pairs"
             raise InputError(
-                f"no file says the {key} of {', '.join(missing[:5])}{more}; name the files, as "
-                f"{missing[0]}=FILE{add}"
+                f"no file says the {key} of {', '.join(names[:5])}{more}; import {names[0]}=FILE{add}"
             )
-        between[key] = {f"{a}-{b}": write_value(key, value) for (a, b), value in values.items()}
-        if missing and given is not None:
-            between[key]["default"] = write_value(key, given)
+        filled = values | {pair: given for pair in missing if given is not None}
+        between[key] = {f"{a}-{b}": write_value(key, value) for (a, b), value in filled.items()}
     return form | ({"between": between} if len(sites) > 1 else {})

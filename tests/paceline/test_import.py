@@ -16,7 +16,7 @@ from paceline.sim.scenario.schema import load
 from tests.paceline.test_command_line import run
 from tests.sim.importers.measured.test_iperf3 import made
 from tests.sim.importers.measured.test_ping import LINUX
-from tests.support.foreign_files import SAMPLES
+from tests.support.foreign_files import ARGUMENTS, SAMPLES
 
 Patch = pytest.MonkeyPatch
 Captured = pytest.CaptureFixture[str]
@@ -61,6 +61,22 @@ def test_a_cluster_with_its_sources_is_checked_as_the_output_says(
     assert status == 0
     assert "us 1, eu 1" in out
     status, _, err = run(monkeypatch, capsys, *arguments)  # which replaces its own file
+    assert status == 0
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_a_cluster_of_each_kind_loads(monkeypatch: Patch, capsys: Captured, kind: str) -> None:
+    Path("file").write_text(SAMPLES[kind])
+    arguments = ["import", "file", *ARGUMENTS.get(kind, []), "--json", "--out", "cluster.yaml"]
+    status, out, _ = run(monkeypatch, capsys, *arguments)
+    assert status == 0
+    examples = {"workers": "4", "compute": "{time: 50 ms}", "network": "{latency: 1 ms}"}
+    changes = [f"cluster.{key}={examples[key]}" for key in json.loads(out)["needed"]]
+    Path("scenario.yaml").write_text(SCENARIO.replace(", compute: {time: 50 ms}", ""))
+    assert load("scenario.yaml", changes).cluster.workers >= 1
+    status, _, _ = run(
+        monkeypatch, capsys, "check", "scenario.yaml", *(each for c in changes for each in ("--set", c))
+    )
     assert status == 0
 
 

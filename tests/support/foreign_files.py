@@ -14,3 +14,5 @@ SAMPLES = {
     **{kind: texts[0] for kind, texts in samples.SAMPLES.items()},
 }
 """By kind."""
+ARGUMENTS = {"iperf3": ["--latency", "1 ms"]}
+"""What must be said beside a sample."""

@@ -32,23 +32,15 @@ def read(source: ForeignFile) -> Readings:
             raise source.refuse(f"carries {rates}: name both ends, as us-eu={source.name}")
         total = {False: min(total.values())}
     client, server = source.ends or ("", "")
-    paths = tuple(
-        PathReading(
-            server if back else client,
-            client if back else server,
-            bandwidth_bytes_per_s=rate if number > 1 else None,
-            per_flow_bytes_per_s=rate / number,
-        )
-        for back, rate in total.items()
-    )
     many = f"{number} streams at once; each is taken as limited to its part, unless one alone is imported too"
     by = many if number > 1 else "one stream; several may carry more (iperf3 -P 8)"
-    notes = [
-        f"bandwidth: {_mbit(rate)} received {'from' if back else 'by'} the server, {by}"
-        + (f"; the median of {len(tests[back])} tests" if len(tests[back]) > 1 else "")
-        for back, rate in total.items()
-    ]
-    return Readings(paths=paths, notes=(*notes, "not used: iperf3's rtt, of a full queue; ping an idle path"))
+    paths, notes = [], ["not used: iperf3's rtt, of a full queue; ping an idle path"]
+    for back, rate in total.items():
+        ends = (server, client) if back else (client, server)
+        paths.append(PathReading(*ends, None, None, rate if number > 1 else None, rate / number))
+        of = f"; the median of {len(tests[back])} tests" if len(tests[back]) > 1 else ""
+        notes.insert(-1, f"bandwidth: {_mbit(rate)} received {'from' if back else 'by'} the server, {by}{of}")
+    return Readings(paths=tuple(paths), notes=tuple(notes))
 
 
 def _mbit(bytes_per_s: float) -> str:

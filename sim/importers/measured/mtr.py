@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from typing import Any, Final
 
@@ -55,13 +54,11 @@ def _of_text(source: ForeignFile) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _of_csv(source: ForeignFile, text: str) -> list[tuple[int, dict[str, Any]]]:
-    lines = [line.rstrip(",; ") for line in text.splitlines()]
-    header, *rows = csv.reader(lines, delimiter=";" if ";" in lines[0] else ",")
-    hops = [(number, row) for number, row in enumerate(rows, 2) if row]
-    for number, row in hops:
-        if len(row) != len(header):
-            raise source.refuse(f"has {len(row)} cells, the header has {len(header)}", number)
-    named = [(number, dict(zip(header, row, strict=True))) for number, row in hops]
+    rows = [re.split("[,;]", line.rstrip(",; ")) for line in text.splitlines()]
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(rows[0]):
+            raise source.refuse(f"has {len(row)} cells, the header has {len(rows[0])}", number)
+    named = [(number, dict(zip(rows[0], row, strict=True))) for number, row in enumerate(rows[1:], 2)]
     if len({hop.get("Host") for _, hop in named}) != 1:
         raise source.refuse("needs hops to one target; write each report to a file of its own")
     return named

@@ -69,19 +69,23 @@ def test_within_a_site_and_its_workers() -> None:
         InputError, match="no file says the latency within a site: import output of ping as us-us"
     ):
         network_of({"p": files["p"]}, 8)
-    with pytest.raises(InputError, match="--workers 7 cannot be shared evenly by 2 sites"):
+    with pytest.raises(InputError, match="7 workers cannot be shared evenly by 2 sites"):
         network_of(files, 7)
 
 
 def test_missing_pairs_are_named_or_answered() -> None:
     paths = [PathReading(a, b, latency_s=0.01) for a, b in ("ab", "bc")]
-    with pytest.raises(InputError, match=r"latency of a-c; name the files, as a-c=FILE; or add --latency"):
+    with pytest.raises(InputError, match=r"latency of a-c; import a-c=FILE; or add --latency"):
         network_of({"f": of(*paths)})
     between = network_of({"f": of(*paths)}, latency_s=0.05)["between"]
-    assert between["latency"] == {"a-b": "10 ms", "b-c": "10 ms", "default": "50 ms"}
+    assert between["latency"] == {"a-b": "10 ms", "b-c": "10 ms", "a-c": "50 ms"}
     one_way = of(replace(paths[0], both_ways=False))
     with pytest.raises(InputError, match="latency of b-a"):
         network_of({"f": one_way})
+    assert network_of({"f": one_way}, latency_s=0.05)["between"]["latency"] == {
+        "a-b": "10 ms",
+        "b-a": "50 ms",
+    }
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,8 @@ def test_the_schema_knows_every_scheme_and_task_option() -> None:
     assert set(workload["allOf"][0]["else"]["required"]) == {"task", "batch_size", "optimizer"}
     assert set(branches) == set(TASKS)
     assert "hidden" in branches["digits-mlp"]["properties"]
-    assert "workers" not in schema["$defs"]["Cluster"]["required"]
+    needed = schema["$defs"]["Cluster"]["anyOf"]
+    assert needed == [{"required": ["compute", "network"]}, {"required": ["file"]}]
 
 
 def test_no_option_hides_a_common_key() -> None:
