@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     import networkx as nx
 
 _BY_LINKS: Final = ("Floyd", "Dijkstra", "DijkstraCache")
-_NOT_READ: Final = ("prop", "config", "trace", "trace_connect", "storage", "storage_type", "disk", "mount")
+_NOT_READ: Final = (
+    "prop",
+    "config",
+    "trace",
+    "trace_connect",
+    "storage",
+    "storage_type",
+    "disk",
+    "mount",
+    "actor",
+    "process",
+)
 _TURNED: Final = {"_UP": "_DOWN", "_DOWN": "_UP"}
 _MAX_DEPTH: Final = 50
 _MAX_HOSTS: Final = 500
@@ -65,11 +76,14 @@ def read(source: ForeignFile) -> Readings:
     if not 2 <= len(hosts) <= _MAX_HOSTS:
         raise source.refuse(f"has {len(hosts)} hosts; 2 to {_MAX_HOSTS} can be read")
     routes = {(a, b): [a, *_route(platform, a, b), b] for a, b in itertools.permutations(hosts, 2)}
-    unread = "".join(f", <{tag}>" for tag in _NOT_READ if root.find(f".//{tag}") is not None)
+    unread = [f"<{tag}>" for tag in _NOT_READ if root.find(f".//{tag}") is not None]
+    unread += sorted(
+        {key for each in root.iter() for key in each.attrib if key.endswith(("_file", "_profile"))}
+    )
     notes = (
         "latency, bandwidth: of the links; the factors of SimGrid's network models are not applied",
         "NAME.in, NAME.out: ends of a link that both directions share, as they do in SimGrid",
-        f"not used: speeds of hosts{unread}",
+        f"not used: {', '.join(['speeds of hosts', *unread])}",
     )
     links = links_of(source, hosts, [*hosts, *platform.inside], platform.links, routes)
     return Readings(hosts=tuple(hosts), links=tuple(links), notes=notes)

@@ -20,6 +20,13 @@ def test_a_route_of_two_links() -> None:
     assert len(there.links) == len(back.links) == 2
 
 
+def test_what_is_not_read_is_named() -> None:
+    text = PLATFORM.replace('latency="2ms"', 'latency="2ms" bandwidth_file="b.txt"').replace(
+        "<router", "<prop id='x'/><router"
+    )
+    assert read(text).notes[-1] == "not used: speeds of hosts, <prop>, bandwidth_file"
+
+
 def test_clusters_and_the_way_between() -> None:
     readings = read(CLUSTERS)
     assert readings.hosts == ("n0.one", "n1.one", "n2.one", "n7.one", "n0.two", "n1.two")
