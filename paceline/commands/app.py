@@ -166,7 +166,7 @@ def schema() -> None:
 
 
 def list_names(as_json: AsJson = False) -> None:
-    """List the ready scenarios and clusters, and the schemes, prices, topologies and tasks to name."""
+    """List scenarios and clusters, schemes, prices, topologies and tasks to name."""
     from paceline.sim.scenario.price import price_tables
     from paceline.sim.scenario.ready import describe_scenario, ready_clusters, ready_scenarios
     from paceline.sim.schemes import SCHEMES

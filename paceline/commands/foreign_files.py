@@ -46,7 +46,8 @@ def import_files(
     latency: Annotated[_Text, typer.Option(metavar="TIME", help="one-way, where no file says it")] = None,
     bandwidth: Annotated[_Text, typer.Option(metavar="RATE", help="where no file says it")] = None,
     rows: Annotated[
-        Literal["send", "receive"] | None, typer.Option(help="what rows of a table do, where it does not say")
+        Literal["send", "receive"] | None,
+        typer.Option(metavar="send|receive", help="rows of a table that does not say"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
