@@ -26,6 +26,17 @@ HEAD_BYTES: Final = 2 * HEAD
 MAX_FOREIGN_BYTES: Final = 256 * 2**20
 """Largest file that is imported, packed and unpacked."""
 
+_TABLE: Final = (
+    r"\A\s*(?i:<!doctype html|<html|<table)(?s:.*)<table\b"
+    r"|(?m:^[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?[ \t]*$)"
+)
+"""A page, or Markdown."""
+_MATRIX: Final = (
+    r"\A(?:[^\n]*\n){0,5}?(?=[^\n]{5,4000}\n)[^\n,;\t:{]*[,;\t](?:[^\n]*[,;\t])?\"?([^\n,;\t\"]+)\"?(?:[,;\t][^\n]*)?\n"
+    r"(?:[^\n]*\n){0,2}?\"?\1\"?[ \t]*[,;\t]"
+)
+"""CSV of which a row has the name of a column, as our own latencies between sites have it too."""
+
 KINDS: Final = {
     "ping": ForeignKind(
         "output of ping",
@@ -43,20 +54,36 @@ KINDS: Final = {
     "mtr": ForeignKind(
         "output of mtr", re.compile(r'(?m)^HOST: .*\bSnt\b|"mtr":\s*\{\s*"src"|^Mtr_Version[,;]|^<MTR ')
     ),
+    "simgrid": ForeignKind(
+        "a platform of SimGrid", re.compile(r"<platform\s[^>]*version=|<!DOCTYPE platform")
+    ),
+    "nccl-topology": ForeignKind("a topology of NCCL", re.compile(r"<system\s[^>]*version=[^>]*>\s*<cpu\b")),
+    "topology-zoo": ForeignKind(
+        "a graph of the Internet Topology Zoo",
+        re.compile(r"<key\b[^>]*attr\.name=.(LinkSpeedRaw|Latitude)\b|(?m:^\s*graph\s*\[)(?s:.*)\bnode\s*\["),
+    ),
+    "diloco-profile": ForeignKind("a network profile of diloco-measured", re.compile(r'"iperf_pairs"\s*:')),
+    "astra-sim": ForeignKind("a network of ASTRA-sim", re.compile(r"(?m)^npus_count\s*:")),
+    "slurm": ForeignKind(
+        "a topology of Slurm",
+        re.compile(r"(?im)^\s*SwitchName\s*=|^- topology\s*:.*\n(.*\n){0,3}?\s+tree\s*:"),
+    ),
+    "region-matrix": ForeignKind("a table of regions", re.compile(f"{_TABLE}|{_MATRIX}")),
 }
 """By the name that ``paceline import --kind`` takes."""
 
 
 def foreign_kind(text: str) -> str | None:
     """The kind of a foreign text; None for one that is ours or unknown."""
-    head = text[:HEAD]
+    head = text[:HEAD].replace("\r\n", "\n")
     return next((kind for kind, each in KINDS.items() if each.pattern.search(head)), None)
 
 
 def describe_foreign(name: str, head: bytes) -> str | None:
     """What a foreign file is, and the command that reads it; None for one that is ours or unknown."""
-    kind = foreign_kind(decode(head, HEAD_BYTES))
-    if kind is None:
+    text = decode(head, HEAD_BYTES)
+    kind = foreign_kind(text)
+    if kind is None or (kind == "region-matrix" and not re.search(_TABLE, text)):
         return None
     command = f"paceline import {shlex.quote(name)} --out cluster.yaml"
     return f"{name}: is {KINDS[kind].what}; read it with '{command}'"

@@ -166,23 +166,25 @@ def schema() -> None:
 
 
 def list_names(as_json: AsJson = False) -> None:
-    """List the ready scenarios, and the schemes, prices, topologies and tasks to name."""
+    """List scenarios and clusters, schemes, prices, topologies and tasks to name."""
     from paceline.sim.scenario.price import price_tables
-    from paceline.sim.scenario.ready import describe_scenario, ready_scenarios
+    from paceline.sim.scenario.ready import describe_scenario, ready_clusters, ready_scenarios
     from paceline.sim.schemes import SCHEMES
     from paceline.sim.topology import TOPOLOGIES
     from paceline.sim.workloads import TASKS
 
     ready = {name: describe_scenario(path) for name, path in ready_scenarios().items()}
+    clusters = {name: describe_scenario(path) for name, path in ready_clusters().items()}
     names = {"topologies": sorted(TOPOLOGIES), "tasks": sorted(TASKS)}
     if as_json:
-        print_json({"scenarios": ready, "schemes": sorted(SCHEMES), **names, "prices": price_tables()})
+        ready_names = {"scenarios": ready, "clusters": clusters, "schemes": sorted(SCHEMES)}
+        print_json({**ready_names, **names, "prices": price_tables()})
         return
     does = {name: SCHEMES[name].does for name in sorted(SCHEMES)}
     sold = {
         name: " ".join(dict.fromkeys(row["from"] for row in rows)) for name, rows in price_tables().items()
     }
-    for kind, lines in (("scenarios", ready), ("schemes", does), ("prices", sold)):
+    for kind, lines in (("scenarios", ready), ("clusters", clusters), ("schemes", does), ("prices", sold)):
         sys.stdout.write(f"{kind}:\n" + "".join(f"  {name}: {line}\n" for name, line in lines.items()))
     for kind, members in names.items():
         sys.stdout.write(f"{kind}: {' '.join(members)}\n")

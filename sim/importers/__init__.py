@@ -18,6 +18,13 @@ IMPORTERS: Final[Registry[Callable[[ForeignFile], Readings]]] = Registry(
         "ping": ".measured.ping:read",
         "iperf3": ".measured.iperf3:read",
         "mtr": ".measured.mtr:read",
+        "simgrid": ".maps.simgrid:read",
+        "nccl-topology": ".maps.nccl_topology:read",
+        "topology-zoo": ".maps.topology_zoo:read",
+        "diloco-profile": ".maps.diloco_profile:read",
+        "astra-sim": ".maps.astra_sim:read",
+        "slurm": ".maps.slurm:read",
+        "region-matrix": ".maps.region_matrix:read",
     },
 )
 """Readers by the kinds of ``sim/foreign.py``."""

@@ -12,6 +12,7 @@ from ..config import yaml_file
 from ..config.problems import KeyPath, format_value, join_keys
 from ..config.yaml_file import Document, SourceLine
 from ..errors import InputError, KeyedError, did_you_mean, shorten
+from .ready import ready_clusters
 
 MAX_KEYS: Final = 50
 """Keys in the path of an assignment: more than the depth of any scenario."""
@@ -60,10 +61,12 @@ def _with_cluster_file(document: Document) -> Document:
         case _:
             return document
     path = Path(document.places[()].source).parent / name
+    path = path if path.exists() else ready_clusters().get(name, path)
     try:
         read = yaml_file.parse(yaml_file.read_text(path), str(path))
     except InputError as error:
-        raise InputError(f"{at}: cluster.file: {error}") from None
+        ready = "" if path.exists() else f"; ready clusters are: {', '.join(ready_clusters())}"
+        raise InputError(f"{at}: cluster.file: {error}{ready}") from None
     match read.value:
         case {"cluster": {**cluster}, **others} if not others and "file" not in cluster:
             pass

@@ -113,8 +113,8 @@ class Cluster(Settings):
 
     file: str | None = Field(
         default=None,
-        description="YAML file with `cluster:` and keys of it, as `paceline import` writes; relative to the "
-        "scenario's folder; keys beside it take precedence",
+        description="YAML file with `cluster:` and keys of it, as `paceline import` writes, relative to the "
+        "scenario's folder; or a ready one (`paceline list`); keys beside it take precedence",
     )
     workers: int = Field(
         ge=1, le=MAX_WORKERS, description="number of workers (default: those of the sites or graph)"

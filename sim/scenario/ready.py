@@ -1,4 +1,4 @@
-"""Ready scenarios that come with Paceline, by name: ``four-regions``, ``lab/two-sites``.
+"""Ready scenarios that come with Paceline, by name: ``four-regions``, ``lab/two-sites``; and ready clusters.
 
 A name is a scenario's path below the folder of ready scenarios, without its suffix. Wherever a scenario's
 file is wanted, its name will do; a file of that name comes first.
@@ -16,6 +16,7 @@ from ..config.yaml_file import YAML_SUFFIXES, read_text
 from ..errors import InputError, did_you_mean
 
 _FOLDER: Final = Path(__file__).parents[2] / "scenarios"
+_CLUSTERS: Final = _FOLDER / "clusters"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9/_-]{0,79}")
 """Possible names of a ready scenario."""
 
@@ -23,8 +24,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9/_-]{0,79}")
 @cache
 def ready_scenarios() -> dict[str, Path]:
     """Name -> file of every ready scenario, top-level ones first."""
-    files = {path.relative_to(_FOLDER).with_suffix("").as_posix(): path for path in _FOLDER.rglob("*.yaml")}
+    paths = (path for path in _FOLDER.rglob("*.yaml") if path.parent != _CLUSTERS)
+    files = {path.relative_to(_FOLDER).with_suffix("").as_posix(): path for path in paths}
     return dict(sorted(files.items(), key=lambda pair: (pair[0].count("/"), pair[0])))
+
+
+def ready_clusters() -> dict[str, Path]:
+    """Name -> file of every ready cluster, for ``cluster.file``."""
+    return {path.stem: path for path in sorted(_CLUSTERS.glob("*.yaml"))}
 
 
 def find_scenario(path: Path) -> Path:
@@ -46,7 +53,7 @@ def find_scenario(path: Path) -> Path:
 
 
 def describe_scenario(path: Path) -> str:
-    """First sentence of the comment at the top of a scenario's file; "" where there is none."""
+    """First sentence of the comment at the top of a scenario's or cluster's file; "" where there is none."""
     lines: list[str] = []
     for line in read_text(path).splitlines():
         if not re.match(r"# \S", line):

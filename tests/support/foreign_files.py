@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from tests.sim.importers.maps import samples
 from tests.sim.importers.measured.test_iperf3 import made
 from tests.sim.importers.measured.test_mtr import JSON
 from tests.sim.importers.measured.test_ping import LINUX
 
-SAMPLES = {"ping": LINUX, "iperf3": made([900.0]), "mtr": JSON}
+SAMPLES = {
+    "ping": LINUX,
+    "iperf3": made([900.0]),
+    "mtr": JSON,
+    **{kind: texts[0] for kind, texts in samples.SAMPLES.items()},
+}
 """By kind."""
 ARGUMENTS = {"iperf3": ["--latency", "1 ms"]}
 """What must be said beside a sample."""

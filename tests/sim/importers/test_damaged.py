@@ -12,6 +12,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.foreign import KINDS, decode, foreign_kind
 from paceline.sim.importers import IMPORTERS
 from paceline.sim.importers.readings import ForeignFile
+from tests.sim.importers.maps.samples import ANSWERS
 from tests.support.foreign_files import SAMPLES
 
 
@@ -35,7 +36,7 @@ def test_every_kind_has_a_sample_that_is_known_and_read() -> None:
     assert set(SAMPLES) == set(KINDS) == set(IMPORTERS)
     for kind, text in SAMPLES.items():
         assert foreign_kind(text) == kind
-        assert IMPORTERS[kind](ForeignFile(f"{kind}.txt", text)).notes
+        assert IMPORTERS[kind](ForeignFile(f"{kind}.txt", text, answers=ANSWERS)).notes
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
@@ -43,7 +44,7 @@ def test_damage_is_refused_in_one_line(kind: str) -> None:
     refused = set()
     for text in damaged(SAMPLES[kind]):
         try:
-            IMPORTERS[kind](ForeignFile("file.txt", text))
+            IMPORTERS[kind](ForeignFile("file.txt", text, answers=ANSWERS))
         except InputError as error:
             message = str(error)
             assert re.match(r"file\.txt(:\d+)?: ", message)

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from paceline.sim.errors import InputError
-from paceline.sim.scenario.ready import copy_scenario, describe_scenario, find_scenario, ready_scenarios
+from paceline.sim.network.build import build_network
+from paceline.sim.network.network import rate_of
+from paceline.sim.scenario.ready import (
+    copy_scenario,
+    describe_scenario,
+    find_scenario,
+    ready_clusters,
+    ready_scenarios,
+)
 from paceline.sim.scenario.schema import load
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -19,10 +27,11 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_file_has_its_name_and_a_sentence() -> None:
-    ready = ready_scenarios()
-    assert {path.resolve() for path in ready.values()} == set(SCENARIOS.rglob("*.yaml"))
+    ready, clusters = ready_scenarios(), ready_clusters()
+    files = [path.resolve() for path in [*ready.values(), *clusters.values()]]
+    assert sorted(files) == sorted(SCENARIOS.rglob("*.yaml"))
     assert next(iter(ready)) == "campus"
-    assert all(describe_scenario(path).endswith((".", "?")) for path in ready.values())
+    assert all(describe_scenario(path).endswith((".", "?")) for path in files)
 
 
 def test_a_name_is_as_good_as_a_file() -> None:
@@ -71,3 +80,33 @@ def test_a_copy_brings_the_files_that_it_names() -> None:
     with pytest.raises(InputError, match=r"leaf-spine\.graphml is there already"):
         copy_scenario("leaf-spine", Path("mine/other.yaml"))
     assert not Path("mine/other.yaml").exists()
+
+
+CLUSTERS = {
+    "aws-ten-regions": ("us-west-2", "us-east-1", 10, 0.0335, 1150e6, 0.0335, 790e6),  # row receives
+    "dt-fm-four-regions": ("virginia", "ohio", 64, 0.011, 1.12e9, 0.011, 1.12e9),
+    "dt-fm-eight-regions": ("oregon", "tokyo", 64, 0.096, 523e6, 0.096, 523e6),
+}
+"""Two regions, workers, and latency and rate there and back: as in the sources."""
+
+
+@pytest.mark.parametrize("name", sorted(CLUSTERS))
+def test_a_ready_cluster_goes_by_its_name(name: str, tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario.yaml"
+    keys = f"cluster: {{file: {name}, compute: {{time: 50 ms}}}}\n"
+    task = (
+        "name: regions\nworkload: {task: digits-mlp, batch_size: 32, optimizer: {lr: 0.1}, payload: 20 MB}\n"
+    )
+    scenario.write_text(f"{task}{keys}schemes: [all_reduce]\nstop: {{max_iterations: 20}}\n")
+    cluster = load(scenario).cluster
+    network = build_network(cluster.network, cluster.workers)
+    a, b, workers, *expected = CLUSTERS[name]
+    first = [network.site_of.index(network.sites.index(site)) for site in (a, b)]
+    routes = network.route(*first), network.route(*first[::-1])
+    measured = [value for route in routes for value in (route.latency_s, 8 * rate_of(network, route))]
+    assert cluster.workers == workers
+    assert measured == pytest.approx(expected)
+
+
+def test_ready_clusters_are_those_tested() -> None:
+    assert set(ready_clusters()) == set(CLUSTERS)
