@@ -43,6 +43,12 @@ KINDS: Final = {
     "mtr": ForeignKind(
         "output of mtr", re.compile(r'(?m)^HOST: .*\bSnt\b|"mtr":\s*\{\s*"src"|^Mtr_Version[,;]|^<MTR ')
     ),
+    "nccl-tests": ForeignKind(
+        "output of nccl-tests",
+        re.compile(
+            r'(?m)^(\[.*>:|\d+:)?[#\s]*(nThread \d+ nGpus|size +count +type )|^\{"version":\d,"start_time"'
+        ),
+    ),
 }
 """By the name that ``paceline import --kind`` takes."""
 

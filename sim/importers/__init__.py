@@ -15,6 +15,7 @@ from .readings import ForeignFile, Readings
 IMPORTERS: Final[Registry[Callable[[ForeignFile], Readings]]] = Registry(
     __package__,
     {
+        "nccl-tests": ".measured.nccl_tests:read",
         "ping": ".measured.ping:read",
         "iperf3": ".measured.iperf3:read",
         "mtr": ".measured.mtr:read",
