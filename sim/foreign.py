@@ -49,6 +49,14 @@ KINDS: Final = {
             r'(?m)^(\[.*>:|\d+:)?[#\s]*(nThread \d+ nGpus|size +count +type )|^\{"version":\d,"start_time"'
         ),
     ),
+    "horovod": ForeignKind(
+        "timeline of Horovod",
+        re.compile(r'\A\s*\[[\s\S]*"(NEGOTIATE_[A-Z]+|start_time_since_epoch_in_micros)"'),
+    ),
+    "torch-trace": ForeignKind(
+        "trace of torch's profiler",
+        re.compile(r'\A\s*(\{\s*"schemaVersion"|[{[][\s\S]*"(cpu_op|user_annotation|ProfilerStep[*#]\w*)")'),
+    ),
 }
 """By the name that ``paceline import --kind`` takes."""
 

@@ -45,6 +45,7 @@ def import_files(
     bandwidth_unit: Annotated[_Text, typer.Option(metavar="UNIT", help="of bare rates: Mbit/s")] = None,
     latency: Annotated[_Text, typer.Option(metavar="TIME", help="one-way, where no file says it")] = None,
     bandwidth: Annotated[_Text, typer.Option(metavar="RATE", help="where no file says it")] = None,
+    event: Annotated[_Text, typer.Option(metavar="NAME", help="of a trace, that is a step")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a scenario's 'cluster:' from measurements of other tools."""
@@ -61,7 +62,7 @@ def import_files(
     _quantity("--bandwidth-unit", bandwidth_unit and f"1 {bandwidth_unit}", parse_bandwidth)
     latency_s = _quantity("--latency", latency, parse_duration)
     rate = _quantity("--bandwidth", bandwidth, parse_bandwidth)
-    answers = Answers(latency_is, latency_unit, bandwidth_unit, latency_s, rate)
+    answers = Answers(latency_is, latency_unit, bandwidth_unit, latency_s, rate, event)
     defaults = {"latency": latency, "bandwidth": bandwidth}
     notes = [f"{key}: {text}, where no file says it" for key, text in defaults.items() if text]
     readings: dict[str, Readings] = {}

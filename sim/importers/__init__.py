@@ -16,6 +16,8 @@ IMPORTERS: Final[Registry[Callable[[ForeignFile], Readings]]] = Registry(
     __package__,
     {
         "nccl-tests": ".measured.nccl_tests:read",
+        "horovod": ".measured.horovod:read",
+        "torch-trace": ".measured.torch_trace:read",
         "ping": ".measured.ping:read",
         "iperf3": ".measured.iperf3:read",
         "mtr": ".measured.mtr:read",

@@ -16,6 +16,7 @@ class Answers:
         latency_is: what a file's latencies are.
         latency_unit, bandwidth_unit: units of numbers without one, as ``ms`` and ``Mbit/s``.
         latency_s, bandwidth_bytes_per_s: of links of which a file names only the ends.
+        event: of a trace, that is a step.
     """
 
     latency_is: Literal["round-trip", "one-way"] | None = None
@@ -23,6 +24,7 @@ class Answers:
     bandwidth_unit: str | None = None
     latency_s: float | None = None
     bandwidth_bytes_per_s: float | None = None
+    event: str | None = None
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,8 @@ def read(source: ForeignFile) -> Readings:
 
 
 def _fitted(source: ForeignFile, timed: Sequence[Timed], gpus: Sequence[int]) -> Readings:
-    n, sizes, given_s = sum(gpus), sorted({each.num_bytes for each in timed}), source.answers.latency_s
+    n, sizes = sum(gpus), sorted({each.num_bytes for each in timed})
+    given_s = source.answers.latency_s if len(gpus) > 1 else None
     if not sizes or (given_s is None and (len(sizes) < 3 or sizes[-1] < _SPAN * sizes[0])):
         raise source.refuse(
             f"its sizes ({len(sizes)}) cannot tell latency from bandwidth: measure at three or more, the "
@@ -119,7 +120,7 @@ def _fitted(source: ForeignFile, timed: Sequence[Timed], gpus: Sequence[int]) ->
     link = {"latency_s": fit.latency_s, "bandwidth_bytes_per_s": fit.bytes_per_s}
     if len(gpus) == 1:
         inner = {f"gpu_{key}": value for key, value in link.items()}
-        return Readings(gpus=n, workers={"": n}, transport="nccl", notes=tuple(notes), **inner)  # type: ignore[arg-type]
+        return Readings(gpus=n, transport="nccl", notes=tuple(notes), **inner)  # type: ignore[arg-type]
     if gpus[0] > 1:
         notes.append("links inside a host: taken as unlimited; a test on one host alone measures them")
     path = PathReading(*(source.ends or ()), **link)  # type: ignore[arg-type]

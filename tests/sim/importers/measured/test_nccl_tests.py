@@ -50,7 +50,7 @@ def test_links_follow_from_times_that_they_make(
     text = text_of(hosts, timed_by(operation, gpus, latency_s, bytes_per_s))
     assert foreign_kind(text) == "nccl-tests"
     out = read_text(text)
-    assert (out.transport, out.workers) == ("nccl", {"": len(hosts)})
+    assert (out.transport, out.workers) == ("nccl", {"": len(hosts)} if len(gpus) > 1 else None)
     if len(gpus) == 1:
         links = out.gpu_latency_s, out.gpu_bandwidth_bytes_per_s
     else:

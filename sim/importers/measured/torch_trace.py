@@ -1,0 +1,58 @@
+"""Traces of torch's profiler (Chrome's trace format): durations of steps."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ...compute.traces import durations_of, thin_out, trace_events
+from ...config.units import format_seconds
+from ..readings import ForeignFile, Readings
+
+_STEP: Final = "ProfilerStep"
+
+
+def read(source: ForeignFile) -> Readings:
+    """Durations of steps, without those kernels of NCCL that run while no other does.
+
+    ``InputError``: there are no steps (``Answers.event`` says what is one), or nothing is left of them.
+    """
+    events = trace_events(source.name, source.text)
+    named = source.answers.event
+    steps = {str(each.get("name")).split("#")[0] for each in events if isinstance(each, Mapping)}
+    if named is None and _STEP not in steps:
+        raise source.refuse(
+            f"has no events {_STEP}#1, #2, ...: say with --event which of its events is a step"
+        )
+    steps_s = durations_of(source.name, events, named or _STEP)
+    kernels = [each for each in events if isinstance(each, Mapping) and each.get("cat") == "kernel"]
+    others = [each for each in kernels if "nccl" not in str(each.get("name")).lower()]
+    exposed_s = (_covered_s(kernels) - _covered_s(others)) / len(steps_s)
+    if exposed_s >= min(steps_s):
+        text = f"its shortest step, {format_seconds(min(steps_s))}, is not longer than NCCL's part of a step"
+        raise source.refuse(f"{text}, {format_seconds(exposed_s)}")
+    median_s = statistics.median(steps_s)
+    note = (
+        f"compute: {len(steps_s)} events {named or _STEP}, median {format_seconds(median_s)}, longest "
+        f"{format_seconds(max(steps_s))}; whole steps, with the optimiser and waiting for data"
+    )
+    of_nccl = f"without NCCL's kernels, of which {format_seconds(exposed_s)} a step overlap no other"
+    unknown = "no kernels of NCCL are in it: averages by other means would still be in these times"
+    return Readings(
+        gradients_s=tuple(thin_out([each - exposed_s for each in steps_s])),
+        notes=(note, unknown if len(others) == len(kernels) else of_nccl),
+    )
+
+
+def _covered_s(kernels: Iterable[Mapping[str, Any]]) -> float:
+    """Seconds in which at least one of some events runs."""
+    covered_us, end_us = 0.0, -math.inf
+    spans = [(each.get("ts"), each.get("dur")) for each in kernels]
+    for begin, length in sorted(
+        (float(a), float(b)) for a, b in spans if isinstance(a, int | float) and isinstance(b, int | float)
+    ):
+        covered_us += max(0.0, begin + length - max(begin, end_us))
+        end_us = max(end_us, begin + length)
+    return covered_us / 1e6
