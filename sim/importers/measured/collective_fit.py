@@ -18,9 +18,6 @@ from ...network.transport import TRANSPORTS
 from ...seeds import Floats
 from ...traffic.placing import place, price_s
 
-OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "sendrecv")
-"""``sendrecv``: every rank sends to the next one, all at once."""
-
 MAX_RANKS: Final = 256
 """More take minutes to price."""
 _ROUNDS: Final = 5
@@ -57,7 +54,8 @@ def fit_collectives(timed: Sequence[Timed], gpus: Sequence[int], latency_s: floa
     timed, slowest = timed[:: -(-len(timed) // _FITTED)], timed[-1]
     measured_s = np.array([each.seconds for each in timed])
     known = np.array([latency_s is not None, False])
-    point = np.array([latency_s or measured_s.min() / (2 * sum(gpus)), slowest.seconds / slowest.num_bytes])
+    guess_s = measured_s.min() / (2 * sum(gpus)) if latency_s is None else latency_s
+    point = np.array([guess_s, slowest.seconds / slowest.num_bytes])
     for _ in range(_ROUNDS):
         base_s = prices_s(timed, gpus, point)
         moves = [point * np.where(np.arange(2) == k, 1 + _STEP, 1.0) for k in range(2)]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
 from paceline.sim.foreign import foreign_kind
-from paceline.sim.importers.measured.collective_fit import OPERATIONS, Timed, prices_s
+from paceline.sim.importers.measured.collective_fit import Timed, prices_s
 from paceline.sim.importers.measured.nccl_tests import read
 from paceline.sim.importers.readings import Answers, ForeignFile, Readings
-from tests.support.made_nccl_tests import json_of, text_of
+from tests.support.made_nccl_tests import COLUMNS, json_of, text_of
 
 SIZES = [2**k for k in range(10, 29, 3)]
 TWO = ["node-a", "node-b"]
@@ -37,7 +37,7 @@ def read_text(text: str, name: str = "x.txt", answers: Answers = Answers()) -> R
 
 @settings(max_examples=8)
 @given(
-    st.sampled_from(OPERATIONS),
+    st.sampled_from(sorted(COLUMNS.keys() - {"alltoall"})),
     st.sampled_from([(1, 1), (1, 1, 1), (2, 2), (4, 4, 4), (8,)]),
     st.floats(5e-6, 1e-3),
     st.floats(1e8, 5e10),
@@ -126,19 +126,22 @@ REFUSED = {
     "no summary": (TEXT.split("# Out of")[0], "ends before its summary"),
     "no devices": (TEXT.replace("Rank", "Rang"), "no list of all ranks"),
     "a rank is missing": (TEXT.replace("#  Rank  0", "#  Rang  0"), "no list of all ranks"),
-    "one rank": (TEXT.replace("#  Rank  1", "#  Rang  1"), "is of 1 ranks"),
+    "one rank": (TEXT.replace("#  Rank  1", "#  Rang  1"), "is of 1 ranks on hosts of 1 to 1 GPUs"),
     "processes alone": (TEXT.replace("Rank  1", "Rank  0"), "know nothing of each other"),
     "groups": (TEXT.replace("Rank  1 Group  0", "Rank  1 Group  1"), "in groups"),
     "no header": (TEXT.replace("size", "length"), "no column 'time'"),
     "CPU time": (TEXT.replace("   time", "cputime"), "CPU time"),
-    "a column less": (re.sub(r"(?m) +\S+ +0$", "", TEXT), "values in a row"),
+    "a column less": (re.sub(r"(?m) +\S+ +0$", "", TEXT), "not those of the table's header"),
     "no numbers": (
         re.sub(r"float    sum     -1 +\S+", "float sum -1 fast", TEXT),
-        "something else than numbers",
+        "not those of the table's header",
     ),
     "another unit": (re.sub(r"sum     -1 +", "sum -1 1", TEXT), "GB/s, not"),
-    "which test": (GATHERED, "all_gather_perf or alltoall_perf"),
-    "another test": (GATHERED.replace("# nThread", "$ ./alltoall_perf\n# nThread"), "give one of all_reduce"),
+    "which test": (GATHERED, "put its command above the table"),
+    "another test": (
+        GATHERED.replace("# nThread", "$ ./alltoall_perf\n# nThread"),
+        "alltoall_perf tells nothing; give one of all_reduce",
+    ),
     "not that test": (TEXT.replace("all_reduce_perf", "reduce_scatter_perf"), "busbw is not that"),
     "one size": (text_of(TWO, timed_by("all_reduce", (1, 1), 4e-5, 1e9, [2**20])), "or say --latency"),
     "large sizes": (text_of(TWO, timed_by("all_reduce", (1, 1), 0.0, 1e7, SIZES[4:])), "--latency"),

@@ -149,7 +149,6 @@ def test_a_timeline_may_never_be_closed(end: str) -> None:
     out = follow(TIMELINE + end)
     assert out.workers == {"": 2}
     assert out.notes[0] == "averages: 1, 710 us in the median, 710 us at most, after negotiations of 80 us"
-    assert out.notes[1] == "the largest, 9 kB, at 101 Mbit/s"  # tensors that were fused
 
 
 def test_ranks_are_not_told_where_some_are_unseen() -> None:
