@@ -85,6 +85,10 @@ def _complete(each: Any) -> bool:
         and each.get("ph") == "X"
         and each.get("cat", _HOST[0]) in _HOST
         and isinstance(each.get("name"), str)
-        and type(each.get("dur")) in (int, float)
-        and abs(each["dur"]) < 1e300  # which a float can hold
+        and is_time(each.get("dur"))
     )
+
+
+def is_time(value: object) -> bool:
+    """Whether a value of a trace is a number that a float can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

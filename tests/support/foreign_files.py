@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from tests.sim.importers.measured.test_iperf3 import made
 from tests.sim.importers.measured.test_mtr import JSON
+from tests.sim.importers.measured.test_nccl_tests import TEXT
 from tests.sim.importers.measured.test_ping import LINUX
+from tests.sim.importers.measured.test_traces_of_steps import TIMELINE, TRACE
 
 SAMPLES = {"ping": LINUX, "iperf3": made([900.0]), "mtr": JSON}
+SAMPLES |= {"nccl-tests": TEXT, "torch-trace": TRACE, "horovod": TIMELINE}
 """By kind."""
 ARGUMENTS = {"iperf3": ["--latency", "1 ms"]}
 """What must be said beside a sample."""

@@ -34,7 +34,7 @@ def read(source: ForeignFile) -> Readings:
                 name, begin_us = inside.pop()
                 kind = "wait" if name.startswith("NEGOTIATE_") else "average" if _AVERAGE.match(name) else ""
                 spans[kind].add((begin_us, float(event["ts"])))  # tensors that are fused have one span
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise source.refuse(f"is no whole timeline; remove an event that is cut ({error})") from None
     waits_s, averages_s = ([(b - a) / 1e6 for a, b in spans[kind]] for kind in ("wait", "average"))
     if min(averages_s, default=0.0) <= 0:

@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ...config.files import parse_json
+from ...config.limits import MAX_MODEL_BYTES, MAX_TIME_S
 from ...config.units import format_bytes, format_seconds
+from ...errors import shorten
 from ...network.transport import NCCL_LAUNCH
 from ..readings import ForeignFile, PathReading, Readings
 from .collective_fit import MAX_RANKS, Timed, fit_collectives
@@ -171,12 +173,13 @@ def _timed(source: ForeignFile, test: str, rows: Sequence[_Row], n: int) -> list
         raise source.refuse(f"{test}_perf tells nothing; give one of {', '.join(_PASSES)}")
     factor = _PASSES[test] * (n - 1) / n or 1.0
     for row in rows:
-        algbw = row.num_bytes / row.time_us / 1e3 if row.time_us > 0 else math.inf
+        possible = 0 < row.time_us < MAX_TIME_S and row.num_bytes < MAX_MODEL_BYTES
+        algbw = row.num_bytes / row.time_us / 1e3 if possible else math.nan
         same = abs(row.busbw - factor * row.algbw) <= 2 * _ROUNDING + 0.01 * row.busbw
         if row.wrong:
             raise source.refuse(f"{row.wrong:g} values are wrong", row.line)
         if not abs(row.algbw - algbw) <= _ROUNDING + _DIGITS * algbw:
-            text = f"{row.num_bytes} bytes in {row.time_us:g} us are {algbw:.3g} GB/s, not {row.algbw:g}"
+            text = f"{shorten(row.num_bytes)} B in {row.time_us:g} us are {algbw:.3g} GB/s, not {row.algbw:g}"
             raise source.refuse(text, row.line)
         if not named and not (same and row.reduces_to_all):
             raise source.refuse("says not of which test it is: put its command above the table", row.line)

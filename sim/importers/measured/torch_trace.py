@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ...compute.traces import durations_of, thin_out, trace_events
+from ...compute.traces import durations_of, is_time, thin_out, trace_events
 from ...config.units import format_seconds
 from ..readings import ForeignFile, Readings
 
@@ -49,10 +49,8 @@ def read(source: ForeignFile) -> Readings:
 def _covered_s(kernels: Iterable[Mapping[str, Any]]) -> float:
     """Seconds in which at least one of some events runs."""
     covered_us, end_us = 0.0, -math.inf
-    spans = [(each.get("ts"), each.get("dur")) for each in kernels]
-    for begin, length in sorted(
-        (float(a), float(b)) for a, b in spans if isinstance(a, int | float) and isinstance(b, int | float)
-    ):
-        covered_us += max(0.0, begin + length - max(begin, end_us))
-        end_us = max(end_us, begin + length)
+    timed = (each for each in kernels if is_time(each.get("ts")) and is_time(each.get("dur")))
+    for begin_us, length_us in sorted((float(each["ts"]), float(each["dur"])) for each in timed):
+        covered_us += max(0.0, begin_us + length_us - max(begin_us, end_us))
+        end_us = max(end_us, begin_us + length_us)
     return covered_us / 1e6
