@@ -107,46 +107,37 @@ class TrainingProblem:
         if self.sampler is not None:
             values, losses = self._sampled(self.sampler, [worker], [index], point.detach().unsqueeze(0))
             return Evaluated(values[0], losses[0])
-        examples = np.split(self.batches.examples(worker, index), self.accumulate)
-        first = index * self.accumulate
-        if self.accumulate == 1:
-            return self._of_batch(worker, first, examples[0], point, on_segment)
+        *before, last = enumerate(
+            np.split(self.batches.examples(worker, index), self.accumulate), index * self.accumulate
+        )
+        if not before:
+            return self._of_batch(worker, *last, point, on_segment)
         mean = Evaluated(torch.zeros_like(point), point.new_zeros(1))
-        for number, batch in enumerate(examples[:-1], first):
-            mean = self._add(mean, self._of_batch(worker, number, batch, point))
+        for each in before:
+            mean = self._add(mean, self._of_batch(worker, *each, point))
         shown = torch.empty_like(point)
 
-        def report(start: int, stop: int, last: Evaluated) -> None:
+        def report(start: int, stop: int, so_far: Evaluated) -> None:
             assert on_segment is not None
-            value, loss = self._add(mean, last._replace(value=last.value[start:stop]), start, stop)
-            shown[start:stop] = value
+            shown[start:stop], loss = self._add(mean, so_far, start, stop)
             on_segment(start, stop, Evaluated(shown, loss))
 
-        final = first + self.accumulate - 1
-        return self._add(
-            mean, self._of_batch(worker, final, examples[-1], point, report if on_segment else None)
-        )
+        return self._add(mean, self._of_batch(worker, *last, point, report if on_segment else None))
 
     def _add(self, mean: Evaluated, batch: Evaluated, start: int = 0, stop: int | None = None) -> Evaluated:
         """The mean so far of the parts of a batch, at [start, stop), with one more of them."""
-        share = 1 / self.accumulate
-        return Evaluated(mean.value[..., start:stop] + share * batch.value, mean.loss + share * batch.loss)
+        share, part = 1 / self.accumulate, (..., slice(start, stop))
+        return Evaluated(mean.value[part] + share * batch.value[part], mean.loss + share * batch.loss)
 
     def _of_batch(
-        self,
-        worker: int,
-        number: int,
-        examples: Indices,
-        point: Tensor,
-        on_segment: SegmentCallback | None = None,
+        self, worker: int, number: int, rows: Indices, point: Tensor, report: SegmentCallback | None = None
     ) -> Evaluated:
-        """As ``gradient``, on some examples; ``number`` tells their random numbers from those of others."""
-        workload = self.workload
-        rows = to_device(torch.from_numpy(examples), point.device)
-        inputs, targets = workload.inputs[rows], workload.targets[rows]
+        """As ``gradient``, on examples ``rows`` with the random numbers of batch ``number``."""
+        workload, picked = self.workload, to_device(torch.from_numpy(rows), point.device)
+        inputs, targets = workload.inputs[picked], workload.targets[picked]
         with self._random_numbers(worker, number, point.device):
             if self._alone is not None:
-                return self._alone(point, inputs, targets, on_segment)
+                return self._alone(point, inputs, targets, report)
             leaf = point.detach().requires_grad_()
             loss = workload.loss(leaf, inputs, targets)
             return Evaluated(torch.autograd.grad(loss, leaf)[0], loss.detach().view(1))

@@ -19,31 +19,27 @@ def read(source: ForeignFile) -> Readings:
 
     ``InputError``: there are no steps (``Answers.event`` says what is one), or nothing is left of them.
     """
-    events = trace_events(source.name, source.text)
-    named = source.answers.event
-    steps = {str(each.get("name")).split("#")[0] for each in events if isinstance(each, Mapping)}
-    if named is None and _STEP not in steps:
+    events, step = trace_events(source.name, source.text), source.answers.event or _STEP
+    events = [each for each in events if isinstance(each, Mapping)]
+    if step == _STEP and not any(str(each.get("name")).startswith(_STEP) for each in events):
         raise source.refuse(
             f"has no events {_STEP}#1, #2, ...: say with --event which of its events is a step"
         )
-    steps_s = durations_of(source.name, events, named or _STEP)
-    kernels = [each for each in events if isinstance(each, Mapping) and each.get("cat") == "kernel"]
+    steps_s = durations_of(source.name, events, step)
+    kernels = [each for each in events if each.get("cat") == "kernel"]
     others = [each for each in kernels if "nccl" not in str(each.get("name")).lower()]
     exposed_s = (_covered_s(kernels) - _covered_s(others)) / len(steps_s)
     if exposed_s >= min(steps_s):
         text = f"its shortest step, {format_seconds(min(steps_s))}, is not longer than NCCL's part of a step"
         raise source.refuse(f"{text}, {format_seconds(exposed_s)}")
-    median_s = statistics.median(steps_s)
-    note = (
-        f"compute: {len(steps_s)} events {named or _STEP}, median {format_seconds(median_s)}, longest "
-        f"{format_seconds(max(steps_s))}; whole steps, with the optimiser and waiting for data"
+    notes = (
+        f"compute: {len(steps_s)} events {step}, median {format_seconds(statistics.median(steps_s))}, "
+        f"longest {format_seconds(max(steps_s))}; whole steps, with the optimiser and waiting for data",
+        f"without NCCL's kernels, of which {format_seconds(exposed_s)} a step overlap no other"
+        if len(others) < len(kernels)
+        else "no kernels of NCCL are in it: averages by other means would still be in these times",
     )
-    of_nccl = f"without NCCL's kernels, of which {format_seconds(exposed_s)} a step overlap no other"
-    unknown = "no kernels of NCCL are in it: averages by other means would still be in these times"
-    return Readings(
-        gradients_s=tuple(thin_out([each - exposed_s for each in steps_s])),
-        notes=(note, unknown if len(others) == len(kernels) else of_nccl),
-    )
+    return Readings(gradients_s=tuple(thin_out([each - exposed_s for each in steps_s])), notes=notes)
 
 
 def _covered_s(kernels: Iterable[Mapping[str, Any]]) -> float:
