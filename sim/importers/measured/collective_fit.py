@@ -35,7 +35,7 @@ class Timed(NamedTuple):
     seconds: float
 
 
-class CollectiveFit(NamedTuple):
+class LinkFit(NamedTuple):
     """One-way latency, bandwidth, and predicted over measured time of those fitted."""
 
     latency_s: float
@@ -44,9 +44,7 @@ class CollectiveFit(NamedTuple):
     ratios: Floats
 
 
-def fit_collectives(
-    timed: Sequence[Timed], gpus: Sequence[int], latency_s: float | None = None
-) -> CollectiveFit:
+def fit_collectives(timed: Sequence[Timed], gpus: Sequence[int], latency_s: float | None = None) -> LinkFit:
     """Fit by least squares of relative errors.
 
     ``gpus``: of each host. A single host's inner links are fitted, else those between hosts, while inner ones
@@ -65,9 +63,7 @@ def fit_collectives(
         slopes = np.where(known, 0.0, slopes) / measured_s[:, None]
         change = np.linalg.lstsq(slopes, 1 - base_s / measured_s, rcond=None)[0]
         point = point * np.clip(1 + change, 0.2, 5.0)
-    return CollectiveFit(
-        float(point[0]), float(1 / point[1]), timed, prices_s(timed, gpus, point) / measured_s
-    )
+    return LinkFit(float(point[0]), float(1 / point[1]), timed, prices_s(timed, gpus, point) / measured_s)
 
 
 def prices_s(timed: Sequence[Timed], gpus: Sequence[int], point: Floats) -> Floats:
