@@ -69,6 +69,20 @@ KINDS: Final = {
         re.compile(r"(?im)^\s*SwitchName\s*=|^- topology\s*:.*\n(.*\n){0,3}?\s+tree\s*:"),
     ),
     "region-matrix": ForeignKind("a table of regions", re.compile(f"{_TABLE}|{_MATRIX}")),
+    "nccl-tests": ForeignKind(
+        "output of nccl-tests",
+        re.compile(
+            r'(?m)^(\[.*>:|\d+:)?[#\s]*(nThread \d+ nGpus|size +count +type )|^\{"version":\d,"start_time"'
+        ),
+    ),
+    "horovod": ForeignKind(
+        "timeline of Horovod",
+        re.compile(r'\A\s*\[[\s\S]*"(NEGOTIATE_[A-Z]+|start_time_since_epoch_in_micros)"'),
+    ),
+    "torch-trace": ForeignKind(
+        "trace of torch's profiler",
+        re.compile(r'\A\s*(\{\s*"schemaVersion"|[{[][\s\S]*"(cpu_op|user_annotation|ProfilerStep[*#]\w*)")'),
+    ),
 }
 """By the name that ``paceline import --kind`` takes."""
 

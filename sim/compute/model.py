@@ -26,6 +26,7 @@ class ComputeModel:
         gradients_each, added_s: the cost of a sampler, by worker: computations per used gradient, and added
             seconds; none: 1 and 0 s.
         longer: factor on the duration of each gradient under ``compute``.
+        accumulate: batches of a gradient, each of which lasts as ``compute`` says.
     """
 
     compute: Compute
@@ -34,6 +35,7 @@ class ComputeModel:
     gradients_each: Sequence[float] = ()
     added_s: Sequence[float] = ()
     longer: float = 1.0
+    accumulate: int = 1
     _blocks: dict[int, tuple[int, list[float]]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -92,6 +94,13 @@ class ComputeModel:
         return durations if pauses is None else durations + pauses
 
     def _undisturbed_s(self, workers: range, block: int) -> Floats:
+        batches = range(block * self.accumulate, (block + 1) * self.accumulate)
+        each_s = np.concatenate([self._batches_s(workers, batch) for batch in batches], axis=1)
+        summed_s: Floats = each_s.reshape(len(workers), seeds.BLOCK, self.accumulate).sum(axis=2)
+        return summed_s
+
+    def _batches_s(self, workers: range, block: int) -> Floats:
+        """Durations of batches [len(workers), BLOCK] without stragglers."""
         compute, trace = self.compute, self.compute.trace
         if trace is not None and trace.workers:
             own = [trace.workers[worker % len(trace.workers)] for worker in workers]

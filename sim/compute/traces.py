@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +20,8 @@ MAX_TRACE_BYTES: Final = 256 * 2**20
 """Largest trace that is read."""
 
 _NUMBERED: Final = re.compile(r"#[0-9]+$")
-_HOST: Final = ("user_annotation", "cpu_op")
-"""Categories of events on the host; a GPU's trace may repeat the same annotation."""
+_HOST: Final = ("user_annotation", "cpu_op", "Operator")
+"""Categories of events on the host (the last until torch 1.10); a GPU's trace may repeat an annotation."""
 
 
 def read_durations(path: Path, column: str | None, event: str) -> list[float]:
@@ -32,16 +32,9 @@ def read_durations(path: Path, column: str | None, event: str) -> list[float]:
     that name, or a duration that is not above zero.
     """
     if path.suffix == ".json":
-        seconds = _from_profiler(path, event)
-    else:
-        seconds = read_table(path).values(column, _above_zero)
-    for number, value in enumerate(seconds):
-        if not MIN_TIME_S <= value <= MAX_TIME_S:
-            raise InputError(
-                f"{path}: the duration of {quote(event)} number {number} is {value:g} s; it must be from "
-                f"{MIN_TIME_S:g} s to {MAX_TIME_S:g} s"
-            )
-    return seconds[:: -(-len(seconds) // MAX_DURATIONS)]
+        events = trace_events(path, read_text(path, MAX_TRACE_BYTES, foreign=True))
+        return thin_out(durations_of(path, events, event))
+    return thin_out(read_table(path).values(column, _above_zero))
 
 
 def _above_zero(value: object) -> float:
@@ -51,23 +44,38 @@ def _above_zero(value: object) -> float:
     return seconds
 
 
-def _from_profiler(path: Path, event: str) -> list[float]:
-    """Durations of complete events ("ph": "X"), whose times are microseconds (Chrome's trace format)."""
-    text = read_text(path, MAX_TRACE_BYTES, foreign=True)
+def thin_out(seconds: list[float]) -> list[float]:
+    """At most ``MAX_DURATIONS`` of them, every k-th."""
+    return seconds[:: -(-len(seconds) // MAX_DURATIONS)]
+
+
+def trace_events(name: str | Path, text: str) -> list[Any]:
+    """Events of a profiler's trace (Chrome's trace format); ``InputError`` names the file."""
     try:
         document = parse_json(text)
     except ValueError as error:
-        raise InputError(f"{path}: not valid JSON: {error}") from None
+        raise InputError(f"{name}: not valid JSON: {error}") from None
     events = document.get("traceEvents") if isinstance(document, Mapping) else document
     if not isinstance(events, list):
-        raise InputError(f"{path}: is no profiler's trace: it has no list 'traceEvents'")
+        raise InputError(f"{name}: is no profiler's trace: it has no list 'traceEvents'")
+    return events
+
+
+def durations_of(name: str | Path, events: Sequence[Any], event: str) -> list[float]:
+    """Seconds of the complete events ("ph": "X", in microseconds) called ``event``; raises as its callers."""
     durations: dict[str, list[float]] = {}
     for each in events:
         if _complete(each):
             durations.setdefault(_NUMBERED.sub("", each["name"]), []).append(each["dur"] / 1e6)
     if event not in durations:
         hint = did_you_mean(event, durations) if durations else "it has no complete events of the host"
-        raise InputError(f"{path}: has no event {quote(event)}; {hint[:300]}")
+        raise InputError(f"{name}: has no event {quote(event)}; {hint[:300]}")
+    for number, value in enumerate(durations[event]):
+        if not MIN_TIME_S <= value <= MAX_TIME_S:
+            raise InputError(
+                f"{name}: the duration of {quote(event)} number {number} is {value:g} s; it must be from "
+                f"{MIN_TIME_S:g} s to {MAX_TIME_S:g} s"
+            )
     return durations[event]
 
 
@@ -77,6 +85,10 @@ def _complete(each: Any) -> bool:
         and each.get("ph") == "X"
         and each.get("cat", _HOST[0]) in _HOST
         and isinstance(each.get("name"), str)
-        and type(each.get("dur")) in (int, float)
-        and abs(each["dur"]) < 1e300  # which a float can hold
+        and is_time(each.get("dur"))
     )
+
+
+def is_time(value: object) -> bool:
+    """Whether a value of a trace is a number that a float can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ..errors import InputError, did_you_mean, quote, shorten
 from ..foreign import HEAD_BYTES, describe_foreign
+from .keys import answer_word
 
 KeyPath = tuple[str | int, ...]
 
@@ -74,9 +75,10 @@ def refuse_foreign(path: Path) -> None:
 
 
 def unknown_key(key: str, choices: Iterable[str]) -> str:
-    """Error sentence for an unknown key, with the nearest of ``choices``."""
+    """Error sentence for an unknown key, with what to write instead or the nearest of ``choices``."""
     known = list(choices)
-    return f"unknown key; {did_you_mean(key, known)}" if known else "unknown key; nothing can be set here"
+    hint = answer_word(key) or (did_you_mean(key, known) if known else "nothing can be set here")
+    return f"unknown key; {hint}"
 
 
 def printable(text: str) -> str:
@@ -206,7 +208,8 @@ _TEMPLATES: Final = {
 def _sentence(details: ErrorDetails) -> str:
     kind, value, context = details["type"], details.get("input"), details.get("ctx", {})
     if kind in _WANTED:
-        return f"must be {_WANTED[kind]}, not {format_value(value)}"
+        answer = answer_word(value) if isinstance(value, str) else ""
+        return f"must be {_WANTED[kind]}, not {format_value(value)}" + (answer and f"; {answer}")
     if kind in _COMPARED:
         words, key = _COMPARED[kind]
         written = quote(value) if isinstance(value, str) else format_value(value)
@@ -218,6 +221,6 @@ def _sentence(details: ErrorDetails) -> str:
     if kind == "literal_error":
         choices = re.findall(r"'([^']+)'", str(context["expected"]))
         if isinstance(value, str):
-            return f"unknown choice {quote(value)}; {did_you_mean(value, choices)}"
+            return f"unknown choice {quote(value)}; {answer_word(value) or did_you_mean(value, choices)}"
         return f"must be one of {', '.join(choices)}, not {format_value(value)}"
     return f"{format_value(value)} is not valid here"

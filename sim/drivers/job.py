@@ -48,8 +48,8 @@ class Job:
         problem, task: training problem; None when only the clock matters.
         bytes_per_parameter: on the wire.
         compute: durations of gradients.
-        averaging_share: processor time of a library's averaging beside the collective, as a share of each
-            gradient's duration.
+        averaging_share: processor time of a library's averaging beside the collective, as a share of the
+            duration of each gradient's last batch.
         transfer: how messages travel.
         transport: of messages and collectives.
         all_reduce: algorithm of the all-reduce; ``auto``: the transport's choice.
@@ -110,7 +110,7 @@ class Job:
     @cached_property
     def computing(self) -> ComputeModel:
         """Durations of gradients in a simulation, including averaging; a real run has its own."""
-        return replace(self.compute, longer=1.0 + self.averaging_share)
+        return replace(self.compute, longer=1.0 + self.averaging_share / self.compute.accumulate)
 
     @property
     def synchronous(self) -> bool:
@@ -214,22 +214,21 @@ class Job:
         return None if rate is None else operation.elements * self.bytes_per_parameter / rate
 
     def ready_fractions(self) -> tuple[float, ...]:
-        """Completion of each segment, as a fraction of a gradient's duration.
+        """Completion of each segment in a gradient's last batch, as a fraction of the gradient's duration.
 
         Without ``ready_at`` the forward pass takes one third; the backward pass the rest, in proportion to
         parameters.
         """
-        if self.ready_at:
-            return self.ready_at
         total = sum(stop - start for _, start, stop in self.segments)
         done, fractions = 0, []
         for _, start, stop in self.segments:
             done += stop - start
             fractions.append(1 / 3 + (2 / 3) * done / total if done < total else 1.0)
-        return tuple(fractions)
+        before = self.compute.accumulate - 1
+        return tuple((before + each) / (before + 1) for each in self.ready_at or fractions)
 
     def forward_of(self, operation: ops.Forward) -> dict[int, float]:
-        """Fractions of a gradient's duration that the forward pass takes, by number of segment.
+        """Fractions of a gradient's duration that its first batch's forward pass takes, by number of segment.
 
         Without ``forward`` it is one third for all of them, in proportion to parameters.
 
@@ -241,9 +240,9 @@ class Job:
                 "a forward pass through layers of a payload of which nothing is known; leave "
                 "workload.payload and timing_only out, or name the layers in workload.layer_profile"
             )
-        total = sum(stop - start for _, start, stop in self.segments)
+        total, batches = sum(stop - start for _, start, stop in self.segments), self.compute.accumulate
         return {
-            number: self.forward[number] if self.forward else (stop - start) / total / 3
+            number: (self.forward[number] if self.forward else (stop - start) / total / 3) / batches
             for number, (_, start, stop) in enumerate(self.segments)
             if operation.start <= start and stop <= operation.stop
         }

@@ -85,7 +85,7 @@ def _training_bytes(workload: WorkloadEntry, workers: int, seed: int) -> dict[st
     rows = workload.batch_size * (facts.example_numbers + 2 * facts.activations) * _NUMBER_BYTES
     each_example = facts.example_numbers * _NUMBER_BYTES + _ORDERS * _INDEX_BYTES
     shard = facts.num_examples if workload.partition.kind == "replicated" else facts.num_examples // workers
-    ahead = BATCH_BLOCK * workload.batch_size + max(EPOCH_BLOCK, shard)
+    ahead = BATCH_BLOCK * workload.step_examples + max(EPOCH_BLOCK, shard)
     return {
         MODELS: float(workers * facts.num_parameters * _NUMBER_BYTES * copies),
         EXAMPLES: float(facts.num_examples * each_example),

@@ -113,7 +113,8 @@ def _check_changes(scenario: Scenario) -> None:
     if not cluster.network.variation or cluster.compute.time is None:
         return
     fewest_steps = scenario.evaluate.every if stop.target is not None else math.inf
-    least_s = cluster.compute.time * min(fewest_steps, stop.max_iterations or math.inf)
+    gradient_s = scenario.workload.accumulate * cluster.compute.time
+    least_s = gradient_s * min(fewest_steps, stop.max_iterations or math.inf)
     least_s = min(least_s, math.inf if stop.max_time is None else stop.max_time)
     changes = changes_per_s(build_network(cluster.network, cluster.workers).links) * least_s
     if changes > MAX_CHANGES:
@@ -237,7 +238,7 @@ def measure_gradients_s(
     def gradient_of(batch_size: int) -> Callable[[], object]:
         # Separate batches: those of the runs are kept, and have another size.
         batches = Batches(problem.batches.shards, batch_size, problem.batches.seed)
-        sized = replace(problem, batches=batches)
+        sized = replace(problem, batches=batches, accumulate=1)
         return lambda: sized.gradient(0, next(numbers), sized.workload.start)
 
     runs = [gradient_of(batch_size) for batch_size in batch_sizes]
@@ -397,6 +398,7 @@ def _compute_model(scenario: Scenario, seed: int, sampler: Sampler | None) -> Co
         seed,
         gradients_each=[sampler.gradients_each(worker) for worker in workers] if sampler else (),
         added_s=[sampler.added_s(worker) for worker in workers] if sampler else (),
+        accumulate=workload.accumulate,
     )
 
 
@@ -495,4 +497,5 @@ def _built(
         built = task.build(workload.options, seed).to(device)
     labels, sources = (None if t is None else t.cpu().numpy() for t in (built.labels, built.sources))
     parts = shards(workload.partition, len(built.inputs), labels, workers, seed, sources)
-    return TrainingProblem(built, Batches(parts, workload.batch_size, seed), method)
+    batches = Batches(parts, workload.step_examples, seed)
+    return TrainingProblem(built, batches, method, accumulate=workload.accumulate)

@@ -15,6 +15,9 @@ from .readings import ForeignFile, Readings
 IMPORTERS: Final[Registry[Callable[[ForeignFile], Readings]]] = Registry(
     __package__,
     {
+        "nccl-tests": ".measured.nccl_tests:read",
+        "horovod": ".measured.horovod:read",
+        "torch-trace": ".measured.torch_trace:read",
         "ping": ".measured.ping:read",
         "iperf3": ".measured.iperf3:read",
         "mtr": ".measured.mtr:read",

@@ -37,8 +37,8 @@ def cluster_of(
         hosts = readings[maps[0]].hosts
         network["graph"] = {"hosts": list(hosts), "links": list(map(_link, readings[maps[0]].links))}
         counts = {"": len(hosts) * (gpus or 1)}
-    elif gpus and not paths and counts == {"": gpus}:
-        network["latency"] = "0 s"  # a single host
+    elif gpus and not paths and not answers.latency_s and {*counts.values(), workers or gpus} == {gpus}:
+        network["latency"], counts = "0 s", {"": gpus}  # a single host
     elif paths or gpus or answers.latency_s is not None:
         sites = _sites(paths, {_site_name(name): n for name, n in counts.items()}, workers, gpus or 1)
         network, counts = network_of(paths, answers, sites, notes), sites or counts

@@ -17,6 +17,7 @@ class Answers:
         latency_unit, bandwidth_unit: units of numbers without one, as ``ms`` and ``Mbit/s``.
         latency_s, bandwidth_bytes_per_s: of links of which a file names only the ends.
         rows: what the places of a table's rows do; those of its columns do the other.
+        event: of a trace, that is a step.
     """
 
     latency_is: Literal["round-trip", "one-way"] | None = None
@@ -25,6 +26,7 @@ class Answers:
     latency_s: float | None = None
     bandwidth_bytes_per_s: float | None = None
     rows: Literal["send", "receive"] | None = None
+    event: str | None = None
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,13 @@ class WorkloadEntry(Settings):
     task: str = Field(description="name of the task, or package.module:build")
     options: Settings = Field(description="the task's own options")
     batch_size: int = Field(ge=1, le=MAX_BATCH, description="examples per worker's batch")
+    accumulate: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description="batches per step, one after another (gradient accumulation, DDP's `no_sync`): the "
+        "gradient is their mean, its time their sum",
+    )
     partition: Partition = Field(default=Partition(), description="distribution of examples over workers")
     sampler: SamplerSettings | None = Field(
         default=None,
@@ -96,6 +103,11 @@ class WorkloadEntry(Settings):
         if self.timing_only and self.sampler is not None:
             raise mistake("nothing is trained (timing_only), so nothing is drawn; leave it out", "sampler")
         return self
+
+    @property
+    def step_examples(self) -> int:
+        """Examples of a worker's step."""
+        return self.batch_size * self.accumulate
 
     @property
     def model_bytes(self) -> float | None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from .. import seeds
 from ..devices import to_device, torch_random, torch_threads
 from ..errors import KeyedError, RunError, SchemeError
-from ..workloads.partition import Batches
+from ..workloads.partition import Batches, Indices
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Evaluated, GradientFunction, LossAtTensors, SegmentCallback, Workload
 from .capture import CALLS_BEFORE, Captured, Computation, count_flop
@@ -62,6 +62,7 @@ class TrainingProblem:
 
     Attributes:
         sampler: draws and weighs the examples instead of ``batches``; None: all count the same.
+        accumulate: equal parts of each batch, evaluated one after another: a gradient is the mean of theirs.
         threads: returns the number of torch threads that may share the work of all workers, on a CPU and
             where that changes no bit. The owner of a job may set it.
     """
@@ -70,6 +71,7 @@ class TrainingProblem:
     batches: Batches
     method: Method
     sampler: Sampler | None = None
+    accumulate: int = 1
     threads: Callable[[], int] = lambda: 1
 
     def __post_init__(self) -> None:
@@ -102,15 +104,40 @@ class TrainingProblem:
 
         ``on_segment``, if given, gets parts of it during the backward pass where the workload can do so.
         """
-        workload = self.workload
         if self.sampler is not None:
             values, losses = self._sampled(self.sampler, [worker], [index], point.detach().unsqueeze(0))
             return Evaluated(values[0], losses[0])
-        rows = to_device(torch.from_numpy(self.batches.examples(worker, index)), point.device)
-        inputs, targets = workload.inputs[rows], workload.targets[rows]
-        with self._random_numbers(worker, index, point.device):
+        *before, last = enumerate(
+            np.split(self.batches.examples(worker, index), self.accumulate), index * self.accumulate
+        )
+        if not before:
+            return self._of_batch(worker, *last, point, on_segment)
+        mean = Evaluated(torch.zeros_like(point), point.new_zeros(1))
+        for each in before:
+            mean = self._add(mean, self._of_batch(worker, *each, point))
+        shown = torch.empty_like(point)
+
+        def report(start: int, stop: int, so_far: Evaluated) -> None:
+            assert on_segment is not None
+            shown[start:stop], loss = self._add(mean, so_far, start, stop)
+            on_segment(start, stop, Evaluated(shown, loss))
+
+        return self._add(mean, self._of_batch(worker, *last, point, report if on_segment else None))
+
+    def _add(self, mean: Evaluated, batch: Evaluated, start: int = 0, stop: int | None = None) -> Evaluated:
+        """The mean so far of the parts of a batch, at [start, stop), with one more of them."""
+        share, part = 1 / self.accumulate, (..., slice(start, stop))
+        return Evaluated(mean.value[part] + share * batch.value[part], mean.loss + share * batch.loss)
+
+    def _of_batch(
+        self, worker: int, number: int, rows: Indices, point: Tensor, report: SegmentCallback | None = None
+    ) -> Evaluated:
+        """As ``gradient``, on examples ``rows`` with the random numbers of batch ``number``."""
+        workload, picked = self.workload, to_device(torch.from_numpy(rows), point.device)
+        inputs, targets = workload.inputs[picked], workload.targets[picked]
+        with self._random_numbers(worker, number, point.device):
             if self._alone is not None:
-                return self._alone(point, inputs, targets, on_segment)
+                return self._alone(point, inputs, targets, report)
             leaf = point.detach().requires_grad_()
             loss = workload.loss(leaf, inputs, targets)
             return Evaluated(torch.autograd.grad(loss, leaf)[0], loss.detach().view(1))
@@ -182,6 +209,15 @@ class TrainingProblem:
         if self.sampler is not None:
             return self._sampled(self.sampler, workers, indices, points)
         rows = self.batches.of_workers(workers, indices)
+        if self.accumulate == 1:
+            return self._of_rows(rows, points, threads)
+        mean = Evaluated(torch.zeros_like(points), points.new_zeros(len(points), 1))
+        for part in np.split(rows, self.accumulate, axis=1):
+            mean = self._add(mean, self._of_rows(part, points, threads))
+        return mean
+
+    def _of_rows(self, rows: Indices, points: Tensor, threads: int) -> Evaluated:
+        """As ``batched_gradients``, on examples ``rows`` [m, batch]."""
         picked = to_device(torch.from_numpy(rows.ravel()), points.device)
         evaluate = self._batched
         if isinstance(evaluate, Captured):

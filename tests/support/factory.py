@@ -105,6 +105,7 @@ def make_job(
     buckets: int = 0,
     encoding: dict[str, str] | None = None,
     sums_inside: str | None = None,
+    accumulate: int = 1,
 ) -> Job:
     """A job with the given parts; without a task only the clock matters.
 
@@ -112,6 +113,7 @@ def make_job(
     """
     found = find_scheme(scheme) if isinstance(scheme, str) else scheme
     problem = make_problem(task, workers, seed, method, batch_size, **(task_options or {})) if task else None
+    problem = replace(problem, accumulate=accumulate) if problem else None
     jitter = Jitter(lognormal=Lognormal(cv=cv)) if cv else None
     if start is None:
         start = problem.workload.start if problem else torch.zeros(1)
@@ -135,6 +137,7 @@ def make_job(
             ),
             tuple(stragglers),
             seed,
+            accumulate=accumulate,
         ),
         transfer=TransferModel(
             network or flat_network(workers, latency_s, bandwidth_bytes_per_s),

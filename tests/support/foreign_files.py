@@ -5,12 +5,17 @@ from __future__ import annotations
 from tests.sim.importers.maps import samples
 from tests.sim.importers.measured.test_iperf3 import made
 from tests.sim.importers.measured.test_mtr import JSON
+from tests.sim.importers.measured.test_nccl_tests import TEXT
 from tests.sim.importers.measured.test_ping import LINUX
+from tests.sim.importers.measured.test_traces_of_steps import TIMELINE, TRACE
 
 SAMPLES = {
     "ping": LINUX,
     "iperf3": made([900.0]),
     "mtr": JSON,
+    "nccl-tests": TEXT,
+    "torch-trace": TRACE,
+    "horovod": TIMELINE,
     **{kind: texts[0] for kind, texts in samples.SAMPLES.items()},
 }
 """By kind."""

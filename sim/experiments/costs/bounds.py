@@ -141,13 +141,13 @@ def _bounds(job: Job, cycles: int, bandwidths: Sequence[float]) -> Bounds:
 
 
 def _undisturbed_s(job: Job) -> float:
-    compute = job.compute.compute
+    model, compute = job.compute, job.compute.compute
     if compute.time is not None:
-        model = job.compute
-        return compute.time * min(model.gradients_each, default=1.0) + min(model.added_s, default=0.0)
+        each_s = model.accumulate * compute.time
+        return each_s * min(model.gradients_each, default=1.0) + min(model.added_s, default=0.0)
     if compute.trace is not None and compute.trace.durations:
-        return statistics.fmean(compute.trace.durations)
-    undisturbed = ComputeModel(compute, (), job.seed)
+        return model.accumulate * statistics.fmean(compute.trace.durations)
+    undisturbed = ComputeModel(compute, (), job.seed, accumulate=model.accumulate)
     return min(float(undisturbed.block_s(rank, 0).mean()) for rank in range(job.workers))
 
 
@@ -195,7 +195,7 @@ def _with_compute(job: Job, base_s: float, compute: float = 1.0, slow: Collectio
         return job
     scaled = _ScaledCompute(
         model.compute, model.stragglers, model.seed, model.gradients_each, model.added_s,
-        base_s=base_s, compute_factor=compute, slow_factor=SMALLER, slow=slow,
+        accumulate=model.accumulate, base_s=base_s, compute_factor=compute, slow_factor=SMALLER, slow=slow,
     )  # fmt: skip
     return replace(job, compute=scaled)
 

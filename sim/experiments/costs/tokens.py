@@ -69,7 +69,7 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
                 f"--loss {loss:g}: by the scaling law such a model never comes below {least:.3f}"
             )
     resolved = resolve(scenario, torch.device("cpu"))
-    batch = resolved.cluster.workers * resolved.workload.batch_size * length
+    batch = resolved.cluster.workers * resolved.workload.step_examples * length
     price = read_facts(dump(resolved)).price
     with one_thread():
         entries = track("scheme", resolved.schemes)

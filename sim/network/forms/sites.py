@@ -14,7 +14,7 @@ from ...config.problems import KeyPath, Mistake
 from ...config.settings import Settings, read_beside
 from ...config.tables import read_table
 from ...config.units import BoundedSeconds, Rate, parse_bandwidth, parse_duration
-from ...errors import did_you_mean
+from ...errors import InputError, did_you_mean
 
 DEFAULT: Final = "default"
 _QUANTITY: Final = {"type": "string", "examples": ["40 ms"]}
@@ -61,6 +61,8 @@ def _matrix(path: Path, parse: Callable[[object], float], unit: str) -> dict[str
                 own = table.units[column] or table.units[0]
                 value = table.value(line, column, cells, parse, own)
                 values[f"{source}-{destination}"] = f"{value!r} {unit}"
+    if not values:
+        raise InputError(f"{path}: is no matrix: a row for each site, and a column for each")
     return values
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from ...config.keys import answer_word
 from ...errors import did_you_mean, quote
 
 
@@ -110,7 +111,7 @@ def explain_unknown(name: str, schemes: Iterable[str]) -> str:
                 f"scheme {quote(name)} is an example, not built in; copy docs/schemes/{file}.py of "
                 f"Paceline's repository beside the scenario and write '{file}:{file}'"
             )
-    return f"unknown scheme {quote(name)}; {did_you_mean(name, known)}"
+    return f"unknown scheme {quote(name)}; {answer_word(name) or did_you_mean(name, known)}"
 
 
 def _bare(name: str) -> str:

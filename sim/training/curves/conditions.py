@@ -9,7 +9,9 @@ from ...records.verdict import Value
 
 TRAINED: Final = "workload."
 """Beginning of conditions about a task; a scenario without a task says nothing of them."""
-_OF_THE_CLOCK: Final = frozenset({"payload", "layer_profile", "timing_only", "curves", "batch_size"})
+_NO_CONDITIONS: Final = frozenset(
+    {"payload", "layer_profile", "timing_only", "curves", "batch_size", "accumulate"}
+)
 
 
 def conditions_of(scenario: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
@@ -20,12 +22,12 @@ def conditions_of(scenario: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
         under = {
             "scheme": name,
             "workers": scenario["cluster"]["workers"],
-            "batch_size": workload["batch_size"],
+            "batch_size": workload["batch_size"] * workload.get("accumulate", 1),
             "evaluate.on": scenario["evaluate"]["on"],
             **{key: value for key, value in options.items() if key not in ("label", "optimizer")},
         }
         if not workload["timing_only"]:
-            under |= {TRAINED + key: value for key, value in task.items() if key not in _OF_THE_CLOCK}
+            under |= {TRAINED + key: value for key, value in task.items() if key not in _NO_CONDITIONS}
         conditions[options["label"]] = {
             key: value if isinstance(value, int | float | str) else repr(value)
             for key, value in under.items()

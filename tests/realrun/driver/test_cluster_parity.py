@@ -73,6 +73,17 @@ def test_another_model_is_found(four: Pool) -> None:
     assert (verdict["same"], verdict["says"][:39]) == (False, "worker 0's model differs after step 1, ")
 
 
+@pytest.mark.parametrize(
+    ("scheme", "options"), [("gossip", {"topology": "ring"}), ("all_reduce", {"overlap": True})]
+)
+def test_processes_accumulate_gradients(four: Pool, scheme: str, options: dict[str, Any]) -> None:
+    workload = {**WORKLOAD, "accumulate": 4}
+    _, finals = measure(four, scheme, options, **workload)
+    job = make_job(scheme, options, workers=4, **workload)
+    _off_by(finals, job, 1e-6)
+    _off_by(finals, make_job(scheme, options, workers=4, **WORKLOAD), 1e-6)
+
+
 @pytest.mark.parametrize(("form", "way"), in_turn(SYNCHRONOUS, WAYS, slow=LARGER))
 def test_processes_do_what_is_simulated(pools: Pools, form: Form, way: tuple[int, str]) -> None:
     """Bit by bit, but for sums that are left to gloo, which adds up in an order of its own.

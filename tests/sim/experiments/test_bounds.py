@@ -48,6 +48,18 @@ def bounds_of(scheme: Any, **cluster: Any) -> Bounds:
     return bounds
 
 
+@pytest.mark.parametrize("jitter", [None, {"lognormal": {"cv": 0.2}}])
+def test_the_share_of_computing_counts_every_batch(jitter: Any) -> None:
+    training = {"timing_only": True, "accumulate": 4}
+    four = scenario("all_reduce", {"compute": {"time": "50 ms", "jitter": jitter}}, training=training)
+    bounds = measure_bounds(four, four.schemes[0])
+    assert bounds is not None
+    exchange_s = 6 * (0.01 + 0.02)
+    assert bounds["compute"] == pytest.approx(0.2 / bounds["step_s"], rel=0.01)
+    assert bounds["step_s"] >= (0.2 + exchange_s) * (1 - 1e-9)
+    assert (bounds["waiting"] > 0) == (jitter is not None)
+
+
 def test_a_ring_all_reduce_by_hand() -> None:
     # 50 ms of computing, then 2 (n - 1) = 6 messages one after the other: 10 ms and 2.5 MB at 125 MB/s each.
     bounds = bounds_of("all_reduce")

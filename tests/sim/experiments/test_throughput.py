@@ -47,6 +47,20 @@ def answer() -> dict[str, Any]:
         return throughput(scenario_of(), tokens=1e9)
 
 
+@pytest.mark.slow
+def test_accumulated_batches_count_and_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.sim.experiments.costs.step_cost.ENOUGH_WORK", 2_000)
+    monkeypatch.setattr("paceline.sim.experiments.costs.bandwidth.ENOUGH_PART_WORK", 300)
+    single = scenario_of()
+    workload = single.workload.model_copy(update={"accumulate": 4})
+    one, four = throughput(single), throughput(single.model_copy(update={"workload": workload}))
+    assert four["tokens_per_step"] == 4 * one["tokens_per_step"]
+    profile = single.workload.layer_profile
+    assert profile is not None
+    for a, b in zip(one["schemes"], four["schemes"], strict=True):
+        assert b["step_s"] - a["step_s"] == pytest.approx(3 * 8 * profile.flops / 10e12, rel=1e-6)
+
+
 def test_tokens_hours_and_bytes_by_hand(answer: dict[str, Any]) -> None:
     """Two workers swap halves twice, or all once: S bytes each way; computing is flops over speed."""
     scenario = scenario_of()
