@@ -37,6 +37,9 @@ _MATRIX: Final = (
 )
 """CSV of which a row has the name of a column, as our own latencies between sites have it too."""
 
+_ROUND_TRIP: Final = r"(?i:\bRTT\b|round.?trip|\bping\b)"
+"""Words that no table of ours has, in which latencies are one-way."""
+
 KINDS: Final = {
     "ping": ForeignKind(
         "output of ping",
@@ -97,7 +100,7 @@ def describe_foreign(name: str, head: bytes) -> str | None:
     """What a foreign file is, and the command that reads it; None for one that is ours or unknown."""
     text = decode(head, HEAD_BYTES)
     kind = foreign_kind(text)
-    if kind is None or (kind == "region-matrix" and not re.search(_TABLE, text)):
+    if kind is None or (kind == "region-matrix" and not re.search(f"{_TABLE}|{_ROUND_TRIP}", text)):
         return None
     command = f"paceline import {shlex.quote(name)} --out cluster.yaml"
     return f"{name}: is {KINDS[kind].what}; read it with '{command}'"

@@ -352,9 +352,8 @@ def _churn(scenario: Scenario, entry: SchemeEntry, seed: int) -> Churn | None:
     if not faults and (checkpoint is None or policy == "wait"):
         return None
     units = tuple(len(each.workers or each.sites or range(scenario.cluster.workers)) for each in faults)
-    in_step = find_scheme(entry.name).in_step(entry.options)
-    most_s = scenario.stop.max_time or math.inf
-    return Churn(faults, units, policy, checkpoint, seed, in_step, most_s)
+    in_step, max_time = find_scheme(entry.name).in_step(entry.options), scenario.stop.max_time
+    return Churn(faults, units, policy, checkpoint, seed, in_step, max_time or math.inf)
 
 
 def _trained(scenario: Scenario, seed: int, device: torch.device) -> TrainingProblem:

@@ -424,7 +424,7 @@ def test_a_profile_changes_the_prediction(
         (["validate", "TINY", "--profile", "nothing.yaml"], "nothing.yaml"),
         (["validate", "TINY", "--profile", "PROFILE"], "was measured on a lab with tuned hosts"),
         (
-            ["validate", "TINY", "--lab", "--set", "lab.hosts=stock", "--profile", "PROFILE"],
+            ["validate", "TINY", "--lab", "--set", "cluster.network.hosts=stock", "--profile", "PROFILE"],
             "a lab with stock",
         ),
         (["probe", "ALONE", "--out", "m.json"], "two workers"),

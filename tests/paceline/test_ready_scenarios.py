@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline.sim.scenario.ready import ready_scenarios
 from paceline.sim.scenario.schema import load
 from tests.paceline.test_command_line import ROOT, run
 
@@ -38,7 +39,7 @@ def test_new_copies_a_ready_scenario(
 
 
 SLOW_SCENARIOS = ("resnet-20", "transformer")
-READY = sorted((ROOT / "scenarios").rglob("*.yaml"))
+READY = sorted(ready_scenarios().values())
 QUICK = [path for path in READY if path.stem not in SLOW_SCENARIOS and "papers" not in path.parts][::3]
 """Those that every run of the tests looks at."""
 

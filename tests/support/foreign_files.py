@@ -19,5 +19,10 @@ SAMPLES = {
     **{kind: texts[0] for kind, texts in samples.SAMPLES.items()},
 }
 """By kind."""
-ARGUMENTS = {"iperf3": ["--latency", "1 ms"]}
+ARGUMENTS = {
+    "iperf3": ["--latency", "1 ms"],
+    "slurm": ["--latency", "5 us", "--bandwidth", "25 Gbit/s"],
+    "nccl-topology": ["--latency", "5 us", "--workers", "2"],
+    "diloco-profile": ["--latency", "50 us"],
+}
 """What must be said beside a sample."""

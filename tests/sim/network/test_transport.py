@@ -207,10 +207,10 @@ def test_the_choice_is_written_down_and_forces_nothing_else() -> None:
     assert gloo.collectives.chosen == "gloo_ring"
 
 
-def test_a_resolved_scenario_of_a_version_without_transports_keeps_its_law() -> None:
+def test_without_a_transport_rounds_follow_one_another() -> None:
     """2 (n - 1) rounds of a quarter each, one after another, three times; and it stays so when written."""
-    old = dump(parse(SCENARIO)).replace("    transport: ideal\n", "")
-    old = old.replace("all_reduce: auto", "all_reduce: ring")
+    old = dump(parse(SCENARIO)).replace("    transport: ideal\n", "    transport: null\n")
+    old = old.replace("all_reduce: auto", "all_reduce: ring_stop_and_wait")
     scenario = parse(old)
     assert (scenario.cluster.network.transport, scenario.collectives.all_reduce) == (
         None,

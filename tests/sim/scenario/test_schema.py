@@ -9,6 +9,7 @@ import pytest
 from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
+from paceline.sim.scenario.ready import ready_scenarios
 from paceline.sim.scenario.schema import Scenario, dump, json_schema, load, load_each, parse
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.workloads import TASKS
@@ -303,7 +304,7 @@ def test_no_option_hides_a_common_key() -> None:
     assert [name for name, scheme in SCHEMES.items() if set(scheme.options.model_fields) & entry] == []
 
 
-EXAMPLES = sorted((ROOT / "scenarios").rglob("*.yaml"))
+EXAMPLES = sorted(ready_scenarios().values())
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
