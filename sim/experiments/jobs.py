@@ -339,6 +339,7 @@ def at_work(text: str) -> Iterator[dict[str, Any]]:
         if order["folders"] != code_folders():  # another process
             add_folders(order["folders"])
         gc.unfreeze()
+        gc.set_threshold(50_000, 20, 50)  # a batch of settings makes many objects that stay
         try:
             yield order
         finally:

@@ -79,7 +79,7 @@ def first_order_index(values: Floats, labels: Sequence[str]) -> float:
         Plischke, Borgonovo and Smith, Global sensitivity measures from given data, European Journal of
         Operational Research 226 (2013).
     """
-    is_first = np.array([[own == label for own in set(labels)] for label in labels], float)
+    is_first = (np.unique(labels) == np.asarray(labels)[:, np.newaxis]).astype(float)
     whole = is_first.var(axis=0).sum() * len(labels)
     classes = np.array_split(np.argsort(values, kind="stable"), max(1, math.isqrt(len(labels))))
     within = sum(is_first[own].var(axis=0, ddof=1).sum() * len(own) for own in classes if len(own) > 1)
