@@ -47,7 +47,7 @@ ROOMS = {
     "sim/compute": 972,
     "sim/config": 2_635,
     "sim/drivers": 3_862,
-    "sim/experiments": 4_733,
+    "sim/experiments": 4_734,
     "sim/faults": 530,
     "sim/importers": 2_209,
     "sim/network": 1_985,
