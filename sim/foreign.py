@@ -69,13 +69,13 @@ KINDS: Final = {
     "astra-sim": ForeignKind("a network of ASTRA-sim", re.compile(r"(?m)^npus_count\s*:")),
     "slurm": ForeignKind(
         "a topology of Slurm",
-        re.compile(r"(?im)^\s*SwitchName\s*=|^- topology\s*:.*\n(.*\n){0,3}?\s+tree\s*:"),
+        re.compile(r"(?im)^\s*(SwitchName|BlockName)\s*=|^- topology\s*:.*\n(.*\n){0,3}?\s+tree\s*:"),
     ),
     "region-matrix": ForeignKind("a table of regions", re.compile(f"{_TABLE}|{_MATRIX}")),
     "nccl-tests": ForeignKind(
         "output of nccl-tests",
         re.compile(
-            r'(?m)^(\[.*>:|\d+:)?[#\s]*(nThread \d+ nGpus|size +count +type )|^\{"version":\d,"start_time"'
+            r'(?m)^ *(\[.*>:|\d+:)?[#\s]*(nThread \d+ nGpus|size +count +type )|^\{"version":\d,"start_time"'
         ),
     ),
     "horovod": ForeignKind(

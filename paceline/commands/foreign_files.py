@@ -66,7 +66,7 @@ def import_files(
     _quantity("--bandwidth-unit", bandwidth_unit and f"1 {bandwidth_unit}", parse_bandwidth)
     latency_s = _quantity("--latency", latency, parse_duration)
     rate = _quantity("--bandwidth", bandwidth, parse_bandwidth)
-    answers = Answers(latency_is, latency_unit, bandwidth_unit, latency_s, rate, rows, event)
+    answers = Answers(latency_is, latency_unit, bandwidth_unit, latency_s, rate, rows, event, workers)
     defaults = {"latency": latency, "bandwidth": bandwidth}
     notes = [f"{key}: {text}, where no file says it" for key, text in defaults.items() if text]
     readings: dict[str, Readings] = {}

@@ -18,6 +18,7 @@ class Answers:
         latency_s, bandwidth_bytes_per_s: of links of which a file names only the ends.
         rows: what the places of a table's rows do; those of its columns do the other.
         event: of a trace, that is a step.
+        workers: of the cluster.
     """
 
     latency_is: Literal["round-trip", "one-way"] | None = None
@@ -27,6 +28,7 @@ class Answers:
     bandwidth_bytes_per_s: float | None = None
     rows: Literal["send", "receive"] | None = None
     event: str | None = None
+    workers: int | None = None
 
 
 @dataclass(frozen=True)

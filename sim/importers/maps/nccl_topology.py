@@ -18,29 +18,38 @@ from .xml_text import parse_xml
 def read(source: ForeignFile) -> Readings:
     """GPUs of a host, its network cards together, and the GPUs' PCIe where no NVLink joins them."""
     root = parse_xml(source)
-    gpus = list(root.iter("gpu"))
-    if root.tag != "system" or not gpus:
-        raise source.refuse("is no topology of NCCL: it has no <system> with a <gpu>")
+    devices = [pci for pci in root.iter("pci") if pci.find("gpu") is not None]
+    # Files for NCCL_TOPO_FILE may tell GPUs by their PCI class alone.
+    devices = devices or [pci for pci in root.iter("pci") if pci.get("class", "").startswith("0x03")]
+    if root.tag != "system" or not devices:
+        raise source.refuse("is no topology of NCCL: it has no <system> with a GPU")
     if len({cpu.get("host_hash") for cpu in root.iter("cpu")}) > 1:
         raise source.refuse("has several hosts; import the file of a single one")
     cards = [(net.get("name", "?"), _speed(source, net)) for net in root.iter("net")]
     speed = sum(card[1] for card in cards)
-    notes = [f"host.gpus: {len(gpus)} <gpu>"]
+    notes = [f"host.gpus: {len(devices)} GPUs"]
     if cards:
         notes += [
             f"bandwidth: {', '.join(name for name, _ in cards)} of a host together, {format_rate(speed)}"
         ]
     bandwidth = None
-    if any(gpu.find(name) is not None for gpu in gpus for name in ("nvlink", "xgmi", "c2c")):
+    if any(next(gpu.iter(name), None) is not None for gpu in devices for name in ("nvlink", "xgmi", "c2c")):
         notes += ["host.bandwidth: unlimited, as the file does not rate the links of its GPUs: add it"]
-    elif rates := [rate for pci in root.iter("pci") if pci.find("gpu") is not None and (rate := _pcie(pci))]:
+    elif rates := [rate for pci in devices if (rate := _pcie(pci))]:
         bandwidth = min(rates)
         notes += [
             f"host.bandwidth: PCIe of a GPU, {format_rate(bandwidth)} (link_speed x link_width, encoded)"
         ]
+    unrated = sum(
+        pci.get("class", "").startswith("0x02") and pci.find("nic") is None for pci in root.iter("pci")
+    )
+    if unrated:
+        notes += [
+            f"bandwidth: {unrated} network cards without a speed here: add --bandwidth, of all together"
+        ]
     notes += ["not used: NUMA nodes, PCIe switches, latencies of cards"]
     paths = (PathReading(bandwidth_bytes_per_s=speed),) if cards else ()
-    return Readings(paths=paths, gpus=len(gpus), gpu_bandwidth_bytes_per_s=bandwidth, notes=tuple(notes))
+    return Readings(paths=paths, gpus=len(devices), gpu_bandwidth_bytes_per_s=bandwidth, notes=tuple(notes))
 
 
 def _speed(source: ForeignFile, net: Element) -> float:

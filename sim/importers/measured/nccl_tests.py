@@ -23,7 +23,7 @@ from ...network.transport import NCCL_LAUNCH
 from ..readings import ForeignFile, PathReading, Readings
 from .collective_fit import MAX_RANKS, Timed, fit_collectives
 
-_PREFIX: Final = re.compile(r"(?m)^(?:\[[^\]\n]*\]<\w+>: ?|\d+: )")
+_PREFIX: Final = re.compile(r"(?m)^ *(?:\[[^\]\n]*\]<\w+>: ?|\d+: )")
 """Which process wrote a line, as mpirun and srun say it."""
 _LINES: Final = {
     "rank": re.compile(r"[#\s]*Rank\s+(\d+)(?:\s+Group\s+(\d+))?\s+Pid\s+\d+\s+on\s+(\S+)\s+device"),
@@ -64,6 +64,8 @@ def read(source: ForeignFile) -> Readings:
     """
     text = _PREFIX.sub("", source.text)
     hosts, tables = (_from_json if text.lstrip().startswith("{") else _from_text)(source, text)
+    listed = bool(hosts)
+    hosts = hosts or _hosts_as_said(source, tables)
     n, gpus = len(hosts), list(Counter(hosts).values())
     if not 2 <= n <= MAX_RANKS or len(set(gpus)) > 1:
         text = f"is of {n} ranks on hosts of {min(gpus)} to {max(gpus)} GPUs: give 2 to {MAX_RANKS} ranks on"
@@ -82,7 +84,7 @@ def read(source: ForeignFile) -> Readings:
     off = 100 * np.abs(fit.ratios - 1)
     worst = fit.fitted[int(off.argmax())]
     inside = "; links inside a host: unlimited, a test on one host alone measures them"
-    notes = (
+    notes: tuple[str, ...] = (
         f"{', '.join(dict.fromkeys(each.operation for each in timed))} among {n} GPUs of {len(gpus)} hosts: "
         f"{len(timed)} times, {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}; "
         f"{'latency as you say, ' if given_s is not None else 'latency and '}bandwidth fitted, beside "
@@ -90,6 +92,8 @@ def read(source: ForeignFile) -> Readings:
         f"predicted times are off by {np.median(off):.1f} % in the median, at most {off.max():.1f} % "
         f"({worst.operation} of {format_bytes(worst.num_bytes)})",
     )
+    if not listed:
+        notes += ("no list of ranks says where they are: each counts as a host of its own",)
     if len(gpus) == 1:
         return Readings(
             gpus=n, gpu_latency_s=fit.latency_s, gpu_bandwidth_bytes_per_s=fit.bytes_per_s, transport="nccl",
@@ -118,11 +122,20 @@ def _from_text(source: ForeignFile, text: str) -> tuple[list[str], list[_Table]]
             raise source.refuse(f"{match[1]} values are wrong", number)
         test = match[1] if kind == "test" else test
         complete = kind == "end" or (complete and kind != "row")
-    if sorted(hosts) != list(range(len(hosts) or 1)):
+    if sorted(hosts) != list(range(len(hosts))):
         raise source.refuse("has no list of all ranks ('#  Rank  0 ... on HOST device ...')")
     if not complete:
         raise source.refuse("ends before its summary ('# Out of bounds values'): give all of the output")
     return [hosts[rank] for rank in range(len(hosts))], tables[1:]
+
+
+def _hosts_as_said(source: ForeignFile, tables: Sequence[_Table]) -> list[str]:
+    """A host for each rank, by ``--workers``, for a file that has lost its list of ranks."""
+    if source.answers.workers is None:
+        ratios = [rows[-1].busbw / rows[-1].algbw for _, _, rows in tables if rows and rows[-1].algbw]
+        hint = f"; its busbw over algbw is {ratios[-1]:.3g}, of an all-reduce 2 (n - 1) / n" if ratios else ""
+        raise source.refuse(f"has no list of ranks ('#  Rank  0 ...'): say how many by --workers{hint}")
+    return [f"host {rank}" for rank in range(source.answers.workers)]
 
 
 def _row(source: ForeignFile, number: int, words: list[str], columns: list[str]) -> _Row:
@@ -182,7 +195,9 @@ def _timed(source: ForeignFile, test: str, rows: Sequence[_Row], n: int) -> list
             text = f"{shorten(row.num_bytes)} B in {row.time_us:g} us are {algbw:.3g} GB/s, not {row.algbw:g}"
             raise source.refuse(text, row.line)
         if not named and not (same and row.reduces_to_all):
-            raise source.refuse("says not of which test it is: put its command above the table", row.line)
+            raise source.refuse(
+                "is of another test or number of ranks: put its command above the table", row.line
+            )
         if not same:
             raise source.refuse(f"busbw is not that of {test} of {n} ranks: are all listed?", row.line)
     return [Timed(test, row.num_bytes, row.time_us / 1e6) for row in rows if row.num_bytes]

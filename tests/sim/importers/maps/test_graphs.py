@@ -116,6 +116,19 @@ def test_slurm_refused(old: str, new: str, message: str) -> None:
         read(SLURM.replace(old, new), ANSWERS)
 
 
+def test_a_host_whose_gpus_are_told_by_their_class() -> None:
+    """As the files that clouds ship for NCCL_TOPO_FILE."""
+    devices = "".join(
+        f'<pci busid="0000:{n}:00.0" class="{kind}" link_speed="16 GT/s" link_width="16"/>'
+        for n, kind in enumerate(["0x030200", "0x030200", "0x020000"])
+    )
+    switch = f'<pci busid="ffff:ff:01.0" class="0x060400" link_speed="8 GT/s" link_width="16">{devices}</pci>'
+    readings = read(f'<system version="1"><cpu numaid="0">{switch}</cpu></system>')
+    assert (readings.gpus, readings.paths) == (2, ())
+    assert readings.gpu_bandwidth_bytes_per_s == pytest.approx(16e9 / 8 * 16 * 128 / 130)
+    assert "1 network cards without a speed here" in readings.notes[2]
+
+
 def test_a_host_of_nccl() -> None:
     readings = read(NCCL)
     assert readings.gpus == 2

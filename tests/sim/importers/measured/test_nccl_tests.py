@@ -124,7 +124,7 @@ REFUSED = {
     ),
     "a failed check": (TEXT.replace("values : 0 OK", "values : 7 FAILED"), "7 values are wrong"),
     "no summary": (TEXT.split("# Out of")[0], "ends before its summary"),
-    "no devices": (TEXT.replace("Rank", "Rang"), "no list of all ranks"),
+    "no devices": (TEXT.replace("Rank", "Rang"), "say how many by --workers; its busbw over algbw is 1"),
     "a rank is missing": (TEXT.replace("#  Rank  0", "#  Rang  0"), "no list of all ranks"),
     "one rank": (TEXT.replace("#  Rank  1", "#  Rang  1"), "is of 1 ranks on hosts of 1 to 1 GPUs"),
     "processes alone": (TEXT.replace("Rank  1", "Rank  0"), "know nothing of each other"),
@@ -146,7 +146,7 @@ REFUSED = {
     "one size": (text_of(TWO, timed_by("all_reduce", (1, 1), 4e-5, 1e9, [2**20])), "or say --latency"),
     "large sizes": (text_of(TWO, timed_by("all_reduce", (1, 1), 0.0, 1e7, SIZES[4:])), "--latency"),
     "unequal hosts": (text_of([*TWO, "node-b"], timed_by("all_reduce", (1,) * 3, 4e-5, 1e9)), "1 to 2 GPUs"),
-    "nothing of it": ("# nThread 1 nGpus 1\n", "no list of all ranks"),
+    "nothing of it": ("# nThread 1 nGpus 1\n", "ends before its summary"),
 }
 
 
@@ -161,6 +161,18 @@ def test_a_file_is_refused(why: str) -> None:
 
 def test_a_file_name_tells_the_test() -> None:
     assert read_text(GATHERED, "logs/all_gather.txt").notes[0].startswith("all_gather among 2 GPUs")
+
+
+def test_a_table_without_its_list_of_ranks_asks_for_their_number() -> None:
+    """As logs are often pasted; srun -l puts the rank before each line."""
+    bare = "".join(f" 0: {line}\n" for line in TEXT.splitlines() if "Rank" not in line)
+    readings = read_text(bare, answers=Answers(workers=2))
+    (path,), (same,) = readings.paths, read_text(TEXT).paths
+    assert path == same
+    assert "each counts as a host of its own" in readings.notes[-1]
+    assert foreign_kind(bare.partition("nGpus")[2].partition("\n")[2]) == "nccl-tests"
+    with pytest.raises(InputError, match="another test or number of ranks"):
+        read_text(bare.replace("all_reduce_perf", ""), answers=Answers(workers=8))
 
 
 def test_a_latency_of_the_users_makes_up_for_a_size() -> None:
