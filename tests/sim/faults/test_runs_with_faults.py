@@ -73,7 +73,7 @@ def test_the_models_are_those_without_faults(more: dict[str, Any]) -> None:
         )
 
 
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(
     st.integers(0, 1000), st.sampled_from(["wait", "restart"]), st.sampled_from(["all_reduce", "local_sgd"])
 )

@@ -39,7 +39,9 @@ def test_every_kind_has_a_sample_that_is_known_and_read() -> None:
         assert IMPORTERS[kind](ForeignFile(f"{kind}.txt", text, answers=ANSWERS)).notes
 
 
-@pytest.mark.parametrize("kind", SAMPLES)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "nccl-tests")) for kind in SAMPLES]
+)
 def test_damage_is_refused_in_one_line(kind: str) -> None:
     refused = set()
     for text in damaged(SAMPLES[kind]):
