@@ -102,7 +102,7 @@ class PublishedSteps:
         self.__dict__.pop("_held", None)
 
     def waiting(self, rows: Integers) -> Integers:
-        """Those of the jobs in ``rows`` whose publications have to be handed over now.
+        """Those of the jobs in ``rows`` whose publications the scorer must have now.
 
         Of the others no instant to score can be complete yet, and few steps are held.
         """
@@ -110,7 +110,7 @@ class PublishedSteps:
         return rows if self._are_many() else rows[publications >= self._to_go[rows]]
 
     def _are_many(self) -> bool:
-        """Whether publications are to be handed over, even if they complete no instant to score."""
+        """Whether the scorers must have them, even if they complete no instant to score."""
         steps = self._steps
         return (
             not self._scorers[0].scores

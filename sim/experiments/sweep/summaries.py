@@ -54,8 +54,6 @@ def summarise_in_batches(
 ) -> Iterator[Summary]:
     """Simulate a scenario's file with each list of changes, in batches; yield the summaries, in order.
 
-    ``progress``, of ``most_runs``, goes on with each batch.
-
     Raises:
         InputError: a setting cannot be read or resolved, or a process has not this one's code.
         RunError: a batch ended ``MAX_LOST`` processes.

@@ -117,7 +117,7 @@ def test_only_the_last_backward_pass_overlaps() -> None:
 
 
 def test_an_average_overlaps_the_last_batch_alone() -> None:
-    """With a network faster than a backward pass, what is left after it is the last layers' average."""
+    """With a network faster than a backward pass, the last layers' average alone follows it."""
     scheme = {"all_reduce": {"overlap": True}}
     parts, whole = (run_of(8, k, t, scheme).wall_clock_s for k, t in ((4, "200 ms"), (1, "200 ms")))
     assert parts == pytest.approx(whole + 5 * 3 * 0.2, rel=1e-9)
