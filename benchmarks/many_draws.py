@@ -17,17 +17,13 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import grid
 from benchmarks.bars import Bar, at_most, print_bars
 
 DRAWS: Final = 10_000
 SCENARIO: Final[dict[str, Any]] = {
+    **grid.SCENARIO,
     "name": "draws",
-    "workload": {
-        "task": "digits-mlp",
-        "batch_size": 32,
-        "optimizer": {"lr": 0.1, "momentum": 0.9},
-        "payload": "100 MB",
-    },
     "cluster": {
         "workers": 16,
         "compute": {"time": "20 ms to 100 ms", "jitter": {"lognormal": {"cv": 0.1}}},

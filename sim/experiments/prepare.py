@@ -48,6 +48,7 @@ MAX_EVENTS = 1_000_000
 """Operations of a run above which ``events: auto`` keeps none."""
 MAX_CHANGES = 1e8
 """Changes of links in a run that can be followed in minutes."""
+_Chosen = str | dict[str, dict[str, str]] | None
 
 
 def device_named(name: str) -> torch.device:
@@ -158,9 +159,7 @@ def _with_chosen_each(
     return [_with_names(*each) for each in zip(scenarios, map(_library_named, undecided, names), strict=True)]
 
 
-def _library_named(
-    undecided: Scenario, names: dict[str, dict[str, str]]
-) -> str | dict[str, dict[str, str]] | None:
+def _library_named(undecided: Scenario, names: dict[str, dict[str, str]]) -> _Chosen:
     """The names to record; what a library chooses for a model's all-reduce stands for all schemes."""
     chosen = None
     by_price = TRANSPORTS[undecided.cluster.network.transport].by_price
@@ -172,7 +171,7 @@ def _library_named(
     return {label: each for label, each in names.items() if each} or chosen
 
 
-def _with_names(scenario: Scenario, chosen: str | dict[str, dict[str, str]] | None) -> Scenario:
+def _with_names(scenario: Scenario, chosen: _Chosen) -> Scenario:
     if scenario.collectives.chosen == chosen:
         return scenario
     collectives = scenario.collectives.model_copy(update={"chosen": chosen})
@@ -331,7 +330,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         averaging_share=transport.averaging_share if scheme.averages_gradients(entry.options) else 0.0,
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
-        churn=_churn(scenario, entry, seed),
+        churn=churn_of(scenario, entry, seed),
         evaluation_s=scenario.evaluate.time or 0.0,
         keep=kept.apart,
         keep_share=kept.share,
@@ -346,7 +345,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     )
 
 
-def _churn(scenario: Scenario, entry: SchemeEntry, seed: int) -> Churn | None:
+def churn_of(scenario: Scenario, entry: SchemeEntry, seed: int) -> Churn | None:
+    """Faults and checkpoints of a scheme's run; None if they cost no time."""
     faults, checkpoint = scenario.cluster.faults, scenario.checkpoint
     policy = entry.on_fault or ("restart" if checkpoint else "wait")
     if not faults and (checkpoint is None or policy == "wait"):

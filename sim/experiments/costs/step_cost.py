@@ -47,7 +47,7 @@ from ...scenario.schema import Scenario
 from ...schemes import SCHEMES, find_scheme
 from ...training.scoring import Scorer, as_they_are
 from ...training.snapshots import Published
-from ..prepare import clock_only, over_profile, prepare, units_to_encode
+from ..prepare import churn_of, clock_only, over_profile, prepare, units_to_encode
 
 ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends."""
@@ -131,7 +131,7 @@ def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list
         "crashes": crash,
         "slow periods that come once": once,
         "connecting": scenario.cluster.network.connect,
-        "faults and checkpoints": prepare(scenario, entry, scenario.seed).churn,
+        "faults and checkpoints": churn_of(scenario, entry, scenario.seed),
     }
     return [*(phrase for phrase, there in phrases.items() if there), *untimed(followed.exchanges)]
 

@@ -20,7 +20,7 @@ from ...records.scenario_facts import read_facts
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario, dump
 from ...workloads.layers.settings import LayerProfile
-from ..prepare import prepare, resolve
+from ..prepare import churn_of, prepare, resolve
 from .bandwidth import UTILISATIONS, Utilisation
 from .published import published_losses
 from .scaling_law import CAVEAT, HOFFMANN
@@ -127,7 +127,7 @@ def _row(
         utilisation = Utilisation(scenario, entry)
         step = utilisation.step
         needed = [utilisation.needed(share) for share in UTILISATIONS]
-        churn = prepare(scenario, entry, scenario.seed).churn
+        churn = churn_of(scenario, entry, scenario.seed)
         useful = 1.0 if churn is None or not step.step_s else goodput(churn, step.step_s)
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}
