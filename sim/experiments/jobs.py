@@ -338,11 +338,13 @@ def at_work(text: str) -> Iterator[dict[str, Any]]:
             raise InputError(f"{code_version()}, and this process {order['code']}")
         if order["folders"] != code_folders():  # another process
             add_folders(order["folders"])
+        usual = gc.get_threshold()
         gc.unfreeze()
         gc.set_threshold(50_000, 20, 50)  # a batch of settings makes many objects that stay
         try:
             yield order
         finally:
+            gc.set_threshold(*usual)
             gc.freeze()  # loky looks through everything after each second, which takes as long as a short run
 
 
