@@ -73,7 +73,7 @@ def import_files(
     for given in files:
         heading, readings[given] = _read(given, kind, answers)
         notes += [f"{heading}:", *(f"  {note}" for note in readings[given].notes)]
-    cluster, remarks = cluster_of(readings, answers, workers)
+    cluster, remarks = cluster_of(readings, answers)
     if "network" in cluster:
         validate_document(NetworkSettings, cluster["network"], "these files make no network")
     text = write_cluster(cluster, notes := notes + remarks)

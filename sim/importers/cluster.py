@@ -20,13 +20,12 @@ _OTHER: Final = re.compile(r"[^A-Za-z0-9]+")
 """Letters that become "_" in a site's name; a "-" would leave open where the first name of a pair ends."""
 
 
-def cluster_of(
-    readings: Mapping[str, Readings], answers: Answers, workers: int | None
-) -> tuple[dict[str, Any], list[str]]:
+def cluster_of(readings: Mapping[str, Readings], answers: Answers) -> tuple[dict[str, Any], list[str]]:
     """Keys of ``cluster``, as in a scenario, from files by their names; and remarks on how.
 
     Raises ``InputError`` where files contradict each other, or leave something open.
     """
+    workers = answers.workers
     maps = [name for name, each in readings.items() if each.hosts]
     paths = _renamed({name: each.paths for name, each in readings.items() if each.paths})
     if len(maps) > 1 or (maps and paths):

@@ -23,7 +23,7 @@ def of(*paths: PathReading, **other: Any) -> Readings:
 
 
 def network_of(files: dict[str, Readings], workers: int | None = None, **answers: Any) -> dict[str, Any]:
-    network = cluster_of(files, Answers(**answers), workers)[0]["network"]
+    network = cluster_of(files, Answers(**answers, workers=workers))[0]["network"]
     assert isinstance(network, dict)
     return network
 
@@ -42,7 +42,7 @@ def test_sites_where_ends_have_names() -> None:
         "many": of(PathReading("us", "eu", None, None, 900 * MBIT, 90 * MBIT)),
         "back": of(PathReading("eu", "us", None, None, 500 * MBIT, 50 * MBIT)),
     }
-    cluster, _ = cluster_of(files, Answers(), None)
+    cluster, _ = cluster_of(files, Answers())
     assert cluster == {
         "workers": 2,
         "network": {
@@ -104,7 +104,7 @@ def test_missing_pairs_are_named_or_answered() -> None:
 )  # fmt: skip
 def test_contradictions_name_the_files(files: list[Readings], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        cluster_of({str(number): each for number, each in enumerate(files)}, Answers(), 4)
+        cluster_of({str(number): each for number, each in enumerate(files)}, Answers(workers=4))
 
 
 def test_jitter_loss_compute_and_gpus() -> None:
@@ -114,7 +114,7 @@ def test_jitter_loss_compute_and_gpus() -> None:
         "t": Readings(gradients_s=(0.05, 0.06), transport="nccl", overhead_s=1e-5),
         "g": Readings(gpus=4, gpu_latency_s=1e-6, gpu_bandwidth_bytes_per_s=1e9),
     }
-    cluster, notes = cluster_of(files, Answers(), 8)
+    cluster, notes = cluster_of(files, Answers(workers=8))
     assert cluster["workers"] == 8
     assert cluster["compute"] == {"trace": {"durations": ["50 ms", "60 ms"]}}
     network = cluster["network"]
@@ -127,7 +127,7 @@ def test_jitter_loss_compute_and_gpus() -> None:
 
 
 def test_a_single_host_of_gpus_needs_no_network() -> None:
-    cluster, _ = cluster_of({"n": Readings(gpus=4, workers={"": 4})}, Answers(), None)
+    cluster, _ = cluster_of({"n": Readings(gpus=4, workers={"": 4})}, Answers())
     assert cluster == {"workers": 4, "network": {"latency": "0 s", "host": {"gpus": 4}}}
 
 
@@ -166,7 +166,7 @@ def drawn(draw: st.DrawFn) -> dict[str, Readings]:
 @given(files=drawn(), workers=st.integers(1, 4))
 def test_every_cluster_loads_as_it_was_written(files: dict[str, Readings], workers: int) -> None:
     sites = {path.source for path in files["paths"].paths} if "paths" in files else set()
-    cluster, notes = cluster_of(files, Answers(), workers * len(sites) if "paths" in files else None)
+    cluster, notes = cluster_of(files, Answers(workers=workers * len(sites) if "paths" in files else None))
     text = write_cluster(cluster, [*notes, "a note"])
     assert text.startswith(FIRST_LINE)
     read = yaml_file.parse(text, "cluster.yaml").value["cluster"]

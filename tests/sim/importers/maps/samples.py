@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from paceline.sim.foreign import foreign_kind
@@ -147,6 +148,6 @@ def read(text: str, answers: Answers = NONE) -> Readings:
 
 def network_of(text: str, answers: Answers = NONE, workers: int | None = None) -> Network:
     """The network that a scenario gets from a text."""
-    cluster, _ = cluster_of({"file": read(text, answers)}, answers, workers)
+    cluster, _ = cluster_of({"file": read(text, answers)}, replace(answers, workers=workers))
     settings = NetworkSettings.model_validate(cluster["network"])
     return build_network(settings, cluster["workers"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_a_scenario_takes_the_cluster(kind: str, text: str, tmp_path: Path) -> N
     readings = read(text.replace("\n", "\r\n"), ANSWERS)
     assert readings.notes
     workers = 4 if readings.gpus else None  # its number of hosts is open
-    cluster, notes = cluster_of({"file": readings}, ANSWERS, workers)
+    cluster, notes = cluster_of({"file": readings}, replace(ANSWERS, workers=workers))
     (tmp_path / "cluster.yaml").write_text(
         write_cluster(cluster, [*readings.notes, *notes]), encoding="utf-8"
     )
