@@ -1,0 +1,104 @@
+"""Step efficiency of four storms, predicted, and as far as it is known measured.
+
+python -m benchmarks.shared_gpu_storms
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks.shared_gpu_storms.storm import EVALUATION_S, PERIOD, STEP_S, Event, Storm
+from docs.make.page import renewed
+from paceline.sim.config.files import write_atomically
+
+HERE: Final = Path(__file__).parent
+PAGE: Final = HERE / "README.md"
+MARK: Final = "<!-- Below: python -m benchmarks.shared_gpu_storms -->\n"
+WARMUP_S: Final = 90.0
+
+
+class Outcome(NamedTuple):
+    """What a storm comes to; seconds are medians over its kills."""
+
+    kills: int
+    efficiency: float
+    closed_form: float
+    survivor_s: float
+    victim_s: float
+
+
+def schedule(name: str) -> list[Event]:
+    """The faults of a storm."""
+    with (HERE / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
+        return [
+            Event(float(at_s), fault, int(number)) for at_s, fault, number in list(csv.reader(stream))[1:]
+        ]
+
+
+def outcome(name: str, *, checkpoints: bool) -> Outcome:
+    """Run a storm; its window ends with its last fault, as the source has it."""
+    events = schedule(name)
+    window_s = events[-1].at_s
+    storm = Storm(events, WARMUP_S, checkpoints=checkpoints)
+    storm.run(window_s + 2 * WARMUP_S)
+    calm = Storm([], WARMUP_S, checkpoints=False)
+    calm.run(window_s)
+    first_s, last_s = calm.commits[0][0], calm.commits[-1][0]
+    calm_per_s = len(calm.commits) / (last_s - first_s)
+    committed = sum(0 <= moment_s <= window_s for moment_s, _ in storm.commits)
+    kills = [kill for kill in storm.kills if kill[0] < window_s]
+    lost_s = PERIOD / 2 * STEP_S[True] / 2 + EVALUATION_S[False]
+    return Outcome(
+        len(kills),
+        committed / window_s / calm_per_s,
+        1 - len(kills) * lost_s / window_s,
+        _median_wait_s(kills, storm.commits, of_victim=False),
+        _median_wait_s(kills, storm.commits, of_victim=True),
+    )
+
+
+def _median_wait_s(
+    kills: Sequence[tuple[float, int]], commits: Sequence[tuple[float, int]], *, of_victim: bool
+) -> float:
+    return statistics.median(
+        next(
+            moment_s - at_s
+            for moment_s, number in commits
+            if moment_s > at_s and (number == victim) == of_victim
+        )
+        for at_s, victim in kills
+    )
+
+
+def table() -> str:
+    """All storms, in Markdown."""
+    lines = [
+        "| storm | checkpoints | kills | predicted | measured | closed form | survivor commits | victim is back |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    with (HERE / "measured.csv").open(encoding="utf-8", newline="") as stream:
+        for name, checkpoints, measured in list(csv.reader(stream))[1:]:
+            each = outcome(name, checkpoints=checkpoints == "yes")
+            lines.append(
+                f"| {name} | {checkpoints} | {each.kills} | {100 * each.efficiency:.1f} % "
+                f"| {f'{measured} %' if measured else ''} | {100 * each.closed_form:.1f} % "
+                f"| {each.survivor_s:.0f} s | {each.victim_s:.0f} s |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Renew the page."""
+    text = table()
+    sys.stdout.write(text)
+    write_atomically(PAGE, renewed(PAGE.read_text(encoding="utf-8"), MARK, "\n" + text))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
