@@ -60,16 +60,17 @@ class Replica:
 
     @property
     def on_gpu(self) -> bool:
+        """Whether it keeps the GPU busy."""
         return self.phase in ("compute", "evaluate") and not self.stopped
 
-    def heard(self, now_s: float) -> bool:
+    def counts_as_alive(self, now_s: float) -> bool:
         """Whether the lighthouse counts it among the living."""
         return now_s < self.silent_s + HEARTBEAT_S
 
     def asks(self, now_s: float) -> bool:
         """Whether the lighthouse holds a request of it: of a dead one too, until it counts as dead."""
         waits = self.phase == "wait" and not self.stopped and not self.cut
-        return self.heard(now_s) and (waits or now_s < self.asked_s + HEARTBEAT_S)
+        return self.counts_as_alive(now_s) and (waits or now_s < self.asked_s + HEARTBEAT_S)
 
     def heartbeat(self, now_s: float) -> None:
         """Begin or end its heartbeats, as its state has it."""
@@ -89,6 +90,7 @@ class Storm:
         self._members = {0, 1}
         self._fails = False
         self._checkpoint_s = CHECKPOINT_S if checkpoints else 0.0
+        self._spares_donors = checkpoints
         self._averages = 0
 
     def run(self, until_s: float) -> None:
@@ -149,10 +151,8 @@ class Storm:
 
     def _meet(self) -> None:
         """Form a quorum if one is complete."""
-        asking, alive = (
-            {number for number, each in enumerate(self._replicas) if true(each)}
-            for true in (lambda each: each.asks(self.now_s), lambda each: each.heard(self.now_s))
-        )
+        asking = {number for number, each in enumerate(self._replicas) if each.asks(self.now_s)}
+        alive = {number for number, each in enumerate(self._replicas) if each.counts_as_alive(self.now_s)}
         present = [number for number in asking if self._replicas[number].phase == "wait"]
         if not present or not (self._members <= asking or alive <= asking):
             return
@@ -174,10 +174,10 @@ class Storm:
         replica.heartbeat(self.now_s)
 
     def _kill(self, number: int) -> None:
-        """Kill a replica, if the other can give its state."""
+        """Kill a replica if the other lives, and, with checkpoints, has committed since its start."""
         replica, donor = self._replicas[number], self._replicas[1 - number]
         healthy = donor.committed_s > donor.started_s and self.now_s - donor.committed_s < DONOR_S
-        if replica.phase == "down" or donor.phase == "down" or not healthy:
+        if "down" in (replica.phase, donor.phase) or (self._spares_donors and not healthy):
             return
         self.kills.append((self.now_s, number))
         if replica.phase == "wait":
