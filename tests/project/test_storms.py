@@ -29,6 +29,7 @@ def run(events: list[Event], until_s: float, *, checkpoints: bool = False) -> St
     return storm
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text("utf-8").partition(MARK)[2] == "\n" + table()
 
