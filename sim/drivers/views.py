@@ -23,8 +23,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..errors import InputError, RunError
-from ..faults.outages import WorkerOutage, outage_of
-from ..faults.timeline import MOST_OUTAGES
+from ..faults.outages import WorkerOutage, check_number, outage_of
 from ..network.network import rate_of
 from ..program import operations as ops
 from ..program.averaging import COLLECTIVES
@@ -35,7 +34,7 @@ from ..records.run import FaultCost, Pace
 from ..training.scoring import Scorer
 from .event import EventDriver
 from .job import Job
-from .outcome import Outcome, describe_deaths
+from .outcome import Outcome
 from .tasks.clocked import Pending
 from .tasks.runner import SUSPENDED, CoroutineTask
 
@@ -95,8 +94,7 @@ class _Whole:
     def strike(self, outage: WorkerOutage) -> None:
         """Note who fails, and until when."""
         self.outages += 1
-        if self.outages > MOST_OUTAGES:
-            raise RunError(f"more than {MOST_OUTAGES:,} faults: they come too often for the run to end")
+        check_number(self.outages)
         for rank in outage.workers:
             self.back_s[rank] = max(self.back_s.get(rank, 0.0), outage.back_s)
             self.states.pop(rank, None)
@@ -140,7 +138,9 @@ class _Whole:
         """
         network, inside = self.job.transfer.network, self.job.scheme.inside(self.job.options)
         here = [rank for rank in range(self.job.workers) if rank not in self.back_s]
-        places = network.nodes if inside == "hosts" else network.site_of if inside else range(self.job.workers)
+        places = (
+            network.nodes if inside == "hosts" else network.site_of if inside else range(self.job.workers)
+        )
         whole, there = Counter(places), Counter(places[rank] for rank in here)
         units = [place for place in there if there[place] == whole[place]]
         options = self.job.options.model_copy(update={"inside": None}) if inside else self.job.options
@@ -384,7 +384,8 @@ class Views:
             leader=None,
             events=whole.log.events if whole.log else [],
             status="partial" if failure else "completed",
-            message=failure or describe_deaths(lost),
+            message=failure
+            or (f"worker {', '.join(map(str, sorted(lost)))} away at the end" if lost else ""),
             lost=lost,
             pace=Pace(whole.now_s, steps, tuple(whole.averages), sent, tuple(sorted(lost))),
             faults=FaultCost(

@@ -84,7 +84,7 @@ def test_the_living_repeat_the_step_in_flight_and_stop_for_who_returns() -> None
 def test_who_never_returns_is_lost() -> None:
     job = make_job("all_reduce", workers=3, max_iterations=4)
     run = run_of(shrinking(job, {"workers": [1], "at": "1.5 s", "back_after": "1 h"}))
-    assert (run.wall_clock_s, run.message, run.status) == (4.5, "worker 1 died", "completed")
+    assert (run.wall_clock_s, run.message, run.status) == (4.5, "worker 1 away at the end", "completed")
     assert run.time_s.down == pytest.approx(3 / 3)
     assert run.time_s.compute == pytest.approx((4.5 + 4.5 + 1.5) / 3)
 
