@@ -64,7 +64,8 @@ def render_summary(summary: Summary) -> RenderableType:
     sources = list(dict.fromkeys(row["source"] for row in summary["summary"]))
     by_step = is_by_step(summary)
     table = plain_table(gap=1)
-    table.add_column("scheme", overflow="fold", min_width=15)
+    digits = max((len(str(row["runs"])) for row in summary["summary"]), default=1)  # twice in the status
+    table.add_column("scheme", overflow="fold", min_width=17 - 2 * digits)
     if len(sources) > 1:
         table.add_column("source", no_wrap=True)
     beside, own = amount_names(summary["summary"], by_step), len(AMOUNTS[by_step])

@@ -22,6 +22,7 @@ from paceline.sim.faults.outages import Churn
 from paceline.sim.faults.settings import Checkpoint, Fault
 from paceline.sim.faults.timeline import follow
 from paceline.sim.records.run import Run
+from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import Scenario
 
 
@@ -134,6 +135,18 @@ def test_a_fault_says_whom_it_takes() -> None:
         [(3, 4), (0, 1, 2), (4,), (1,), (0,), (1,), (2,), (3,), (4,)]
     )
     assert [workers for _, workers in churn.at_steps()[2]] == [(0, 1, 2)]
+
+
+@pytest.mark.parametrize("policy", ["wait", "restart"])
+def test_goodput_is_useful_steps_a_second_over_those_without_faults(policy: str) -> None:
+    more = {"schemes": [{"all_reduce": {"on_fault": policy}}], "repeats": 3}
+    plain, faulty = (
+        summarise("s", runs_of(scenario(cluster=cluster, **more))) for cluster in ({}, {"faults": FAULTS})
+    )
+    assert faulty["summary"][0]["goodput"] == pytest.approx(
+        plain["summary"][0]["wall_clock_s"] / faulty["summary"][0]["wall_clock_s"]
+    )
+    assert "goodput" not in plain["summary"][0]
 
 
 GPUS = {"network": {"latency": "5 ms", "bandwidth": "1 Gbit/s", "host": {"gpus": 2}}}
