@@ -37,7 +37,7 @@ FEWEST: Final = 5
 """Repeats needed for an interval; with five, the range holds the median in 93.75 %."""
 
 
-DRAWS: Final = 10
+ENOUGH_DRAWS: Final = 10
 """Repeats needed to say in which time 9 of 10 get there."""
 
 DRAWN_RUNS: Final = 30

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import InputError, quote
 from .gradients.noise import describe_gradients
 from .gradients.rule import hint
-from .intervals import DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
+from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
 from .rows import left_out_of, mean, mean_shares, row_of
 from .run import Evaluation, Run, Source
@@ -182,7 +182,7 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
         row["leaves_out"] = left_out_of(group)
     if any(run.faults for run in group):
         row["goodput"] = 1.0 - row["time_s"].get("down", 0.0) / (row["wall_clock_s"] or 1.0)
-        if len(group) >= DRAWS:
+        if len(group) >= ENOUGH_DRAWS:
             in_order = sorted(_times(group, by_step=False).values())
             row["time_to_target_p90_s"] = finite(in_order[math.ceil(0.9 * len(group)) - 1])
     if points := [each for run in group for each in run.gradients]:
