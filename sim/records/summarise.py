@@ -180,8 +180,9 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
         averages = [[each or math.inf for each in pace.average_s] for pace in paces]
         row["average_s"] = [finite(mean(each)) for each in zip(*averages, strict=True)]
         row["leaves_out"] = left_out_of(group)
-    if any(run.faults for run in group):
-        row["goodput"] = 1.0 - row["time_s"].get("down", 0.0) / (row["wall_clock_s"] or 1.0)
+    if costs := [run.faults for run in group if run.faults]:
+        lost_s = sum(each["down_s"] + each["repeated_s"] + each["writing_s"] for each in costs)
+        row["goodput"] = 1.0 - lost_s / (sum(run.wall_clock_s for run in group) or 1.0)
         if len(group) >= ENOUGH_DRAWS:
             in_order = sorted(_times(group, by_step=False).values())
             row["time_to_target_p90_s"] = finite(in_order[math.ceil(0.9 * len(group)) - 1])

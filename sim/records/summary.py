@@ -119,7 +119,7 @@ class SchemeSummary(TypedDict):
         wall_clock_s, iterations, bytes_sent, time_s: means.
         cost: to the target, or of a step where there is none; absent without prices.
         goodput: useful steps a second over those without faults and checkpoints; absent where none are.
-        time_to_target_p90_s: with ``goodput`` and at least ``intervals.ENOUGH_DRAWS`` runs: the time within which 9
+        time_to_target_p90_s: with faults and ``intervals.ENOUGH_DRAWS`` runs or more: the time within which 9
             of 10 reached the target; None where fewer did.
         gradients: their noise and heterogeneity along the runs; absent where they were not measured.
         does, bounds, memory, random: see ``SchemeFacts``; absent in older folders, ``bounds`` also where
