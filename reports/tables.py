@@ -302,8 +302,22 @@ def verdict(comparison: Comparison) -> str:
 def render_check(answer: Mapping[str, Any]) -> RenderableType:
     """The cluster, its routes, the cost of a step of each scheme, and the effort of the simulation."""
     parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]
-    beside = [Text(each) for each in beside_steps(answer["schemes"])]
+    beside = [Text(each) for each in (*beside_steps(answer["schemes"]), *_heartbeats(answer["schemes"]))]
     return Group(*(each for part in parts for each in (part, "")), *beside, Text(_effort(answer)))
+
+
+def _heartbeats(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Bandwidth at which heartbeats starve beside each scheme's averages, and that of the tightest link."""
+    sentences = []
+    for row in rows:
+        if (tight := row.get("heartbeat")) is not None:
+            needed, has = format_rate(tight["needed_bytes_per_s"]), format_rate(tight["bytes_per_s"])
+            short = ": too little" if tight["bytes_per_s"] < tight["needed_bytes_per_s"] else ""
+            sentences.append(
+                f"{row['label']}: below {needed} heartbeats or averages exceed their time-outs, and no "
+                f"average commits; {tight['link']} has {has}{short}."
+            )
+    return sentences
 
 
 def _cluster(answer: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Bytes, Steps
 from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
+from ..faults.heartbeat import Heartbeats
 from ..faults.settings import Fault, read_faults
 from ..network.build import build_network
 from ..network.forms.graph import Graph
@@ -130,6 +131,9 @@ class Cluster(Settings):
         max_length=MAX_STRAGGLERS,
         description="workers, hosts and sites that fail and return; `{trace: FILE.csv}` has a fault a row, "
         "with the columns worker (or host), at, back_after, perhaps detect and warning",
+    )
+    heartbeat: Heartbeats | None = Field(
+        default=None, description="heartbeats, which share the links; for `paceline check` (default: none)"
     )
     island: Island | None = Field(
         default=None, description="several GPUs that act as one worker (default: one device)"
