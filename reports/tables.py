@@ -387,7 +387,7 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         f" {answer['tokens_per_step']:,} tokens a step"
     )
     hours = ["hours", "sent"] if answer["tokens"] is not None else []
-    fails = ["useful time"] if any(row.get("goodput", 1.0) < 1.0 for row in answer["schemes"]) else []
+    fails = ["goodput"] if any(row.get("goodput", 1.0) < 1.0 for row in answer["schemes"]) else []
     times = _schemes_table("a step", "tokens/s", "computes", *fails, *hours)
     needs = _schemes_table(*(f"{100 * share:g} %" for share in answer["utilisations"]))
     for row in answer["schemes"]:
