@@ -41,11 +41,13 @@ class Heartbeats(Settings):
 def needed_bytes_per_s(heartbeat: Heartbeats, workers: int, average_bytes: float) -> float:
     """Bandwidth of a link below which heartbeats starve, or averages, of which it carries ``average_bytes``.
 
-    At worst the queue fills just before a heartbeat, which comes ``every`` and the time of these bytes after
-    the last one. Heartbeats of all ``workers`` must fit on the link, and an average into its time-out.
+    At worst the queue fills just before a heartbeat, which comes ``every`` and the time of these bytes and of
+    the others' heartbeats after the last. Those of all ``workers`` must fit on the link, and an average into
+    its time-out.
     """
+    beats = workers * heartbeat.bytes
     return max(
-        min(heartbeat.queue, average_bytes) / (heartbeat.timeout - heartbeat.every),
-        workers * heartbeat.bytes / heartbeat.every,
+        (min(heartbeat.queue, average_bytes) + beats) / (heartbeat.timeout - heartbeat.every),
+        beats / heartbeat.every,
         average_bytes / heartbeat.transfer_timeout,
     )

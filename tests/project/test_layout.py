@@ -48,7 +48,7 @@ ROOMS = {
     "sim/config": 2_635,
     "sim/drivers": 3_862,
     "sim/experiments": 4_758,
-    "sim/faults": 650,
+    "sim/faults": 655,
     "sim/importers": 2_235,
     "sim/network": 1_998,
     "sim/program": 1_300,
