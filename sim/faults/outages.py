@@ -26,12 +26,14 @@ class WorkerOutage:
         seen_s: when the others notice.
         back_s: when who failed is back.
         workers: ranks that fail together.
+        warning_s: time from its notice; 0: there was none.
     """
 
     at_s: float
     seen_s: float
     back_s: float
     workers: tuple[int, ...]
+    warning_s: float = 0.0
 
     @property
     def over_s(self) -> float:
@@ -124,7 +126,7 @@ class Absences:
 
 def outage_of(fault: Fault, at_s: float, workers: tuple[int, ...]) -> WorkerOutage:
     """A fault of these ranks at that time."""
-    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after, workers)
+    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after, workers, fault.warning)
 
 
 def _of_unit(
