@@ -40,7 +40,7 @@ def test_who_collects_averages_cannot_be_skipped() -> None:
 
 
 def test_skip_begins_a_computation_anew_and_leaves_its_worker_out() -> None:
-    """By hand: of three workers with steps of 1 s and a deadline of 1.5 s, worker 2 fails at 1.5 s for 1.75 s.
+    """By hand: steps of 1 s, a deadline of 1.5 s, and of three workers one that fails at 1.5 s for 1.75 s.
 
     Its second gradient begins anew at 3.25 and ends at 4.25, and is dropped: the rounds of 1 and 2.5 s end at
     2.5 and 4 s without it. The next one waits for its third gradient, of 4.25 to 5.25 s; 6.25, 7.25.
@@ -84,6 +84,6 @@ def test_a_computation_ends_after_its_outages(seed: int) -> None:
             mine.append(now_s)
         ends.append(mine)
         if churn is not None:
-            away = list(itertools.takewhile(lambda each: each.at_s < now_s, churn.outages(1)))
+            away = list(itertools.islice(churn.outages(1), 20))
             assert not any(each.at_s < end_s < each.back_s for each in away for end_s in mine)
     assert all(a <= b <= c for a, b, c in zip(*ends, strict=True))
