@@ -27,6 +27,7 @@ from ..transport.connections import PeerGone
 from ..transport.threads import CallResult
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
+from .outages import Outages
 from .rank import ClusterPending, Rank
 from .rank_log import Exchange, Exposure, LoggedOperation
 from .watchdog import Heartbeat
@@ -74,7 +75,9 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._since_s = 0.0
         self._issued = 0
         self._computing = Computing(rank, took_s, self.complete, self._catch_up)
+        self._outages = Outages(rank.job, rank.number, rank.loop)
         self.exchanges = Exchanges(rank, self)
+        self.handlers[ops.NextStep] = self._begin_step
         self.handlers[ops.BatchLoss] = lambda task, _: loss_given(self._computing.loss, task.rank)
         self.add_timed(
             {
@@ -233,6 +236,10 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self.fail(pending, error)
 
     # --- what coroutines do ---------------------------------------------------------------------
+
+    def _begin_step(self, task: _Task, operation: ops.NextStep) -> bool:
+        self._outages.begin_step(operation.step)
+        return self._next_step(task, operation)
 
     @override
     def ended(self, task: _Task) -> None:

@@ -44,6 +44,10 @@ class Loop:
         self._num_alarms += 1
         heapq.heappush(self._alarms, (time_s, self._num_alarms, call))
 
+    def postpone(self, by_s: float) -> None:
+        """Put off all alarms."""
+        self._alarms = [(time_s + by_s, number, call) for time_s, number, call in self._alarms]
+
     def ready(self) -> Call | None:
         """Pop the next call that does not wait for a time."""
         return self._ready.popleft() if self._ready else None

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Final
 
 from .. import seeds
-from .settings import Checkpoint, Fault, Policy
+from .settings import Checkpoint, Fault, How, Policy
+
+MIN_TIMEOUT_S: Final = 0.2
+MAX_TIMEOUT_S: Final = 120.0
+"""Limits of TCP's time-outs in Linux (``tcp_rto_min``, to which the round trip is added; ``TCP_RTO_MAX``)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -20,11 +25,13 @@ class WorkerOutage:
         at_s: when it happens.
         seen_s: when the others notice.
         back_s: when who failed is back.
+        how: it failed.
     """
 
     at_s: float
     seen_s: float
     back_s: float
+    how: How
 
     @property
     def over_s(self) -> float:
@@ -54,9 +61,8 @@ class Churn:
     def outages(self) -> Iterator[WorkerOutage]:
         """All outages but those at a step, in the order of time; without an end where they are random."""
         streams = [
-            _of_unit(fault, self.seed, f"fault {number}", unit)
+            outages_of(fault, self.seed, number, unit)
             for number, (fault, units) in enumerate(zip(self.faults, self.units, strict=True))
-            if fault.at_step is None
             for unit in range(units)
         ]
         return heapq.merge(*streams)
@@ -72,10 +78,32 @@ class Churn:
 
 def outage_of(fault: Fault, at_s: float) -> WorkerOutage:
     """A fault at that time."""
-    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after)
+    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after, fault.how)
 
 
-def _of_unit(fault: Fault, seed: int, purpose: str, unit: int) -> Iterator[WorkerOutage]:
+def over_tcp(fault: Fault, farthest_s: Callable[[int], float]) -> Fault:
+    """``fault``; the others notice the end of a cut when TCP repeats a packet.
+
+    ``farthest_s``: latency from a worker to the one farthest away, whose time-out is the longest.
+    """
+    if fault.how != "cut":
+        return fault
+    worker = 0 if fault.workers is None else fault.workers[0]
+    after_s = resumed_s(fault.back_after, 2 * farthest_s(worker))
+    return fault.model_copy(update={"detect": max(fault.detect, after_s)})
+
+
+def resumed_s(outage_s: float, round_trip_s: float) -> float:
+    """Time from a cut to the first repeated packet that gets through: time-outs double (RFC 6298, 5.5)."""
+    timeout_s = after_s = MIN_TIMEOUT_S + round_trip_s
+    while after_s < outage_s:
+        timeout_s = min(2 * timeout_s, MAX_TIMEOUT_S)
+        after_s += timeout_s
+    return after_s
+
+
+def outages_of(fault: Fault, seed: int, number: int, unit: int) -> Iterator[WorkerOutage]:
+    """Outages of one worker or site by the fault of that number, in order of time; not those at a step."""
     if fault.mean_time_between is None:
         if fault.at is not None:
             yield outage_of(fault, fault.at)
@@ -83,7 +111,7 @@ def _of_unit(fault: Fault, seed: int, purpose: str, unit: int) -> Iterator[Worke
     scale_s = fault.mean_time_between / math.gamma(1 + 1 / fault.shape)
     now_s = 0.0
     for block in count():
-        for draw in seeds.uniforms(seed, unit, purpose, block).tolist():
+        for draw in seeds.uniforms(seed, unit, f"fault {number}", block).tolist():
             now_s += scale_s * (-math.log1p(-draw)) ** (1 / fault.shape)
             yield (outage := outage_of(fault, now_s))
             now_s = outage.over_s
