@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from functools import partial
-from heapq import merge
-from itertools import repeat
 from typing import Final
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.faults.outages import WorkerOutage, outage_of, outages_of
-from paceline.sim.faults.settings import Fault
+from paceline.sim.faults.outages import WorkerOutage, outage_of
 
 from ..lab import start
 from .loop import Loop
@@ -32,44 +28,33 @@ class Outages:
     """The outages of one rank; its alarms in ``loop`` are late by the time for which it was stopped."""
 
     def __init__(self, job: Job, rank: int, loop: Loop) -> None:
-        self._loop = loop
-        self._at_steps: dict[int, list[tuple[Fault, int]]] = {}
-        streams: list[Iterator[tuple[WorkerOutage, int]]] = []
-        for number, fault in enumerate(job.churn.faults if job.churn is not None else ()):
-            site = job.transfer.network.site_of[rank]
-            if fault.sites is not None:
-                units = tuple(map(job.transfer.network.sites.index, fault.sites))
-                unit, group = site, job.workers + site
-            else:
-                units, unit, group = fault.workers or tuple(range(job.workers)), rank, rank
-            if unit not in units or job.churn is None:
-                continue
-            streams.append(zip(outages_of(fault, job.churn.seed, number, units.index(unit)), repeat(group)))
-            if fault.at_step is not None:
-                self._at_steps.setdefault(fault.at_step, []).append((fault, group))
-        self._in_time = merge(*streams)
+        self._rank, self._loop, self._churn = rank, loop, job.churn
+        self._in_time = iter(()) if job.churn is None else job.churn.outages(rank)
         self._await_next()
 
     def begin_step(self, step: int) -> None:
         """Fail at the beginning of a step, if that is planned."""
-        for fault, group in self._at_steps.pop(step, ()):
-            self._fail(outage_of(fault, self._loop.now), group)
+        churn = self._churn
+        for fault, units in () if churn is None else zip(churn.faults, churn.units, strict=True):
+            for workers in units if fault.at_step == step else ():
+                if self._rank in workers:
+                    self._fail(outage_of(fault, self._loop.now, workers))
 
     def _await_next(self) -> None:
         if (planned := next(self._in_time, None)) is not None:
-            self._loop.alarm(planned[0].at_s, partial(self._fail_in_time, *planned))
+            self._loop.alarm(planned.at_s, partial(self._fail_in_time, planned))
 
-    def _fail_in_time(self, outage: WorkerOutage, group: int) -> None:
-        self._fail(outage, group)
+    def _fail_in_time(self, outage: WorkerOutage) -> None:
+        self._fail(outage)
         self._await_next()
 
-    def _fail(self, outage: WorkerOutage, group: int) -> None:
+    def _fail(self, outage: WorkerOutage) -> None:
         since_s = self._loop.now
+        lasts_s = max(0.0, outage.back_s - since_s)
         if outage.how == "cut":
-            start.tell_cut(outage.back_s - since_s, group)
+            start.tell_cut(lasts_s, outage.workers[0])
         elif outage.how == "stop":
             own = os.getpid()
-            waking = ["sh", "-c", f"sleep {max(0.0, outage.back_s - since_s):.6f}; kill -CONT {own}"]
-            with subprocess.Popen(waking):
+            with subprocess.Popen(["sh", "-c", f"sleep {lasts_s:.6f}; kill -CONT {own}"]):
                 os.kill(own, signal.SIGSTOP)
             self._loop.postpone(self._loop.now - since_s)

@@ -353,7 +353,7 @@ def churn_of(scenario: Scenario, entry: SchemeEntry, seed: int) -> Churn | None:
         return None
     farthest_s = build_network(cluster.network, cluster.workers).farthest_s
     faults = tuple(over_tcp(each, farthest_s) if policy == "wait" else each for each in cluster.faults)
-    units = tuple(len(each.workers or each.sites or range(cluster.workers)) for each in faults)
+    units = tuple(map(cluster.units_of, faults))
     in_step, max_time = find_scheme(entry.name).in_step(entry.options), scenario.stop.max_time
     return Churn(faults, units, policy, checkpoint, seed, in_step, max_time or math.inf)
 

@@ -165,7 +165,8 @@ def sgp(worker: Worker, options: SgpOptions) -> Program:
     in_step = not options.asynchronous
     stays_one = in_step and options.overlap == 0 and plan.row_stochastic
     w = None if options.biased or stays_one else torch.ones_like(worker.start[..., :1])
-    mass = Mass(worker.start, w)
+    x, kept_w, _ = worker.kept or (worker.start, None, None)
+    mass = Mass(x, w if kept_w is None else kept_w)
     if in_step:
         return Program(push_in_step(worker, mass, units, plan, options.overlap))
     services = take_in(worker, mass), pass_on(worker, mass, plan)
@@ -174,7 +175,7 @@ def sgp(worker: Worker, options: SgpOptions) -> Program:
 
 async def push_in_step(worker: Worker, mass: Mass, units: Units, plan: Plan, overlap: int) -> None:
     """Run the synchronous form: mass sent in step k is added in step k + ``overlap``."""
-    state = worker.optimizer.init(mass.x)
+    state = worker.kept[-1] if worker.kept else worker.optimizer.init(mass.x)
     under_way: deque[ops.Handle] = deque()
 
     def message() -> Payload:
@@ -201,7 +202,7 @@ async def push_in_step(worker: Worker, mass: Mass, units: Units, plan: Plan, ove
                 late = await gathered(await worker.wait(under_way.popleft()))
             mass.whole = mass.whole if late is None else mass.whole + late
             del late
-        await worker.publish(k, mass.z, **mass.notes)  # type: ignore[arg-type]
+        await worker.publish(k, mass.z, kept=(mass.x, mass.w, state), **mass.notes)  # type: ignore[arg-type]
     for handle in under_way:
         mass.whole = mass.whole + await gathered(await worker.wait(handle))
 
