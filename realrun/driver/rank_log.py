@@ -7,7 +7,7 @@ A rank does not know when its peers started; rows carry the *key* of their excha
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, NamedTuple
 
 import torch
@@ -25,6 +25,10 @@ class Exchange(NamedTuple):
 
     key: str = ""
     peers: tuple[int, ...] = ()
+
+    def renamed(self, prefix: str) -> Exchange:
+        """The same under a longer key, if it has one."""
+        return self._replace(key=prefix + self.key if self.key else "")
 
 
 class LoggedOperation(NamedTuple):
@@ -144,6 +148,11 @@ class RankLog:
         """Compute ``iterates``, once the clock has stopped."""
         values = (each.value for each in self.published)
         self.iterates = tuple(iterate_digest(self.models[ref.number]) for ref in values if ref is not None)
+
+    def rename_exchanges(self, prefix: str) -> None:
+        """Tell the exchanges so far from those of the same keys to come."""
+        self.rows = [row._replace(exchange=row.exchange.renamed(prefix)) for row in self.rows]
+        self.exposures = [replace(row, exchange=row.exchange.renamed(prefix)) for row in self.exposures]
 
     def _keep(self, model: Tensor | None) -> ModelRef | None:
         if model is None:
