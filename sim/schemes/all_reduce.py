@@ -199,4 +199,5 @@ async def _part_reduce(worker: Worker) -> None:
 ALL_REDUCE: Final = Scheme(
     "all_reduce", all_reduce, AllReduceOptions, True, check, averages=True, bucket_bytes=bucket_bytes,
     held=held, depends_on_timing=leaves_out, averages_gradients=averages_gradients, encodes=encodes_averages,
+    shrinks=averages_gradients,
 )  # fmt: skip

@@ -153,4 +153,5 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
 GOSSIP: Final = Scheme(
     "gossip", gossip, GossipOptions, True, check, averages=False, cycle=cycle, check_network=check_network,
     held=held, inside=lambda options: options.inside, collectives=collectives,
+    shrinks=lambda options: True,
 )  # fmt: skip

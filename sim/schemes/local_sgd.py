@@ -258,6 +258,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
 LOCAL_SGD: Final = Scheme(
     "local_sgd", local_sgd, LocalSgdOptions, True, check, averages=True, cycle=one_period,
     long_run=without_warmup, held=held, depends_on_timing=leaves_out, encodes=encodes_averages,
+    shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip
 ADAPTIVE_LOCAL_SGD: Final = Scheme(
     "adaptive_local_sgd", adaptive_local_sgd, AdaptiveLocalSgdOptions, True, check_adaptive, averages=True,
@@ -266,6 +267,7 @@ ADAPTIVE_LOCAL_SGD: Final = Scheme(
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, anchors=1, in_flight=averages_in_flight(options.momentum, None, sizes)
     ),
+    shrinks=lambda options: True,
 )  # fmt: skip
 POST_LOCAL_SGD: Final = Scheme(
     "post_local_sgd", post_local_sgd, PostLocalSgdOptions, True, averages=True, cycle=one_period,
@@ -273,4 +275,5 @@ POST_LOCAL_SGD: Final = Scheme(
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, in_flight=averages_in_flight(options.momentum, None, sizes)
     ),
+    shrinks=lambda options: True,
 )  # fmt: skip

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import torch
 from pydantic import Field
@@ -265,8 +265,15 @@ def _kept_share(worker: Worker, pattern: Pattern) -> Tensor:
     return torch.stack(shares) if worker.vectorised else shares[0]
 
 
+def split_mass(kept: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A half of a worker's mass, for itself and for the worker that it heals; the model is that of both."""
+    x, w, *others = kept or (None, None)
+    return kept if w is None else (x / 2, w / 2, *others)
+
+
 SGP: Final = Scheme(
     "sgp", sgp, SgpOptions, True, check, averages=False, cycle=cycle_of_graphs, held=held,
     depends_on_timing=lambda options: options.asynchronous, check_network=check_network,
     inside=lambda options: options.inside,
+    shrinks=lambda options: not options.asynchronous, split=split_mass,
 )  # fmt: skip

@@ -158,7 +158,9 @@ def _require_doubly_stochastic(plan: Plan) -> None:
 GRADIENT_TRACKING: Final = Scheme(
     "gradient_tracking", gradient_tracking, TrackingOptions, True, check_tracking, averages=False,
     cycle=cycle_of_graphs, held=held_tracking,
+    shrinks=lambda options: True,
 )  # fmt: skip
 CHOCO_SGD: Final = Scheme(
     "choco_sgd", choco_sgd, ChocoOptions, True, check_choco, averages=False, held=held_choco,
+    shrinks=lambda options: True,
 )  # fmt: skip

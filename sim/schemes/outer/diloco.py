@@ -231,4 +231,5 @@ DILOCO: Final = Scheme(
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
     check_network=lambda options, network: count_units(options.inside, network),
     inside=lambda options: options.inside,
+    shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip

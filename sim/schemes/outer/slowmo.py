@@ -86,4 +86,5 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
 SLOWMO: Final = Scheme(
     "slowmo", slowmo, SlowmoOptions, True, averages=True, cycle=one_period, held=held,
     encodes=encodes_averages,
+    shrinks=lambda options: True,
 )  # fmt: skip
