@@ -14,26 +14,25 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.faults.outages import WorkerOutage, outage_of
+from paceline.sim.errors import SchemeError
+from paceline.sim.faults.outages import Churn, WorkerOutage, outage_of
 from paceline.sim.program.worker import State
 
 from ..lab import start
 from .loop import Loop
 from .rank_log import RankLog, decode, encode
 
-_PATIENCE: Final = 2
-"""Time limit of a wait, in outages, beside that without any: after half of it a rank counts as silent."""
 
-
-def patience_s(job: Job) -> float:
+def patience_s(churn: Churn | None) -> float:
     """Seconds that a wait may last longer because of faults."""
-    faults = job.churn.faults if job.churn is not None else ()
-    return _PATIENCE * sum(max(fault.back_after, fault.detect) for fault in faults)
+    faults = churn.faults if churn is not None else ()
+    # Twice, as a rank counts as silent after half the limit.
+    return 2 * sum(max(fault.back_after, fault.detect) for fault in faults)
 
 
 def saved_every(job: Job) -> int:
@@ -68,6 +67,8 @@ class Life:
 
     def save(self, steps: int, workers: int, kept: tuple[Any, ...], log: RankLog) -> None:
         """Write a checkpoint of one rank, whole or not at all; remove those before the last complete one."""
+        if not kept:
+            raise SchemeError("the scheme has to publish what it goes on from: publish(k, x, kept=(x, ...))")
         path = Path(self.folder) / f"{steps}.part-{log.rank}"
         torch.save((kept, encode(log), log.models), path)
         path.rename(path.with_suffix(f".state-{log.rank}"))

@@ -26,10 +26,6 @@ class Exchange(NamedTuple):
     key: str = ""
     peers: tuple[int, ...] = ()
 
-    def renamed(self, prefix: str) -> Exchange:
-        """The same under a longer key, if it has one."""
-        return self._replace(key=prefix + self.key if self.key else "")
-
 
 class LoggedOperation(NamedTuple):
     """A rank's ``Event`` without ``peer_s``, which it does not know yet."""
@@ -151,8 +147,12 @@ class RankLog:
 
     def rename_exchanges(self, prefix: str) -> None:
         """Tell the exchanges so far from those of the same keys to come."""
-        self.rows = [row._replace(exchange=row.exchange.renamed(prefix)) for row in self.rows]
-        self.exposures = [replace(row, exchange=row.exchange.renamed(prefix)) for row in self.exposures]
+
+        def rename(exchange: Exchange) -> Exchange:
+            return exchange._replace(key=prefix + exchange.key)
+
+        self.rows = [row._replace(exchange=rename(row.exchange)) for row in self.rows]
+        self.exposures = [replace(each, exchange=rename(each.exchange)) for each in self.exposures]
 
     def _keep(self, model: Tensor | None) -> ModelRef | None:
         if model is None:

@@ -36,10 +36,7 @@ def tell(zero_s: float, seed: int) -> None:
 
 
 def tell_cut(lasts_s: float, group: int) -> None:
-    """Have the switch of the surrounding lab cut this host off, from now on.
-
-    Hosts that are cut off in the same ``group`` still reach each other.
-    """
+    """Have the lab's switch cut this host off, from now on, from all but those in the same ``group``."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         datagrams.sendto(_START.pack(time.monotonic() + lasts_s, group), _CUT_TO)
 

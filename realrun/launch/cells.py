@@ -24,7 +24,6 @@ from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
 
 from ..driver.collect import RankResult
-from ..driver.outages import patience_s
 from ..driver.rank_log import Timing
 from ..driver.run import run_job
 from ..group.group import Group
@@ -192,5 +191,4 @@ def run_request(
     """
     backend = _parsed(request.scenario).cluster.backend
     job = requested_job(request, group.rank)
-    timeout_s += patience_s(job)
     return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)

@@ -201,6 +201,7 @@ class JobRanks(RankPool):
         group = self._join(workers, request.connects_anew)
         order = {
             "request": REQUEST.dump_python(request), "timeout_s": self._timeout_s, "faults": {}, "code": [],
+            "life": {},
         }  # fmt: skip
         self._send(range(1, workers), {"run": order})
         state = RunState(workers, frozenset())

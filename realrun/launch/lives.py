@@ -48,8 +48,10 @@ def killed(life: Life) -> bool:
 
 def next_life(life: Life, request: RunRequest) -> Life:
     """Wait until everybody who was killed is back; returns the life that begins then."""
-    notes = [json.loads(path.read_text()) for path in Path(life.folder).glob("killed-*")]
+    notes = []
     for path in Path(life.folder).glob("killed-*"):
+        if text := path.read_text():  # else it was ended before it had written
+            notes.append(json.loads(text))
         path.unlink()
     zero_s, over_s = notes[0]["zero_s"], max(note["over_s"] for note in notes)
     for outage in () if request.churn is None else request.churn.outages():

@@ -36,7 +36,7 @@ from paceline.sim.network.network import Network
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
 
-from ..driver.outages import Life
+from ..driver.outages import Life, patience_s
 from ..group.group import allow_open_files
 from ..group.store import Control
 from ..lab import Lab
@@ -181,10 +181,10 @@ class Processes(RankPool):
 
     def _live(self, request: RunRequest, progress: Callable[[int], None] | None, life: Life) -> Result | None:
         """The result; None if workers are killed as planned before it is there."""
-        workers = request.workers
+        workers, limit_s = request.workers, self._timeout_s + patience_s(request.churn)
         self._join(workers, request.connects_anew)
         order = {
-            "request": REQUEST.dump_python(request), "timeout_s": self._timeout_s, "faults": self._faults,
+            "request": REQUEST.dump_python(request), "timeout_s": limit_s, "faults": self._faults,
             "code": code_folders(), "life": asdict(life),
         }  # fmt: skip
         self._send(range(workers), {"run": order})
@@ -195,10 +195,10 @@ class Processes(RankPool):
             try:
                 rank, answer = self._answers.get(timeout=_LOOK_S if watches else None)
             except Empty:
-                if state.lost_patience(self._timeout_s):
+                if state.lost_patience(limit_s):
                     break
                 for child in self._children[:workers]:
-                    child.end_if_stopped(self._timeout_s)
+                    child.end_if_stopped(limit_s)
                 continue
             if answer is not None and "progress" in answer:
                 state.begun = True

@@ -92,7 +92,7 @@ def run_order(
     timeout_s: float,
     faults: Mapping[str, int],
     code: Sequence[str],
-    life: Mapping[str, Any] | None = None,
+    life: Mapping[str, Any],
 ) -> None:
     """Take part in a run; errors as ``run_request``."""
     add_folders(code)
@@ -106,8 +106,8 @@ def run_order(
             report({"progress": steps})
 
     dying = {int(rank): number for rank, number in faults.items()}
-    of = Life(**life) if life is not None else None
-    ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, faults=dying, life=of)
+    options = {"faults": dying, "life": Life(**life)}
+    ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, **options)
     if ended.run is not None:
         report({"result": RESULT.dump_python(Result(ended.run, ended.timings), mode="json")})
     report({"done": group.rank})

@@ -86,10 +86,7 @@ def outage_of(fault: Fault, at_s: float, workers: tuple[int, ...]) -> WorkerOuta
 
 
 def over_tcp(fault: Fault, farthest_s: Callable[[int], float]) -> Fault:
-    """``fault``; the others notice the end of a cut when TCP repeats a packet.
-
-    ``farthest_s``: latency from a worker to the one farthest away, whose time-out is the longest.
-    """
+    """``fault``; a cut is over for the others when TCP repeats a packet. ``farthest_s``: longest latency."""
     if fault.how != "cut":
         return fault
     worker = 0 if fault.workers is None else fault.workers[0]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from paceline.realrun.driver.loop import Loop
 from paceline.realrun.driver.outages import Life
 from paceline.realrun.driver.rank_log import Exchange, Exposure, RankLog
+from paceline.sim.errors import SchemeError
 from paceline.sim.program.worker import State
 
 
@@ -45,13 +46,19 @@ def test_a_checkpoint_counts_once_all_have_written_it(written: list[tuple[int, i
         assert Life(folder).last_checkpoint(3) == max(whole, default=0)
 
 
+def test_a_scheme_that_keeps_nothing_has_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(SchemeError, match="publish what it goes on from"):
+        Life(str(tmp_path)).save(2, 1, (), _log(0))
+    assert not [*tmp_path.iterdir()]
+
+
 def test_older_checkpoints_are_removed_once_a_later_one_is_complete(tmp_path: Path) -> None:
     life = Life(str(tmp_path))
     for steps in (2, 4):
-        life.save(steps, 2, (), _log(0))
+        life.save(steps, 2, (1,), _log(0))
     assert life.last_checkpoint(2) == 0
-    life.save(2, 2, (), _log(1))
-    life.save(4, 2, (), _log(1))
+    life.save(2, 2, (1,), _log(1))
+    life.save(4, 2, (1,), _log(1))
     assert life.last_checkpoint(2) == 4
     assert {path.name for path in tmp_path.iterdir()} == {"2.state-0", "4.state-0", "4.state-1"}
 

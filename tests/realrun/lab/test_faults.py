@@ -16,7 +16,12 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
     [
         ("stop", "local_sgd", {"at": "2 s"}, 5),
         ("cut", "all_reduce", {"at_step": "10 steps", "back_after": "5 s"}, 10),
-        ("kill", "gossip", {"at_step": "25 steps", "back_after": "3 s"}, 25),  # a start is not always as quick
+        (
+            "kill",
+            "gossip",
+            {"at_step": "25 steps", "back_after": "3 s"},
+            25,
+        ),  # by the start
     ],
 )
 def test_a_run_with_a_fault_is_as_predicted(

@@ -68,7 +68,6 @@ def test_a_fault_without_a_real_run_is_refused(scenario: Scenario, words: str) -
         check_faults(scenario, lab=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("faults", "more", "least_s"),
     [

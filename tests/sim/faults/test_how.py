@@ -33,7 +33,7 @@ def test_time_outs_stop_doubling_at_two_minutes() -> None:
 
 @given(TIMES, TIMES, st.sampled_from(["stop", "cut"]))
 def test_who_keeps_its_state_repeats_nothing(at_s: float, back_s: float, how: How) -> None:
-    fault = Fault(at=at_s, back_after=back_s, how=how, workers=(0,))
+    fault = Fault.model_validate({"at": f"{at_s} s", "back_after": f"{back_s} s", "how": how})
     line = follow(Churn((fault,), (((0,),),), "wait", None, 0), [10.0 * k for k in range(1, 7)], 60.0)
     assert line.repeated_s == 0.0
     assert line.wall_s == pytest.approx(60 + back_s)
@@ -49,7 +49,7 @@ def _run(**fault: Any) -> Run:
     scenario = Scenario.model_validate(
         {
             "name": "how",
-            "workload": {"task": "quadratic", "optimizer": {"lr": 0.1}},
+            "workload": {"task": "quadratic", "batch_size": 4, "optimizer": {"lr": 0.1}},
             "cluster": cluster,
             "schemes": ["all_reduce"],
             "stop": {"max_iterations": 20},
