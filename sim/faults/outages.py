@@ -12,8 +12,8 @@ from typing import Final
 from .. import seeds
 from .settings import Checkpoint, Fault, How, Policy
 
-MIN_TIMEOUT_S: Final = 0.2
-MAX_TIMEOUT_S: Final = 120.0
+_MIN_RTO_S: Final = 0.2
+_MAX_RTO_S: Final = 120.0
 """Limits of TCP's time-outs in Linux (``tcp_rto_min``, to which the round trip is added; ``TCP_RTO_MAX``)."""
 
 
@@ -96,9 +96,9 @@ def over_tcp(fault: Fault, farthest_s: Callable[[int], float]) -> Fault:
 
 def resumed_s(outage_s: float, round_trip_s: float) -> float:
     """Time from a cut to the first repeated packet that gets through: time-outs double (RFC 6298, 5.5)."""
-    timeout_s = after_s = MIN_TIMEOUT_S + round_trip_s
+    timeout_s = after_s = _MIN_RTO_S + round_trip_s
     while after_s < outage_s:
-        timeout_s = min(2 * timeout_s, MAX_TIMEOUT_S)
+        timeout_s = min(2 * timeout_s, _MAX_RTO_S)
         after_s += timeout_s
     return after_s
 
