@@ -6,9 +6,9 @@ A *view* is the workers that take part; a job of these alone runs on an event dr
 - when somebody is back: at the next step that ends with an exchange, for which everybody stops.
 
 All go on from what they published (``Worker.kept``) after the same number of exchanges, the fewest of
-anybody: one that is further goes back. Who returns is healed by the closest of them, which sends all that it goes on
-from before its next step. Averages, topologies and weights are those of a job of that many workers. Where
-workers act as one (``inside``), a host or site that lacks one of them waits as a whole.
+anybody: one that is further goes back. Who returns is healed by the closest of them, which sends all that it
+goes on from before its next step. Averages, topologies and weights are those of a job of that many workers.
+Where workers act as one (``inside``), a host or site that lacks one of them waits as a whole.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from ..errors import RunError
-from ..faults.outages import WorkerOutage, outage_of
-from ..faults.timeline import MOST_OUTAGES
+from ..errors import InputError, RunError
+from ..faults.outages import WorkerOutage, check_number, outage_of
 from ..network.network import rate_of
 from ..program import operations as ops
 from ..program.averaging import COLLECTIVES
@@ -35,7 +34,7 @@ from ..records.run import FaultCost, Pace
 from ..training.scoring import Scorer
 from .event import EventDriver
 from .job import Job
-from .outcome import Outcome, describe_deaths
+from .outcome import Outcome
 from .tasks.clocked import Pending
 from .tasks.runner import SUSPENDED, CoroutineTask
 
@@ -95,8 +94,7 @@ class _Whole:
     def strike(self, outage: WorkerOutage) -> None:
         """Note who fails, and until when."""
         self.outages += 1
-        if self.outages > MOST_OUTAGES:
-            raise RunError(f"more than {MOST_OUTAGES:,} faults: they come too often for the run to end")
+        check_number(self.outages)
         for rank in outage.workers:
             self.back_s[rank] = max(self.back_s.get(rank, 0.0), outage.back_s)
             self.states.pop(rank, None)
@@ -134,14 +132,23 @@ class _Whole:
                 self.strike(self.take())
 
     def members(self) -> tuple[int, ...]:
-        """The workers of the next view, ascending: those present, but for incomplete units."""
+        """The workers of the next view, ascending: those present, but for incomplete units.
+
+        None where the scheme is not for that few: all wait.
+        """
         network, inside = self.job.transfer.network, self.job.scheme.inside(self.job.options)
         here = [rank for rank in range(self.job.workers) if rank not in self.back_s]
-        if inside is None:
-            return tuple(here)
-        places = network.nodes if inside == "hosts" else network.site_of
+        places = (
+            network.nodes if inside == "hosts" else network.site_of if inside else range(self.job.workers)
+        )
         whole, there = Counter(places), Counter(places[rank] for rank in here)
-        return tuple(rank for rank in here if there[places[rank]] == whole[places[rank]])
+        units = [place for place in there if there[place] == whole[place]]
+        options = self.job.options.model_copy(update={"inside": None}) if inside else self.job.options
+        try:
+            self.job.scheme.check(options, len(units))
+        except InputError:
+            return ()
+        return tuple(rank for rank in here if places[rank] in units)
 
     def healers(self, members: Sequence[int]) -> dict[int, int]:
         """Who is healed -> the closest member with a state; of equals the one that heals fewest."""
@@ -224,7 +231,9 @@ class _View(EventDriver):
             self._mains_alive -= self.tasks[place][0].alive
             self._held_s.pop(place, None)
             self.close(place)
-        if struck:
+        if not self._living:
+            self._change(None)
+        elif struck:
             self._clock.at(max(outage.seen_s, now_s), self._change, None)
 
     def _change(self, _: None) -> None:
@@ -375,7 +384,8 @@ class Views:
             leader=None,
             events=whole.log.events if whole.log else [],
             status="partial" if failure else "completed",
-            message=failure or describe_deaths(lost),
+            message=failure
+            or (f"worker {', '.join(map(str, sorted(lost)))} away at the end" if lost else ""),
             lost=lost,
             pace=Pace(whole.now_s, steps, tuple(whole.averages), sent, tuple(sorted(lost))),
             faults=FaultCost(

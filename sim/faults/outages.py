@@ -10,11 +10,15 @@ from itertools import chain, count
 from typing import Final
 
 from .. import seeds
+from ..errors import RunError
 from .settings import Checkpoint, Fault, How, Policy
 
 _MIN_RTO_S: Final = 0.2
 _MAX_RTO_S: Final = 120.0
 """Limits of TCP's time-outs in Linux (``tcp_rto_min``, to which the round trip is added; ``TCP_RTO_MAX``)."""
+
+MOST_OUTAGES: Final = 100_000
+"""Outages of a run after which it is taken not to come to an end."""
 
 
 @dataclass(frozen=True, order=True)
@@ -61,7 +65,10 @@ class Churn:
     most_s: float = math.inf
 
     def outages(self, rank: int | None = None) -> Iterator[WorkerOutage]:
-        """Outages but those at a step, of all or of one rank, in order of time; without an end if random."""
+        """All outages, or those of one worker, but for those at a step; in the order of time.
+
+        Without an end where they are random.
+        """
         streams = [
             _of_unit(fault, self.seed, f"fault {number}", place, workers)
             for number, (fault, units) in enumerate(zip(self.faults, self.units, strict=True))
@@ -78,6 +85,47 @@ class Churn:
             if fault.at_step is not None:
                 at.setdefault(fault.at_step, []).append((fault, tuple(chain(*units))))
         return at
+
+
+def check_number(outages: int) -> None:
+    """Raise ``RunError`` after more outages than a run has that comes to an end."""
+    if outages > MOST_OUTAGES:
+        raise RunError(f"more than {MOST_OUTAGES:,} faults: they come too often for the run to end")
+
+
+class Absences:
+    """When a worker's computations end, where the others go on without it (``on_fault: skip``).
+
+    A computation that an outage interrupts begins anew when the worker is back.
+
+    Attributes:
+        outages: that have struck so far.
+        down_s: for which it was away.
+    """
+
+    def __init__(self, churn: Churn, rank: int) -> None:
+        self._coming = churn.outages(rank)
+        self._next = next(self._coming, None)
+        self._at_steps = {
+            step: [fault for fault, workers in faults if rank in workers]
+            for step, faults in churn.at_steps().items()
+        }
+        self.outages, self.down_s = 0, 0.0
+
+    def end_s(self, index: int, start_s: float, duration_s: float) -> float:
+        """When computation ``index``, the next one, ends."""
+        for fault in self._at_steps.pop(index, ()):
+            start_s = self._return_s(start_s, start_s + fault.back_after)
+        while self._next is not None and self._next.at_s < start_s + duration_s:
+            start_s = self._return_s(max(start_s, self._next.at_s), self._next.back_s)
+            self._next = next(self._coming, None)
+        return start_s + duration_s
+
+    def _return_s(self, start_s: float, back_s: float) -> float:
+        self.outages += 1
+        check_number(self.outages)
+        self.down_s += max(0.0, back_s - start_s)
+        return max(start_s, back_s)
 
 
 def outage_of(fault: Fault, at_s: float, workers: tuple[int, ...]) -> WorkerOutage:

@@ -12,13 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final
 
-from ..errors import RunError
-from .outages import Churn, WorkerOutage, outage_of
-
-MOST_OUTAGES: Final = 100_000
-"""Outages of a run after which it is taken not to come to an end."""
+from .outages import Churn, WorkerOutage, check_number, outage_of
 
 
 @dataclass
@@ -148,8 +143,7 @@ class _Follower:
             another = self._take()
             resumed_s, lost = max(resumed_s, another.over_s + restart_s), lost or another.how == "kill"
             line.outages += 1
-            if line.outages > MOST_OUTAGES:
-                raise RunError(f"more than {MOST_OUTAGES:,} faults: they come too often for the run to end")
+            check_number(line.outages)
         again_s = self._repeat_from(lost)
         line.down_s += resumed_s - self.now_s
         line.repeated_s += self.done_s - again_s

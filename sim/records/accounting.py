@@ -43,7 +43,8 @@ class TimeBreakdown:
     *communicate* (blocked after that). Communication hidden behind a running gradient is compute.
     ``operations`` are the names of begun operations, with ``ANY_SOURCE`` for a receive from anybody.
     ``down_s``: away, of a worker that fails and returns. ``averages`` counts averages that may leave out
-    stragglers and wanted this worker's contribution, ``left_out`` those made without it. ``sent_to``: worker -> bytes, which add up to ``bytes_sent``.
+    stragglers and wanted this worker's contribution, ``left_out`` those made without it. ``sent_to``:
+    worker -> bytes, which add up to ``bytes_sent``.
     """
 
     worker: int
