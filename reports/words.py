@@ -363,7 +363,7 @@ def faults(summary: Summary, source: Source | None = None) -> list[str]:
             lost = percent((down_s + again_s + writing_s) / wall_s)
             sentences.append(
                 f"{row['label']}: faults and checkpoints took {lost} of the time: "
-                f"{outages:.3g} outages, {', '.join(parts)}."
+                f"{outages:.3g} outage{'s' * (outages != 1)}, {', '.join(parts)}."
             )
     return sentences
 
