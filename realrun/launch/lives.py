@@ -24,6 +24,9 @@ def check_faults(scenario: Scenario, lab: bool) -> None:
                 ("cluster", "faults", number, "how"),
                 "cut needs --lab and cluster.network.hosts: stock, whose TCP repeats packets in time",
             )
+        if fault.warning:
+            where = ("cluster", "faults", number, "warning")
+            raise KeyedError(where, "real runs write no checkpoint at a warning; leave it out")
     for entry in scenario.schemes:
         churn = churn_of(scenario, entry, scenario.seed)
         policy = "wait" if churn is None else churn.policy

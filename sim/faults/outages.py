@@ -31,6 +31,7 @@ class WorkerOutage:
         back_s: when who failed is back.
         workers: ranks that fail together.
         how: they fail.
+        warning_s: time from its notice; 0: there was none.
     """
 
     at_s: float
@@ -38,6 +39,7 @@ class WorkerOutage:
     back_s: float
     workers: tuple[int, ...]
     how: How
+    warning_s: float = 0.0
 
     @property
     def over_s(self) -> float:
@@ -130,7 +132,7 @@ class Absences:
 
 def outage_of(fault: Fault, at_s: float, workers: tuple[int, ...]) -> WorkerOutage:
     """A fault of these ranks at that time."""
-    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after, workers, fault.how)
+    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after, workers, fault.how, fault.warning)
 
 
 def over_tcp(fault: Fault, farthest_s: Callable[[int], float]) -> Fault:

@@ -137,6 +137,9 @@ class _Follower:
         if self._writing is not None and self._writing[0] <= outage.at_s:
             self._saved_s = self._writing[1]
         self._writing = None
+        if outage.warning_s and self._checkpoint and self._checkpoint.write <= outage.warning_s:
+            # Written beside the work, up to the fault.
+            self._saved_s = max(self._saved_s, self.done_s - self._checkpoint.write)
         resumed_s, lost = outage.over_s + restart_s, outage.how == "kill"
         line.outages += 1
         while self._next is not None and self._next.at_s < resumed_s:

@@ -59,6 +59,7 @@ def processes() -> Iterator[Processes]:
         (_scenario(KILL), "on_fault: wait has no real run with how: kill"),
         (_scenario({**KILL, "how": "stop"}, checkpoint=CHECKPOINT), "restart has no real run with how: stop"),
         (_scenario({**KILL, "how": "cut"}), "cut needs --lab"),
+        (_scenario({**KILL, "warning": "1 min"}, checkpoint=CHECKPOINT), "no checkpoint at a warning"),
         (_scenario(KILL, checkpoint={"every": "1 min"}), "write for example '100 steps'"),
         (_scenario(KILL, scheme={"ad_psgd": {}}, checkpoint=CHECKPOINT), "asynchronous"),
     ],
