@@ -356,7 +356,7 @@ def faults(summary: Summary, source: Source | None = None) -> list[str]:
             )
             outages = sum(each["outages"] for each in costs) / n
             parts = [
-                f"{duration(down_s / n)} until everybody was back",
+                f"{duration(down_s / n)} without work",
                 f"{duration(again_s / n)} of work repeated",
             ]
             parts += [f"{duration(writing_s / n)} to write checkpoints"] * (writing_s > 0)

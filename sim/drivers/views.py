@@ -42,7 +42,7 @@ _EXCHANGES: Final = frozenset({ops.Mix, *COLLECTIVES})
 
 
 @dataclass(frozen=True)
-class State:
+class Resumed:
     """What a worker goes on from.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Whole:
         self.now_s = 0.0
         self.back_s: dict[int, float] = {}
         self.absent_s: dict[int, float] = {}
-        self.states = dict.fromkeys(ranks, State())
+        self.states = dict.fromkeys(ranks, Resumed())
         self.breakdowns = [TimeBreakdown(rank) for rank in ranks]
         self.averages = [0.0] * job.workers
         self.finals = [job.start] * job.workers
@@ -198,7 +198,7 @@ class _View(EventDriver):
         if whole.back_s:
             self._clock.at(max(min(whole.back_s.values()), whole.now_s), self._hold, None)
 
-    def _program(self, job: Job, place: int, state: State, before: Sequence[Operation[Any]]) -> Program:
+    def _program(self, job: Job, place: int, state: Resumed, before: Sequence[Operation[Any]]) -> Program:
         worker = replace(job.worker(place), first_step=state.step, kept=state.kept)
         program = job.scheme.start(worker, job.options)
 
@@ -280,7 +280,7 @@ class _View(EventDriver):
         place = task.rank
         self._exchanges[place] += self._exchanged[place]
         self._exchanged[place] = False
-        self._states[place][self._exchanges[place]] = State(
+        self._states[place][self._exchanges[place]] = Resumed(
             operation.step + 1, operation.kept, self._gradients[place], self._clock.now
         )
         needed = min(self._exchanges[each] for each in self._living if self._states[each])
@@ -317,7 +317,7 @@ async def _after(
 
 def _healed(
     whole: _Whole, members: Sequence[int], healers: Mapping[int, int]
-) -> tuple[dict[int, State], dict[int, list[Operation[Any]]]]:
+) -> tuple[dict[int, Resumed], dict[int, list[Operation[Any]]]]:
     """What each member goes on from, and how those that are healed get it."""
     states = {rank: whole.states[rank] for rank in members if rank not in healers}
     before: dict[int, list[Operation[Any]]] = {rank: [] for rank in members}

@@ -38,8 +38,12 @@ class _EvenSteps(Sequence[float]):
         return (place + 1) * self._step_s
 
 
-def goodput(churn: Churn, step_s: float) -> float:
-    """Time without faults over time with them, for steps of ``step_s``; single faults do not count.
+def goodput(churn: Churn, step_s: float, workers: int, round_s: float) -> float:
+    """Useful steps of all workers over those without faults, in a long run; single faults do not count.
+
+    Args:
+        step_s: of one step.
+        round_s: from one exchange to the next.
 
     Raises:
         RunError: faults come too often for any progress.
@@ -54,6 +58,18 @@ def goodput(churn: Churn, step_s: float) -> float:
         for fault, units in random
         if fault.mean_time_between
     )
+    if churn.policy in ("shrink", "skip"):
+        # On average half a step is repeated, by the others too where all go back; who returns waits for an
+        # exchange.
+        lost_s = 0.0
+        for fault, units in random:
+            away_s = max(fault.back_after, fault.detect)
+            cycle_s = (fault.mean_time_between or 0.0) + away_s
+            for unit in units:
+                others = workers - len(unit) if churn.policy == "shrink" else 0
+                lost_s += len(unit) * (away_s + (step_s + round_s) / 2) / cycle_s
+                lost_s += others * (fault.detect + step_s / 2) / cycle_s
+        return max(0.0, 1.0 - lost_s / workers)
     saves, checkpoint = churn.policy == "restart", churn.checkpoint
     spans = [ENOUGH_OUTAGES / per_s] if per_s else []
     if saves and checkpoint is not None:

@@ -258,6 +258,5 @@ def test_goodput_and_how_surely_the_target_is_met(missed: int, runs: int, text: 
     summary = summarise("s", made, TARGET)
     assert summary["summary"][0]["goodput"] == 0.75
     assert words.faults(summary) == [
-        "a: goodput 75 % of that without faults: 2 outages, 6 s until everybody was back, "
-        f"4 s of work repeated.{text}"
+        f"a: goodput 75 % of that without faults: 2 outages, 6 s without work, 4 s of work repeated.{text}"
     ]

@@ -278,7 +278,8 @@ def drawn(draw: st.DrawFn) -> Job:
     workers = draw(st.integers(3, 6))
     job = make_job(
         scheme, options, workers=workers, seed=draw(st.integers(0, 99)), cv=draw(st.sampled_from([0.0, 0.3])),
-        latency_s=draw(st.sampled_from([0.0, 0.2])), bandwidth_bytes_per_s=draw(st.sampled_from([8.0, math.inf])),
+        latency_s=draw(st.sampled_from([0.0, 0.2])),
+        bandwidth_bytes_per_s=draw(st.sampled_from([8.0, math.inf])),
         max_iterations=draw(st.integers(1, 20)), **TASK,
     )  # fmt: skip
     faults = draw(

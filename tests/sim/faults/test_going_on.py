@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.prepare import churn_of
+from paceline.sim.experiments.prepare import churn_of, prepare
+from paceline.sim.faults.goodput import goodput
 from paceline.sim.faults.outages import Absences
 from tests.sim.faults.test_runs_with_faults import runs_of, scenario
 
@@ -40,7 +41,7 @@ def test_who_collects_averages_cannot_be_skipped() -> None:
 
 
 def test_skip_begins_a_computation_anew_and_leaves_its_worker_out() -> None:
-    """By hand: of three workers with steps of 1 s and a deadline of 1.5 s, worker 2 fails at 1.5 s for 1.75 s.
+    """By hand: steps of 1 s, a deadline of 1.5 s, and of three workers one that fails at 1.5 s for 1.75 s.
 
     Its second gradient begins anew at 3.25 and ends at 4.25, and is dropped: the rounds of 1 and 2.5 s end at
     2.5 and 4 s without it. The next one waits for its third gradient, of 4.25 to 5.25 s; 6.25, 7.25.
@@ -84,6 +85,41 @@ def test_a_computation_ends_after_its_outages(seed: int) -> None:
             mine.append(now_s)
         ends.append(mine)
         if churn is not None:
-            away = list(itertools.takewhile(lambda each: each.at_s < now_s, churn.outages(1)))
+            away = list(itertools.islice(churn.outages(1), 20))
             assert not any(each.at_s < end_s < each.back_s for each in away for end_s in mine)
     assert all(a <= b <= c for a, b, c in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"local_sgd": {"period": 8, "on_fault": "shrink"}},
+        {"gossip": {"topology": "ring", "on_fault": "shrink"}},
+        {"all_reduce": {"quorum": 4, "on_fault": "skip"}},
+    ],
+    ids=["round", "step", "skip"],
+)
+def test_goodput_of_a_long_run_is_that_of_a_simulated_one(entry: dict[str, Any]) -> None:
+    fault = {"mean_time_between": "40 s", "back_after": "4 s", "detect": "500 ms"}
+    drawn = scenario(
+        cluster={
+            "workers": 6,
+            "compute": {"time": "100 ms"},
+            "faults": [fault | {"workers": [1, 2, 3, 4, 5]}],
+        },
+        workload={"timing_only": True, "payload": "1 MB"},
+        evaluate={},
+        schemes=[entry],
+        stop={"max_iterations": 4000},
+        events="none",
+    )
+    (run,) = runs_of(drawn)
+    job = prepare(drawn, drawn.schemes[0], 0)
+    assert run.faults is not None
+    assert job.churn is not None
+    step_s = run.wall_clock_s / 4000
+    outages = 5 * run.wall_clock_s / 44  # as many as expected; the draws have their own number
+    lost = (1 - goodput(job.churn, step_s, 6, job.cycle * step_s)) * run.faults["outages"] / outages
+    assert (run.faults["down_s"] + run.faults["repeated_s"]) / run.wall_clock_s == pytest.approx(
+        lost, rel=0.07
+    )
