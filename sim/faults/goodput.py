@@ -59,16 +59,17 @@ def goodput(churn: Churn, step_s: float, workers: int, round_s: float) -> float:
         if fault.mean_time_between
     )
     if churn.policy in ("shrink", "skip"):
-        # On average half a step is repeated, by the others too where all go back; who returns waits for an
-        # exchange.
+        # Who returns waits for half a round. The others repeat half a step, and compute on until their next
+        # exchange, if the fault is not seen before.
         lost_s = 0.0
         for fault, units in random:
-            away_s = max(fault.back_after, fault.detect)
+            away_s, detect_s = max(fault.back_after, fault.detect), fault.detect
             cycle_s = (fault.mean_time_between or 0.0) + away_s
+            blocked_s = detect_s - round_s / 2 if detect_s > round_s else detect_s**2 / (2 * round_s)
             for unit in units:
-                others = workers - len(unit) if churn.policy == "shrink" else 0
-                lost_s += len(unit) * (away_s + (step_s + round_s) / 2) / cycle_s
-                lost_s += others * (fault.detect + step_s / 2) / cycle_s
+                others = (workers - len(unit)) * (1 - away_s / cycle_s) * (churn.policy == "shrink")
+                lost_s += len(unit) * (away_s + round_s / 2) / cycle_s
+                lost_s += others * (blocked_s + step_s / 2) / cycle_s
         return max(0.0, 1.0 - lost_s / workers)
     saves, checkpoint = churn.policy == "restart", churn.checkpoint
     spans = [ENOUGH_OUTAGES / per_s] if per_s else []

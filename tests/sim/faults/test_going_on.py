@@ -90,6 +90,7 @@ def test_a_computation_ends_after_its_outages(seed: int) -> None:
     assert all(a <= b <= c for a, b, c in zip(*ends, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "entry",
     [
