@@ -147,10 +147,10 @@ def over_tcp(fault: Fault, farthest_s: Callable[[int], float]) -> Fault:
 def resumed_s(outage_s: float, round_trip_s: float) -> float:
     """Time from a cut to the first repeated packet that gets through: time-outs double (RFC 6298, 5.5)."""
     timeout_s = after_s = _MIN_RTO_S + round_trip_s
-    while after_s < outage_s:
-        timeout_s = min(2 * timeout_s, _MAX_RTO_S)
+    while after_s < outage_s and 2 * timeout_s < _MAX_RTO_S:
+        timeout_s *= 2
         after_s += timeout_s
-    return after_s
+    return after_s + math.ceil(max(0.0, outage_s - after_s) / _MAX_RTO_S) * _MAX_RTO_S
 
 
 def _of_unit(

@@ -17,12 +17,12 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
-from ..config.limits import MAX_FACTOR
+from ..config.limits import MAX_FACTOR, MAX_STRAGGLERS
 from ..config.problems import mistake
 from ..config.settings import Settings, keyed, read_beside
 from ..config.tables import read_table
 from ..config.units import BoundedSeconds, Steps, format_seconds, parse_duration, parse_steps
-from ..errors import InputError, quote
+from ..errors import InputError, did_you_mean, quote
 
 Policy = Literal["wait", "restart", "shrink", "skip"]
 """What all do when a worker fails.
@@ -66,7 +66,7 @@ class Fault(Settings):
     )
     shape: float = Field(
         default=1.0,
-        gt=0,
+        ge=0.01,
         le=MAX_FACTOR,
         description="of the Weibull distribution of these times; 1: exponential, below 1: most of them early",
     )
@@ -96,6 +96,8 @@ class Fault(Settings):
         who = [key for key in _WHO if getattr(self, key) is not None]
         if len(who) > 1:
             raise mistake(f"'{who[0]}' says who already; leave one of them out", who[1])
+        if who and len(set(named := getattr(self, who[0]))) < len(named):
+            raise mistake("names one twice", who[0])
         return self
 
 
@@ -117,7 +119,7 @@ def read_faults(data: Any, info: ValidationInfo) -> Any:
             case {"trace": str(name)} if len(fault) == 1:
                 rows += read_beside(info, name, partial(_rows, info.data), number, "trace")
             case {"trace": _}:
-                raise mistake("is a file that says all; leave the other keys out", number, "trace")
+                raise mistake("must be the name of a file, without other keys", number, "trace")
             case {"links": _}:
                 raise mistake(_LINKS, number, "links")
             case _:
@@ -127,6 +129,8 @@ def read_faults(data: Any, info: ValidationInfo) -> Any:
 
 def _rows(known: Mapping[str, Any], path: Path) -> list[Any]:
     table, ranks = read_table(path), {str(rank): rank for rank in range(known.get("workers", 0))}
+    if len(table.rows) > MAX_STRAGGLERS:
+        raise InputError(f"{path}: has {len(table.rows)} rows; a scenario has at most {MAX_STRAGGLERS}")
 
     def rank_of(value: object) -> float:
         if str(value) not in ranks:
@@ -135,6 +139,10 @@ def _rows(known: Mapping[str, Any], path: Path) -> list[Any]:
 
     who = "host" if "host" in table.names else "worker"
     times = ["at", "back_after", *(name for name in ("detect", "warning") if name in table.names)]
+    for name in table.names:
+        if name not in (who, *times):
+            known = did_you_mean(name, (who, "at", "back_after", "detect", "warning"))
+            raise InputError(f"{path}: a trace of faults has no column {quote(name)}; {known}")
     columns = [[f"{each!r} s" for each in table.values(name, parse_duration)] for name in times]
     return [
         {f"{who}s": (int(rank),), **dict(zip(times, row, strict=True))}

@@ -12,8 +12,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import Final
 
+from ..errors import RunError
 from .outages import Churn, WorkerOutage, check_number, outage_of
+
+MOST_CHECKPOINTS: Final = 1_000_000
+"""Checkpoints of a run that can be followed in some seconds."""
 
 
 @dataclass
@@ -84,6 +89,7 @@ class _Follower:
         self._ends_s = step_ends_s
         self._checkpoint = churn.checkpoint if churn.policy == "restart" else None
         self._churn = churn
+        self._saves = 0
         self._saved_s = self._marked_s = 0.0  # work up to the last checkpoint, and to the last one begun
         self._writing: tuple[float, float] | None = None  # its end, and the work in it
         self._outages = churn.outages()
@@ -141,12 +147,13 @@ class _Follower:
             # Written beside the work, up to the fault.
             self._saved_s = max(self._saved_s, self.done_s - self._checkpoint.write)
         resumed_s, lost = outage.over_s + restart_s, outage.how == "kill"
-        line.outages += 1
         while self._next is not None and self._next.at_s < resumed_s:
             another = self._take()
             resumed_s, lost = max(resumed_s, another.over_s + restart_s), lost or another.how == "kill"
             line.outages += 1
             check_number(line.outages)
+        line.outages += 1
+        check_number(line.outages)
         again_s = self._repeat_from(lost)
         line.down_s += resumed_s - self.now_s
         line.repeated_s += self.done_s - again_s
@@ -160,6 +167,9 @@ class _Follower:
 
     def _save(self) -> None:
         assert self._checkpoint is not None
+        self._saves += 1
+        if self._saves > MOST_CHECKPOINTS:
+            raise RunError(f"more than {MOST_CHECKPOINTS:,} checkpoints: write fewer, by checkpoint.every")
         self._marked_s = self.done_s
         written_s = self.now_s + self._checkpoint.write
         if not self._checkpoint.blocking:
