@@ -203,12 +203,16 @@ def _checked(
     """Check the arguments shared by ``simulate`` and ``sweep``; returns scenario and jobs."""
     import os
 
+    import torch
+
     from paceline import arguments
     from paceline.sim.config.problems import format_value
     from paceline.sim.errors import InputError
     from paceline.sim.experiments.jobs import check_jobs
     from paceline.sim.scenario.schema import Scenario
 
+    if not torch.is_grad_enabled():  # nor in inference mode
+        raise InputError("gradients are off: call it outside torch.no_grad() and inference_mode()")
     kinds = (Scenario, Mapping, str, os.PathLike)
     arguments.check_is("scenario", scenario, kinds, "what load returns, a path, or a mapping")
     if not isinstance(scenario, Scenario | Mapping):
@@ -242,12 +246,20 @@ def profile_layers(
         InputError: the model has no trained parameters, a layer takes no part in its output, or the file
             cannot be written.
     """
+    import torch
+
+    from paceline import arguments
     from paceline.sim.compute.layer_times import time_layers
     from paceline.sim.config.files import write_atomically
 
+    arguments.check_is("model", model, torch.nn.Module, "a module of torch's")
+    arguments.check_is("loss", loss, Callable, "a function of outputs and targets")
+    for name, batch in (("inputs", inputs), ("targets", targets)):
+        arguments.check_is(name, batch, torch.Tensor, "a tensor, a batch")
+    path = arguments.read_path("file", file)
     layers = time_layers(model, loss, inputs, targets)
     lines = [f"{each.name},{each.parameters},{each.forward_s!r},{each.backward_s!r}\n" for each in layers]
-    write_atomically(Path(file), "layer,parameters,forward [s],backward [s]\n" + "".join(lines))
+    write_atomically(path, "layer,parameters,forward [s],backward [s]\n" + "".join(lines))
     return sum(each.forward_s + each.backward_s for each in layers)
 
 

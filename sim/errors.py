@@ -29,6 +29,9 @@ class PacelineError(Exception):
 class InputError(PacelineError):
     """A mistake in the user's input; the message says what, where, and the nearest valid choice."""
 
+    def __str__(self) -> str:
+        return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in super().__str__())
+
 
 class KeyedError(InputError):
     """Something about one key of a scenario that shows only after it has been read.

@@ -272,7 +272,7 @@ def _run() -> int:
             return 2
         where = f": {error.filename}" if error.filename is not None else ""
         say(f"paceline: {error.strerror or error}{where}")
-        return 1
+        return 2 if error.errno == errno.ENAMETOOLONG else 1
     except KeyboardInterrupt:  # before a command has begun
         say("paceline: interrupted")
         return 130

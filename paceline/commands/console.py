@@ -292,7 +292,7 @@ def say(text: str) -> None:
     """Print on standard error, if it is open; names of files may hold anything."""
     from paceline.sim.config.problems import printable
 
-    with suppress(OSError, ValueError):  # ValueError: closed by the user's code
+    with suppress(OSError, ValueError, AttributeError):  # closed by the user's code; None without a console
         sys.stderr.write("\n".join(map(printable, text.split("\n"))) + "\n")
 
 

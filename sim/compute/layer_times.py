@@ -43,6 +43,8 @@ def time_layers(model: nn.Module, loss: OutputLoss, inputs: Tensor, targets: Ten
 
     ``loss(outputs, targets)`` is one number. ``InputError``: no trained parameters, or an unused layer.
     """
+    if not inputs.numel():
+        raise InputError("inputs: must be a batch of at least one example")
     owners = _owners(model, _called(model, inputs))
     if not owners:
         raise InputError("the model has no parameters that are trained")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import product
+from itertools import chain, product
 from typing import Any, Final
 
 from ..config.limits import MAX_TIME_S, MIN_RATE
@@ -157,6 +157,11 @@ def _find_mistake_on_routes(network: Network, workers: int) -> str:
     for index in (*crossed, *(index for route in routes for index in route.links)):
         if index not in links:
             return f"with a route over link {shorten(index)}, of {len(links)}"
+    hosts = {*network.up, *network.down, *network.inner_up, *network.inner_down, *chain(*network.routes)}
+    for host in hosts.difference(range(workers)):
+        return f"with a link of host {shorten(host)}, of {workers}"
+    for site in {*network.leave, *network.enter, *chain(*network.pipe)}.difference(sites):
+        return f"with a link of site {shorten(site)}, of {len(sites)}"
     # Routes that follow from the sites are not checked one by one: of many workers there are too many.
     pairs = [(route.latency_s, route.per_flow_bytes_per_s) for route in routes]
     if len(pairs) < workers * (workers - 1):

@@ -55,6 +55,9 @@ def with_ranges(
 
     ``InputError``: nothing varies.
     """
+    for number, key in enumerate(grid):
+        if any(other.startswith(f"{key}.") for other in list(grid)[:number]):
+            raise InputError(f"grid: {shorten(key)} replaces a key before it; name it first")
     if grid and sample is None:
         return grid, None
     if not grid and not ranges:

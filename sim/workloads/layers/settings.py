@@ -153,7 +153,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for line, cells in table.rows:
         try:
-            row = {"name": cells[name], "parameters": int(cells[parameters])}
+            row = {"name": cells[name], "parameters": int(cells[parameters].encode("ascii"))}
             row |= {cost: _cost(table, cost, line, cells) for cost in costs}
         except ValueError:
             raise InputError(
