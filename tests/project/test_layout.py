@@ -49,7 +49,7 @@ ROOMS = {
     "sim/drivers": 3_862,
     "sim/experiments": 4_734,
     "sim/faults": 530,
-    "sim/importers": 2_133,
+    "sim/importers": 2_105,
     "sim/network": 1_985,
     "sim/program": 1_300,
     "sim/records": 4_592,

@@ -92,19 +92,6 @@ switchname=leaf2 \\
   nodes=n[08-10]
 SwitchName=spine Switches=leaf[1-2]
 """
-SLURM_YAML = """\
----
-- topology: trees
-  cluster_default: true
-  tree:
-    switches:
-      - switch: spine
-        children: leaf[1-2]
-      - switch: leaf1
-        nodes: n[01-02]
-      - switch: leaf2
-        nodes: n[03-04]
-"""
 NCCL = """\
 <system version="1">
   <cpu numaid="0" affinity="ffff" arch="x86_64">
@@ -131,7 +118,7 @@ SAMPLES: Final = {
     "topology-zoo": (GML, GRAPHML),
     "simgrid": (PLATFORM, FLOYD),
     "astra-sim": (ASTRA,),
-    "slurm": (SLURM, SLURM_YAML),
+    "slurm": (SLURM,),
     "nccl-topology": (NCCL,),
     "diloco-profile": (PROFILE,),
 }
