@@ -61,9 +61,7 @@ _OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, REPORT_
 _NAMED: Final = 3
 """Most missing runs named in a message."""
 MAX_SUMMARY_BYTES: Final = 64 * 2**20
-"""Largest summary that is read."""
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
-"""Largest resolved scenario that is read."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "runs.parquet", "figures"})
 """Names in the folder ``report-files`` beside a report."""

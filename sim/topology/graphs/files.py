@@ -28,7 +28,6 @@ from ..matrix import Matrix, adjacency, edges_of, is_symmetric, keeping_rest, ra
 from ..topology import Graphs, Topology, static
 
 MAX_TOPOLOGY_BYTES: Final = 64 * 2**20
-"""Largest file that is read."""
 MAX_SCENARIO_EDGES: Final = 20_000
 """Most edges that a scenario takes from a file: its resolved form, whose size is limited, holds them."""
 MAX_RANK: Final = 10_000_000
