@@ -55,7 +55,7 @@ ROOMS = {
     "sim/records": 4_571,
     "sim/scenario": 1_940,
     "sim/schemes": 4_160,
-    "sim/topology": 3_288,
+    "sim/topology": 3_261,
     "sim/traffic": 3_220,
     "sim/training": 2_537,
     "sim/workloads": 3_185,
