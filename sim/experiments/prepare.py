@@ -351,7 +351,7 @@ def churn_of(scenario: Scenario, entry: SchemeEntry, seed: int) -> Churn | None:
     policy = entry.on_fault or ("restart" if checkpoint else "wait")
     if not faults and (checkpoint is None or policy == "wait"):
         return None
-    units = tuple(len(each.workers or each.sites or range(scenario.cluster.workers)) for each in faults)
+    units = tuple(map(scenario.cluster.units_of, faults))
     in_step, max_time = find_scheme(entry.name).in_step(entry.options), scenario.stop.max_time
     return Churn(faults, units, policy, checkpoint, seed, in_step, max_time or math.inf)
 

@@ -95,6 +95,7 @@ def _simulate(
     engine: Engine,
 ) -> Run:
     from ..drivers.event import EventDriver
+    from ..drivers.views import Views
 
     reason = "the event driver is asked for"
     if engine != "event":
@@ -105,16 +106,21 @@ def _simulate(
         if engine == "lockstep":
             raise InputError(f"--engine lockstep: {shorten(job.label)}: {reason}; use --engine auto")
     scorer = _begun_scorer(job)
-    programs = [job.program(rank) for rank in range(job.workers)]
     report = report_steps(job, progress)
     priced = profile is None  # whose range is that of messages
-    driver = EventDriver(job, programs, scorer, progress=report, priced=priced)
+    driver: Views | EventDriver
+    if job.shrinks:
+        driver = Views(job, scorer, progress=report, priced=priced)
+    else:
+        programs = [job.program(rank) for rank in range(job.workers)]
+        driver = EventDriver(job, programs, scorer, progress=report, priced=priced)
     try:
         outcome = driver.run()
     except RunError as error:
         outcome = driver.outcome(format_message(error))
-    if profile is not None and warn is not None and driver.traffic is not None:
-        for sentence in driver.traffic.outside(profile.range):
+    traffic = driver.traffic if isinstance(driver, EventDriver) else None
+    if profile is not None and warn is not None and traffic is not None:
+        for sentence in traffic.outside(profile.range):
             warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")
     return replace(run_record(job, outcome, scorer, "simulated"), engine="event", engine_reason=reason)
 

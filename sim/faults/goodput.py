@@ -50,7 +50,7 @@ def goodput(churn: Churn, step_s: float) -> float:
         if fault.mean_time_between
     ]
     per_s = sum(
-        units / (fault.mean_time_between + fault.back_after)
+        len(units) / (fault.mean_time_between + fault.back_after)
         for fault, units in random
         if fault.mean_time_between
     )

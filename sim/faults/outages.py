@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 
 from .. import seeds
 from .settings import Checkpoint, Fault, Policy
@@ -20,11 +20,13 @@ class WorkerOutage:
         at_s: when it happens.
         seen_s: when the others notice.
         back_s: when who failed is back.
+        workers: ranks that fail together.
     """
 
     at_s: float
     seen_s: float
     back_s: float
+    workers: tuple[int, ...]
 
     @property
     def over_s(self) -> float:
@@ -38,13 +40,13 @@ class Churn:
 
     Attributes:
         faults: as in the scenario.
-        units: number of workers or sites that each of them strikes, one by one.
+        units: what each of them strikes, one by one: ranks that fail together.
         in_step: the workers keep step; else nobody repeats anything when all ``wait``.
         most_s: when the run is cut off.
     """
 
     faults: tuple[Fault, ...]
-    units: tuple[int, ...]
+    units: tuple[tuple[tuple[int, ...], ...], ...]
     policy: Policy
     checkpoint: Checkpoint | None
     seed: int
@@ -54,36 +56,38 @@ class Churn:
     def outages(self) -> Iterator[WorkerOutage]:
         """All outages but those at a step, in the order of time; without an end where they are random."""
         streams = [
-            _of_unit(fault, self.seed, f"fault {number}", unit)
+            _of_unit(fault, self.seed, f"fault {number}", place, workers)
             for number, (fault, units) in enumerate(zip(self.faults, self.units, strict=True))
             if fault.at_step is None
-            for unit in range(units)
+            for place, workers in enumerate(units)
         ]
         return heapq.merge(*streams)
 
-    def at_steps(self) -> Mapping[int, Sequence[Fault]]:
-        """Faults at the beginning of a step, by the number of steps before it."""
-        at: dict[int, list[Fault]] = {}
-        for fault in self.faults:
+    def at_steps(self) -> Mapping[int, Sequence[tuple[Fault, tuple[int, ...]]]]:
+        """Faults at the beginning of a step and the ranks in them, by the number of steps before it."""
+        at: dict[int, list[tuple[Fault, tuple[int, ...]]]] = {}
+        for fault, units in zip(self.faults, self.units, strict=True):
             if fault.at_step is not None:
-                at.setdefault(fault.at_step, []).append(fault)
+                at.setdefault(fault.at_step, []).append((fault, tuple(chain(*units))))
         return at
 
 
-def outage_of(fault: Fault, at_s: float) -> WorkerOutage:
-    """A fault at that time."""
-    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after)
+def outage_of(fault: Fault, at_s: float, workers: tuple[int, ...]) -> WorkerOutage:
+    """A fault of these ranks at that time."""
+    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after, workers)
 
 
-def _of_unit(fault: Fault, seed: int, purpose: str, unit: int) -> Iterator[WorkerOutage]:
+def _of_unit(
+    fault: Fault, seed: int, purpose: str, place: int, workers: tuple[int, ...]
+) -> Iterator[WorkerOutage]:
     if fault.mean_time_between is None:
         if fault.at is not None:
-            yield outage_of(fault, fault.at)
+            yield outage_of(fault, fault.at, workers)
         return
     scale_s = fault.mean_time_between / math.gamma(1 + 1 / fault.shape)
     now_s = 0.0
     for block in count():
-        for draw in seeds.uniforms(seed, unit, purpose, block).tolist():
+        for draw in seeds.uniforms(seed, place, purpose, block).tolist():
             now_s += scale_s * (-math.log1p(-draw)) ** (1 / fault.shape)
-            yield (outage := outage_of(fault, now_s))
+            yield (outage := outage_of(fault, now_s, workers))
             now_s = outage.over_s

@@ -12,11 +12,12 @@ from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Steps, format_seconds, parse_duration, parse_steps
 from ..errors import InputError
 
-Policy = Literal["wait", "restart"]
+Policy = Literal["wait", "restart", "shrink"]
 """What all do when a worker fails.
 
 ``wait``: stop until everybody is back, and repeat the step in flight; who returns has its state of the
 beginning of that step. ``restart``: go back to the last complete checkpoint, once everybody is back.
+``shrink``: go on among the living; who returns is healed by one of them.
 """
 
 

@@ -94,7 +94,7 @@ class _Follower:
         self._outages = churn.outages()
         self._next = next(self._outages, None)
         moments = [
-            (self._moment(steps), fault) for steps, faults in churn.at_steps().items() for fault in faults
+            (self._moment(steps), *each) for steps, faults in churn.at_steps().items() for each in faults
         ]
         self._at_steps = sorted(moments, key=itemgetter(0), reverse=True)
 
@@ -116,7 +116,8 @@ class _Follower:
         if until_s == end_s:
             return
         if until_s == fault_s:
-            self._strike(outage_of(self._at_steps.pop()[1], self.now_s))
+            _, fault, workers = self._at_steps.pop()
+            self._strike(outage_of(fault, self.now_s, workers))
         else:
             self._save()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -194,6 +195,14 @@ class Cluster(Settings):
                 with place_errors("network", part):
                     build_network(self.network.model_copy(update=steady), self.workers)
         return self
+
+    def units_of(self, fault: Fault) -> tuple[tuple[int, ...], ...]:
+        """Ranks that fail together, for each worker or site that a fault strikes."""
+        sites = self.network.sites or {}
+        first = dict(zip(sites, accumulate(sites.values(), initial=0), strict=False))
+        if fault.sites is not None:
+            return tuple(tuple(range(first[name], first[name] + sites[name])) for name in fault.sites)
+        return tuple((rank,) for rank in fault.workers or range(self.workers))
 
     @property
     def device_memory(self) -> float | None:

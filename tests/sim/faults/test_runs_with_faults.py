@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.prepare import resolve
+from paceline.sim.experiments.prepare import churn_of, resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.faults.outages import Churn
 from paceline.sim.faults.settings import Checkpoint, Fault
@@ -114,6 +114,25 @@ def test_a_sweep_says_the_same_as_runs_by_themselves() -> None:
     assert swept.studies[1].totals["runs"][0]["faults"] == alone.faults
 
 
+def test_a_fault_says_whom_it_takes() -> None:
+    link = {"latency": "9 ms", "bandwidth": "1 Gbit/s"}
+    when = {"at": "1 s", "back_after": "1 s"}
+    faults = [
+        {"sites": ["eu", "us"], **when},
+        {"workers": [4, 1], **when},
+        when,
+        {"sites": ["us"], "at_step": "2 steps", "back_after": "1 s"},
+    ]
+    network = {"sites": {"us": 3, "eu": 2}, "within": link, "between": link}
+    drawn = scenario(cluster={"workers": 5, "network": network, "faults": faults}, schemes=["all_reduce"])
+    churn = churn_of(drawn, drawn.schemes[0], 0)
+    assert churn is not None
+    assert sorted(each.workers for each in churn.outages()) == sorted(
+        [(3, 4), (0, 1, 2), (4,), (1,), (0,), (1,), (2,), (3,), (4,)]
+    )
+    assert [workers for _, workers in churn.at_steps()[2]] == [(0, 1, 2)]
+
+
 @pytest.mark.parametrize(
     ("cluster", "error"),
     [
@@ -160,7 +179,9 @@ def test_dalys_model_of_checkpoints() -> None:
         fault = Fault.model_validate({"mean_time_between": f"{mean_s!r} s", "back_after": "0 s"})
         ends_s = [(k + 1) * tau_s / 10 for k in range(10 * segments)]
         walls = [
-            follow(Churn((fault,), (1,), "restart", every, 2000 * number + seed), ends_s, ends_s[-1]).wall_s
+            follow(
+                Churn((fault,), (((0,),),), "restart", every, 2000 * number + seed), ends_s, ends_s[-1]
+            ).wall_s
             for seed in range(2000)
         ]
         # The last segment is followed by no write.

@@ -32,7 +32,8 @@ def timeline(
     """Of a job of ``STEPS``."""
     read = tuple(Fault.model_validate(each) for each in faults)
     saves = None if checkpoint is None else Checkpoint.model_validate(checkpoint)
-    churn = Churn(read, (units,) * len(read), policy, saves, seed, True, most_s)
+    struck = tuple((rank,) for rank in range(units))
+    churn = Churn(read, (struck,) * len(read), policy, saves, seed, True, most_s)
     return follow(churn, STEPS, STEPS[-1], most_s)
 
 
@@ -151,7 +152,7 @@ def test_goodput_is_the_mean_over_many_runs(between_s: float) -> None:
     every = {"every": "5 steps", "write": "0.2 s", "restart": "1 s"}
     churn = Churn(
         tuple(Fault.model_validate(each) for each in faults),
-        (2,),
+        (((0,), (1,)),),
         "restart",
         Checkpoint.model_validate(every),
         7,
