@@ -47,7 +47,7 @@ ROOMS = {
     "sim/compute": 966,
     "sim/config": 2_632,
     "sim/drivers": 3_848,
-    "sim/experiments": 4_710,
+    "sim/experiments": 4_709,
     "sim/faults": 530,
     "sim/importers": 2_091,
     "sim/network": 1_983,
@@ -56,7 +56,7 @@ ROOMS = {
     "sim/scenario": 1_940,
     "sim/schemes": 4_160,
     "sim/topology": 3_261,
-    "sim/traffic": 3_220,
+    "sim/traffic": 3_216,
     "sim/training": 2_537,
     "sim/workloads": 3_185,
 }
