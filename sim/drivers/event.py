@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..errors import Deadlock, PeerLost
+from ..faults.outages import Absences
 from ..network.profile import MessageRange
 from ..program import operations as ops
 from ..program.averaging import COLLECTIVES, root_of
@@ -21,7 +22,7 @@ from ..program.encoding import decoded, message_bytes
 from ..program.groups import members
 from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
-from ..records.run import ANY_SOURCE, Event
+from ..records.run import ANY_SOURCE, Event, FaultCost
 from ..traffic.clock import Clock, WakeUpDelays
 from ..traffic.connections import Connections
 from ..traffic.streams import Streams
@@ -76,6 +77,8 @@ class EventDriver(ClockedRunner[Pending]):
         self._progress = progress
         self._event_log = job.event_log()
         self.writes = self._event_log is not None
+        churn = job.churn if job.churn is not None and job.churn.policy == "skip" else None
+        self._absences = [Absences(churn, rank) for rank in range(job.workers)] if churn else []
         self._finals = [job.start] * job.workers
         self._leaders: dict[int, Tensor] = {}
         self._mains_alive = job.workers
@@ -158,7 +161,18 @@ class EventDriver(ClockedRunner[Pending]):
             lost=lost,
             pace=self._pace.last(),
             counted=self._counted,
+            faults=self._faults_cost(),
             step_ends_s=self._step_ends_s[: min(tasks[0].breakdown.steps for tasks in self.tasks.values())],
+        )
+
+    def _faults_cost(self) -> FaultCost | None:
+        if not self._absences:
+            return None
+        outages, down_s = (
+            sum(col) for col in zip(*((a.outages, a.down_s) for a in self._absences), strict=True)
+        )
+        return FaultCost(
+            outages=int(outages), down_s=down_s / self.job.workers, repeated_s=0.0, writing_s=0.0
         )
 
     @override
@@ -332,7 +346,10 @@ class EventDriver(ClockedRunner[Pending]):
         self._gradients[task.rank] = index + 1
         task.breakdown.computing(self._clock.now)
         ticket = 0 if self._deferred is None else self._deferred.ask(rank, index, point)
-        return ticket, self._clock.now + (1 - ahead) * self.job.computing.duration_s(rank, index)
+        took_s = (1 - ahead) * self.job.computing.duration_s(rank, index)
+        if self._absences:
+            return ticket, self._absences[rank].end_s(index, self._clock.now, took_s)
+        return ticket, self._clock.now + took_s
 
     def _begin_gradient(self, pending: Pending) -> None:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]

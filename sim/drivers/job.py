@@ -125,6 +125,11 @@ class Job:
         return self.churn is not None and self.churn.policy == "shrink"
 
     @property
+    def stops_for_faults(self) -> bool:
+        """Whether all stop for one, so that the clock alone changes."""
+        return self.churn is not None and self.churn.policy in ("wait", "restart")
+
+    @property
     def units(self) -> int:
         """Number of independent units: workers, or groups that the scheme takes as one (``inside``)."""
         return self.scheme.units(self.options, self.transfer.network)

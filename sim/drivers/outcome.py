@@ -72,7 +72,7 @@ def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source:
     finals = dict(zip(ranks, outcome.finals, strict=True))
     scorer.finish(outcome.wall_s, finals, outcome.leader)
     run = scored_record(job, outcome, scorer, source)
-    if job.churn is None or job.shrinks:
+    if job.churn is None or not job.stops_for_faults:
         return replace(run, faults=outcome.faults)
     try:
         return with_faults(run, job.churn, outcome.step_ends_s, job.max_time_s)

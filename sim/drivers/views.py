@@ -23,8 +23,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..errors import InputError, RunError
-from ..faults.outages import WorkerOutage, outage_of
-from ..faults.timeline import MOST_OUTAGES
+from ..faults.outages import WorkerOutage, check_number, outage_of
 from ..network.network import rate_of
 from ..program import operations as ops
 from ..program.averaging import COLLECTIVES
@@ -35,7 +34,7 @@ from ..records.run import FaultCost, Pace
 from ..training.scoring import Scorer
 from .event import EventDriver
 from .job import Job
-from .outcome import Outcome, describe_deaths
+from .outcome import Outcome
 from .tasks.clocked import Pending
 from .tasks.runner import SUSPENDED, CoroutineTask
 
@@ -43,7 +42,7 @@ _EXCHANGES: Final = frozenset({ops.Mix, *COLLECTIVES})
 
 
 @dataclass(frozen=True)
-class State:
+class Resumed:
     """What a worker goes on from.
 
     Attributes:
@@ -75,7 +74,7 @@ class _Whole:
         self.now_s = 0.0
         self.back_s: dict[int, float] = {}
         self.absent_s: dict[int, float] = {}
-        self.states = dict.fromkeys(ranks, State())
+        self.states = dict.fromkeys(ranks, Resumed())
         self.breakdowns = [TimeBreakdown(rank) for rank in ranks]
         self.averages = [0.0] * job.workers
         self.finals = [job.start] * job.workers
@@ -95,8 +94,7 @@ class _Whole:
     def strike(self, outage: WorkerOutage) -> None:
         """Note who fails, and until when."""
         self.outages += 1
-        if self.outages > MOST_OUTAGES:
-            raise RunError(f"more than {MOST_OUTAGES:,} faults: they come too often for the run to end")
+        check_number(self.outages)
         for rank in outage.workers:
             self.back_s[rank] = max(self.back_s.get(rank, 0.0), outage.back_s)
             self.states.pop(rank, None)
@@ -140,7 +138,9 @@ class _Whole:
         """
         network, inside = self.job.transfer.network, self.job.scheme.inside(self.job.options)
         here = [rank for rank in range(self.job.workers) if rank not in self.back_s]
-        places = network.nodes if inside == "hosts" else network.site_of if inside else range(self.job.workers)
+        places = (
+            network.nodes if inside == "hosts" else network.site_of if inside else range(self.job.workers)
+        )
         whole, there = Counter(places), Counter(places[rank] for rank in here)
         units = [place for place in there if there[place] == whole[place]]
         options = self.job.options.model_copy(update={"inside": None}) if inside else self.job.options
@@ -198,7 +198,7 @@ class _View(EventDriver):
         if whole.back_s:
             self._clock.at(max(min(whole.back_s.values()), whole.now_s), self._hold, None)
 
-    def _program(self, job: Job, place: int, state: State, before: Sequence[Operation[Any]]) -> Program:
+    def _program(self, job: Job, place: int, state: Resumed, before: Sequence[Operation[Any]]) -> Program:
         worker = replace(job.worker(place), first_step=state.step, kept=state.kept)
         program = job.scheme.start(worker, job.options)
 
@@ -280,7 +280,7 @@ class _View(EventDriver):
         place = task.rank
         self._exchanges[place] += self._exchanged[place]
         self._exchanged[place] = False
-        self._states[place][self._exchanges[place]] = State(
+        self._states[place][self._exchanges[place]] = Resumed(
             operation.step + 1, operation.kept, self._gradients[place], self._clock.now
         )
         needed = min(self._exchanges[each] for each in self._living if self._states[each])
@@ -317,7 +317,7 @@ async def _after(
 
 def _healed(
     whole: _Whole, members: Sequence[int], healers: Mapping[int, int]
-) -> tuple[dict[int, State], dict[int, list[Operation[Any]]]]:
+) -> tuple[dict[int, Resumed], dict[int, list[Operation[Any]]]]:
     """What each member goes on from, and how those that are healed get it."""
     states = {rank: whole.states[rank] for rank in members if rank not in healers}
     before: dict[int, list[Operation[Any]]] = {rank: [] for rank in members}
@@ -384,7 +384,8 @@ class Views:
             leader=None,
             events=whole.log.events if whole.log else [],
             status="partial" if failure else "completed",
-            message=failure or describe_deaths(lost),
+            message=failure
+            or (f"worker {', '.join(map(str, sorted(lost)))} away at the end" if lost else ""),
             lost=lost,
             pace=Pace(whole.now_s, steps, tuple(whole.averages), sent, tuple(sorted(lost))),
             faults=FaultCost(

@@ -7,9 +7,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
+from typing import Final
 
 from .. import seeds
+from ..errors import RunError
 from .settings import Checkpoint, Fault, Policy
+
+MOST_OUTAGES: Final = 100_000
+"""Outages of a run after which it is taken not to come to an end."""
 
 
 @dataclass(frozen=True, order=True)
@@ -21,12 +26,14 @@ class WorkerOutage:
         seen_s: when the others notice.
         back_s: when who failed is back.
         workers: ranks that fail together.
+        warning_s: time from its notice; 0: there was none.
     """
 
     at_s: float
     seen_s: float
     back_s: float
     workers: tuple[int, ...]
+    warning_s: float = 0.0
 
     @property
     def over_s(self) -> float:
@@ -53,13 +60,17 @@ class Churn:
     in_step: bool = True
     most_s: float = math.inf
 
-    def outages(self) -> Iterator[WorkerOutage]:
-        """All outages but those at a step, in the order of time; without an end where they are random."""
+    def outages(self, rank: int | None = None) -> Iterator[WorkerOutage]:
+        """All outages, or those of one worker, but for those at a step; in the order of time.
+
+        Without an end where they are random.
+        """
         streams = [
             _of_unit(fault, self.seed, f"fault {number}", place, workers)
             for number, (fault, units) in enumerate(zip(self.faults, self.units, strict=True))
             if fault.at_step is None
             for place, workers in enumerate(units)
+            if rank is None or rank in workers
         ]
         return heapq.merge(*streams)
 
@@ -72,9 +83,50 @@ class Churn:
         return at
 
 
+def check_number(outages: int) -> None:
+    """Raise ``RunError`` after more outages than a run has that comes to an end."""
+    if outages > MOST_OUTAGES:
+        raise RunError(f"more than {MOST_OUTAGES:,} faults: they come too often for the run to end")
+
+
+class Absences:
+    """When a worker's computations end, where the others go on without it (``on_fault: skip``).
+
+    A computation that an outage interrupts begins anew when the worker is back.
+
+    Attributes:
+        outages: that have struck so far.
+        down_s: for which it was away.
+    """
+
+    def __init__(self, churn: Churn, rank: int) -> None:
+        self._coming = churn.outages(rank)
+        self._next = next(self._coming, None)
+        self._at_steps = {
+            step: [fault for fault, workers in faults if rank in workers]
+            for step, faults in churn.at_steps().items()
+        }
+        self.outages, self.down_s = 0, 0.0
+
+    def end_s(self, index: int, start_s: float, duration_s: float) -> float:
+        """When computation ``index``, the next one, ends."""
+        for fault in self._at_steps.pop(index, ()):
+            start_s = self._return_s(start_s, start_s + fault.back_after)
+        while self._next is not None and self._next.at_s < start_s + duration_s:
+            start_s = self._return_s(max(start_s, self._next.at_s), self._next.back_s)
+            self._next = next(self._coming, None)
+        return start_s + duration_s
+
+    def _return_s(self, start_s: float, back_s: float) -> float:
+        self.outages += 1
+        check_number(self.outages)
+        self.down_s += max(0.0, back_s - start_s)
+        return max(start_s, back_s)
+
+
 def outage_of(fault: Fault, at_s: float, workers: tuple[int, ...]) -> WorkerOutage:
     """A fault of these ranks at that time."""
-    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after, workers)
+    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after, workers, fault.warning)
 
 
 def _of_unit(

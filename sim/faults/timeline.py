@@ -12,13 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final
 
-from ..errors import RunError
-from .outages import Churn, WorkerOutage, outage_of
-
-MOST_OUTAGES: Final = 100_000
-"""Outages of a run after which it is taken not to come to an end."""
+from .outages import Churn, WorkerOutage, check_number, outage_of
 
 
 @dataclass
@@ -142,13 +137,15 @@ class _Follower:
         if self._writing is not None and self._writing[0] <= outage.at_s:
             self._saved_s = self._writing[1]
         self._writing = None
+        if outage.warning_s and self._checkpoint and self._checkpoint.write <= outage.warning_s:
+            # Written beside the work, up to the fault.
+            self._saved_s = max(self._saved_s, self.done_s - self._checkpoint.write)
         resumed_s = outage.over_s + restart_s
         line.outages += 1
         while self._next is not None and self._next.at_s < resumed_s:
             resumed_s = max(resumed_s, self._take().over_s + restart_s)
             line.outages += 1
-            if line.outages > MOST_OUTAGES:
-                raise RunError(f"more than {MOST_OUTAGES:,} faults: they come too often for the run to end")
+            check_number(line.outages)
         again_s = self._repeat_from()
         line.down_s += resumed_s - self.now_s
         line.repeated_s += self.done_s - again_s

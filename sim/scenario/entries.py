@@ -168,8 +168,9 @@ class SchemeEntry(Named):
     on_fault: Policy | None = Field(
         default=None,
         description="what all workers do at a fault: wait (stop until everybody is back, and repeat the step "
-        "in flight), restart (from the last checkpoint, once everybody is back) or shrink (go on among the "
-        "living, who heal those that return); default: restart where there is a `checkpoint`, else wait",
+        "in flight), restart (from the last checkpoint, once everybody is back), shrink (go on among the "
+        "living, who heal those that return) or skip (with a quorum or deadline: as stragglers); default: "
+        "restart where there is a `checkpoint`, else wait",
     )
 
     @model_validator(mode="after")
@@ -178,6 +179,9 @@ class SchemeEntry(Named):
         if self.on_fault == "shrink" and not (scheme.shrinks(self.options) and scheme.in_step(self.options)):
             text = "shrink is not for this scheme with these options: its workers share no step to go on from"
             raise mistake(f"{text}; write wait or restart", "on_fault")
+        limits = [getattr(self.options, key, None) for key in ("quorum", "deadline")]
+        if self.on_fault == "skip" and limits.count(None) == len(limits):
+            raise mistake("skip leaves workers out of averages: give a quorum or a deadline too", "on_fault")
         return self
 
 

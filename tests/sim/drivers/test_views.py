@@ -84,7 +84,7 @@ def test_the_living_repeat_the_step_in_flight_and_stop_for_who_returns() -> None
 def test_who_never_returns_is_lost() -> None:
     job = make_job("all_reduce", workers=3, max_iterations=4)
     run = run_of(shrinking(job, {"workers": [1], "at": "1.5 s", "back_after": "1 h"}))
-    assert (run.wall_clock_s, run.message, run.status) == (4.5, "worker 1 died", "completed")
+    assert (run.wall_clock_s, run.message, run.status) == (4.5, "worker 1 away at the end", "completed")
     assert run.time_s.down == pytest.approx(3 / 3)
     assert run.time_s.compute == pytest.approx((4.5 + 4.5 + 1.5) / 3)
 
@@ -278,7 +278,8 @@ def drawn(draw: st.DrawFn) -> Job:
     workers = draw(st.integers(3, 6))
     job = make_job(
         scheme, options, workers=workers, seed=draw(st.integers(0, 99)), cv=draw(st.sampled_from([0.0, 0.3])),
-        latency_s=draw(st.sampled_from([0.0, 0.2])), bandwidth_bytes_per_s=draw(st.sampled_from([8.0, math.inf])),
+        latency_s=draw(st.sampled_from([0.0, 0.2])),
+        bandwidth_bytes_per_s=draw(st.sampled_from([8.0, math.inf])),
         max_iterations=draw(st.integers(1, 20)), **TASK,
     )  # fmt: skip
     faults = draw(

@@ -79,6 +79,18 @@ def test_a_fault_during_a_write_leaves_the_former_checkpoint() -> None:
     assert written.repeated_s == 0.75
 
 
+def test_a_warning_in_which_a_checkpoint_can_be_written_saves_the_work() -> None:
+    every = {"every": "10 steps", "write": "500 ms", "restart": "2 s"}
+    fault = {"at": "8.25 s", "back_after": "3 s"}
+    assert timeline([fault], "restart", every).repeated_s == 8.25
+    announced = timeline([fault | {"warning": "500 ms"}], "restart", every)
+    assert (announced.down_s, announced.repeated_s, announced.writing_s) == (5.0, 0.5, 0.5)
+    assert timeline([fault | {"warning": "499 ms"}], "restart", every).repeated_s == 8.25
+    # The regular one, at 10 s of work, is younger.
+    late = timeline([{"at": "10.75 s", "back_after": "3 s", "warning": "9 s"}], "restart", every)
+    assert late.repeated_s == 0.25
+
+
 def test_without_a_checkpoint_all_begins_anew() -> None:
     assert timeline([{"at": "19 s", "back_after": "1 s"}], "restart").wall_s == 40.0
 
@@ -143,6 +155,29 @@ def test_a_longer_absence_is_never_faster(
     longer = [each | {"detect": "40 s"} for each in single]
     one, other = (timeline(each, "wait", checkpoint, seed=seed).wall_s for each in (single, longer))
     assert other >= one - 1e-9
+
+
+timed = st.fixed_dictionaries({"at": seconds, "back_after": seconds, "detect": seconds})
+
+
+@settings(max_examples=200)
+@given(st.lists(timed, max_size=4), timed, st.sampled_from(["wait", "restart"]), saved)
+def test_more_outages_never_shorten_a_run(
+    faults: list[dict[str, Any]], another: dict[str, Any], policy: Policy, checkpoint: dict[str, Any] | None
+) -> None:
+    # Elsewhere a fault may move the moments of later checkpoints to better ones.
+    checkpoint = checkpoint and checkpoint | {"every": "3 steps", "blocking": True}
+    less, more = (timeline(each, policy, checkpoint).wall_s for each in (faults, [*faults, another]))
+    assert more >= less - 1e-9
+
+
+@settings(max_examples=100)
+@given(st.lists(timed, max_size=4), st.sampled_from(["1 steps", "3 steps", "2.5 s", "7 s"]), seconds)
+def test_a_warning_never_costs_time(faults: list[dict[str, Any]], every: str, warning: str) -> None:
+    free = {"every": every, "restart": "500 ms"}  # to write
+    warned = [each | {"warning": warning} for each in faults]
+    with_it, without = (timeline(each, "restart", free).wall_s for each in (warned, faults))
+    assert with_it <= without + 1e-9
 
 
 @pytest.mark.slow
