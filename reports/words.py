@@ -362,7 +362,7 @@ def faults(summary: Summary, source: Source | None = None) -> list[str]:
             parts += [f"{duration(writing_s / n)} to write checkpoints"] * (writing_s > 0)
             text = (
                 f"{row['label']}: goodput {percent(row['goodput'])} of that without faults: "
-                f"{outages:.3g} outages, {', '.join(parts)}."
+                f"{outages:.3g} outage{'s' * (outages != 1)}, {', '.join(parts)}."
             )
             if (within_s := row.get("time_to_target_p90_s")) is not None:
                 text += f" In 9 of 10 draws it is at the target within {duration(within_s)}."

@@ -6,7 +6,7 @@ import math
 import sys
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -160,9 +160,9 @@ class Job:
         """The worker that a scheme sees."""
         return self._worker((rank,), self.start)
 
-    def program(self, rank: int) -> Program:
-        """The scheme's coroutines for one worker."""
-        return self.scheme.start(self.worker(rank), self.options)
+    def program(self, rank: int, **since: Any) -> Program:
+        """The scheme's coroutines for one worker; ``since``: its ``first_step``, and what it has ``kept``."""
+        return self.scheme.start(replace(self.worker(rank), **since), self.options)
 
     def vectorised_worker(self) -> Worker:
         """All workers at once."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Final
 
 from .. import seeds
 from ..errors import RunError
-from .settings import Checkpoint, Fault, Policy
+from .settings import Checkpoint, Fault, How, Policy
+
+_MIN_RTO_S: Final = 0.2
+_MAX_RTO_S: Final = 120.0
+"""Limits of TCP's time-outs in Linux (``tcp_rto_min``, to which the round trip is added; ``TCP_RTO_MAX``)."""
 
 MOST_OUTAGES: Final = 100_000
 """Outages of a run after which it is taken not to come to an end."""
@@ -26,6 +30,7 @@ class WorkerOutage:
         seen_s: when the others notice.
         back_s: when who failed is back.
         workers: ranks that fail together.
+        how: they fail.
         warning_s: time from its notice; 0: there was none.
     """
 
@@ -33,6 +38,7 @@ class WorkerOutage:
     seen_s: float
     back_s: float
     workers: tuple[int, ...]
+    how: How
     warning_s: float = 0.0
 
     @property
@@ -126,7 +132,25 @@ class Absences:
 
 def outage_of(fault: Fault, at_s: float, workers: tuple[int, ...]) -> WorkerOutage:
     """A fault of these ranks at that time."""
-    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after, workers, fault.warning)
+    return WorkerOutage(at_s, at_s + fault.detect, at_s + fault.back_after, workers, fault.how, fault.warning)
+
+
+def over_tcp(fault: Fault, farthest_s: Callable[[int], float]) -> Fault:
+    """``fault``; a cut is over for the others when TCP repeats a packet. ``farthest_s``: longest latency."""
+    if fault.how != "cut":
+        return fault
+    worker = 0 if fault.workers is None else fault.workers[0]
+    after_s = resumed_s(fault.back_after, 2 * farthest_s(worker))
+    return fault.model_copy(update={"detect": max(fault.detect, after_s)})
+
+
+def resumed_s(outage_s: float, round_trip_s: float) -> float:
+    """Time from a cut to the first repeated packet that gets through: time-outs double (RFC 6298, 5.5)."""
+    timeout_s = after_s = _MIN_RTO_S + round_trip_s
+    while after_s < outage_s:
+        timeout_s = min(2 * timeout_s, _MAX_RTO_S)
+        after_s += timeout_s
+    return after_s
 
 
 def _of_unit(

@@ -33,6 +33,12 @@ beginning of that step. ``restart``: go back to the last complete checkpoint, on
 a deadline leave out who fails, which begins its computation anew when it is back.
 """
 
+How = Literal["kill", "stop", "cut"]
+"""A process ends; it is stopped and continued; or a worker or site is cut off, and computes on.
+
+Who is stopped or cut off keeps its state: where all wait, nobody repeats anything.
+"""
+
 
 class Fault(Settings):
     """Workers that fail and return: ``at`` a time, at the beginning of a step, or at random.
@@ -63,6 +69,10 @@ class Fault(Settings):
         gt=0,
         le=MAX_FACTOR,
         description="of the Weibull distribution of these times; 1: exponential, below 1: most of them early",
+    )
+    how: How = Field(
+        default="kill",
+        description="kill: a process ends; stop: it is paused; cut: it is cut off, and computes on",
     )
     back_after: BoundedSeconds = Field(description="time from a fault to the return")
     detect: BoundedSeconds = Field(

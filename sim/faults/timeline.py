@@ -120,7 +120,7 @@ class _Follower:
         """The timeline; what was charged for the time after the end is taken back."""
         line, beyond_s = self._line, max(0.0, self.now_s - most_s)
         line.down_s -= beyond_s
-        line.repeated_s -= self._furthest_s - self.done_s
+        line.repeated_s = max(0.0, line.repeated_s - (self._furthest_s - self.done_s))
         line.work_s = self._furthest_s
         return line
 
@@ -140,21 +140,23 @@ class _Follower:
         if outage.warning_s and self._checkpoint and self._checkpoint.write <= outage.warning_s:
             # Written beside the work, up to the fault.
             self._saved_s = max(self._saved_s, self.done_s - self._checkpoint.write)
-        resumed_s = outage.over_s + restart_s
+        resumed_s, lost = outage.over_s + restart_s, outage.how == "kill"
         line.outages += 1
         while self._next is not None and self._next.at_s < resumed_s:
-            resumed_s = max(resumed_s, self._take().over_s + restart_s)
+            another = self._take()
+            resumed_s, lost = max(resumed_s, another.over_s + restart_s), lost or another.how == "kill"
             line.outages += 1
             check_number(line.outages)
-        again_s = self._repeat_from()
+        again_s = self._repeat_from(lost)
         line.down_s += resumed_s - self.now_s
         line.repeated_s += self.done_s - again_s
         self.done_s, self.now_s, self._marked_s = again_s, resumed_s, again_s
 
-    def _repeat_from(self) -> float:
+    def _repeat_from(self, lost: bool) -> float:
         if self._churn.policy == "restart":
             return self._saved_s
-        return self._moment(bisect_right(self._ends_s, self.done_s)) if self._churn.in_step else self.done_s
+        steps = bisect_right(self._ends_s, self.done_s)
+        return self._moment(steps) if self._churn.in_step and lost else self.done_s
 
     def _save(self) -> None:
         assert self._checkpoint is not None

@@ -158,6 +158,11 @@ class Network:
             route = self._routes[source, destination] = self._find_route(source, destination)
         return route
 
+    def farthest_s(self, host: int) -> float:
+        """Latency of the longest route from ``host``, one way."""
+        others = (other for other in range(self.num_hosts) if other != host)
+        return max((self.route(host, other).latency_s for other in others), default=0.0)
+
     def _find_route(self, source: int, destination: int) -> Route:
         if self.same_node(source, destination):
             inside = (self.inner_up.get(source), self.inner_down.get(destination))
