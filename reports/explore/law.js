@@ -1,109 +1,85 @@
-// The clock of synchronous schemes under a setting: the law of sim/drivers/lockstep and sim/collectives/pricing,
-// on the tables of sim/experiments/explore. A setting has factors: latency, bandwidth, payload, compute, straggler
-// (of worker 0). Times are in seconds.
+// The clock of synchronous schemes under a setting: the law of sim/drivers/lockstep and sim/collectives/pricing
+// on the tables of sim/experiments/explore. A setting has factors: latency, bandwidth, payload, compute, and
+// straggler (of worker 0). Times are in seconds.
 
 function unpack(text) {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const view = new DataView(new ArrayBuffer(8));
-  const values = new Float64Array(bytes.length / 6);
-  for (let i = 0; i < values.length; i++) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)), view = new DataView(new ArrayBuffer(8));
+  return Float64Array.from({ length: bytes.length / 6 }, (_, i) => {
     for (let k = 0; k < 6; k++) view.setUint8(k, bytes[6 * i + k]);
-    values[i] = view.getFloat64(0);
-  }
-  return values;
+    return view.getFloat64(0);
+  });
 }
 
 function lawOf(data, setting) {
-  const { links, workers: n } = data;
-  const latency = links.costs.map(([fixed, scaled]) => fixed + scaled * setting.latency);
-  const perByte = links.costs.map(([, , fixed, scaled]) => Math.max(fixed, scaled / setting.bandwidth));
-  const between = (a, b) => links.of[a][b];
+  const { pairs, workers: n } = data, cheapest = new Map();
+  const latency = data.costs.map(([fixed, scaled]) => fixed + scaled * setting.latency);
+  const perByte = data.costs.map(([, , fixed, scaled]) => Math.max(fixed, scaled / setting.bandwidth));
 
-  // When each rank of a collective is through, by the times from which its blocks can leave.
-  function completion(layout, hosts, ready, payload) {
-    const overhead = layout.rendezvous ? links.overhead_s : links.block_overhead_s;
-    const announcement = layout.rendezvous ? links.announcement : 0;
-    const done = ready.slice(), at = ready.slice(), first = [], last = [], arrived = [];
+  // When each rank of a collective is through, by the times at which the ranks join.
+  function completion({ layout, hosts }, payload, joined) {
+    const { nodes, piece_bytes: sizes, rendezvous, tail } = data.layouts[layout];
+    const overhead = data.overhead_s[rendezvous ? 0 : 1], announcements = rendezvous ? data.announcements[0] : 0;
+    const at = joined.map((time) => time + data.launch_s), done = at.slice();
+    const first = [], last = [], firstCame = [], lastCame = [];
     let longest = 0;
-    for (const node of layout.nodes) {
+    for (const node of nodes) {
       if (node.length === 4) {
         const [post, rank, before, ends] = node;
-        let time = at[before];
-        for (const end of ends) time = Math.max(time, (end % 2 ? arrived : last)[end >> 1]);
-        at[post] = time;
-        done[rank] = Math.max(done[rank], time);
+        at[post] = ends.reduce((time, end) => Math.max(time, (end % 2 ? lastCame : last)[end >> 1]), at[before]);
+        done[rank] = Math.max(done[rank], at[post]);
         continue;
       }
       const [source, destination, offered, posted, pieces, after, behind] = node;
-      const cost = between(hosts[source], hosts[destination]), hop = latency[cost];
-      const piece = layout.piece_bytes[last.length] * payload * perByte[cost];
-      let begin = at[posted];
-      if (announcement) begin += announcement * latency[between(hosts[destination], hosts[source])];
-      begin = Math.max(at[offered], begin);
-      let end = begin;
-      for (const other of after) {
-        begin = Math.max(begin, first[other] + hop_of(other));
-        end = Math.max(end, arrived[other]);
+      const a = hosts[source], b = hosts[destination], cost = pairs[a][b], hop = latency[cost];
+      const piece = sizes[last.length] * payload * perByte[cost];
+      let begin = Math.max(at[offered], at[posted] + announcements * latency[pairs[b][a]]), end = begin;
+      for (const block of after) {
+        begin = Math.max(begin, firstCame[block]);
+        end = Math.max(end, lastCame[block]);
       }
-      begin += overhead;
-      for (const other of behind) begin = Math.max(begin, last[other]);
-      let left = begin + pieces * piece;
-      if (after.length) left = Math.max(left, end + overhead + piece);
-      first.push(begin + piece);
+      begin = behind.reduce((time, block) => Math.max(time, last[block]), begin + overhead);
+      const left = Math.max(begin + pieces * piece, after.length ? end + overhead + piece : -Infinity);
+      firstCame.push(begin + piece + hop);
       last.push(left);
-      arrived.push(left + hop);
+      lastCame.push(left + hop);
       longest = Math.max(longest, hop);
       done[source] = Math.max(done[source], left);
       done[destination] = Math.max(done[destination], left + hop);
     }
-    return layout.tail ? done.map((time) => time + layout.tail * longest) : done;
-    function hop_of(other) { return arrived[other] - last[other]; }
+    return done.map((time) => time + tail * longest);
   }
 
-  function collective(row, name, now, end) {
-    const { hosts, layout } = row.of.find((each) => each.name === name) ?? row.of[0];
-    const joined = hosts.map((host) => now[host]), latest = Math.max(...joined);
-    const ready = joined.map((time) => time - latest + links.launch_s);
-    const done = completion(data.layouts[layout], hosts, ready, row.fixed ? 1 : setting.payload);
-    hosts.forEach((host, rank) => { end[host] = latest + (row.root ? done[rank] : Math.max(done[rank], 0)); });
-  }
-
-  const cheapest = new Map();
   function byPrice(row) {
     if (!cheapest.has(row)) {
-      let best = Infinity;
-      for (const { name, hosts, layout } of row.of) {
-        const ready = hosts.map(() => links.launch_s);
-        const price = Math.max(...completion(data.layouts[layout], hosts, ready, row.fixed ? 1 : setting.payload));
-        if (price < best) {
-          best = price;
-          cheapest.set(row, name);
-        }
-      }
+      const price = ([, of]) => Math.max(...completion(of, row.plain ? 1 : setting.payload, of.hosts.map(() => 0)));
+      const prices = Object.entries(row.of).map(price);
+      cheapest.set(row, Object.keys(row.of)[prices.indexOf(Math.min(...prices))]);
     }
     return cheapest.get(row);
   }
 
+  function collective(row, name, now, end) {
+    const of = row.of[name], latest = Math.max(...of.hosts.map((host) => now[host]));
+    const done = completion(of, row.plain ? 1 : setting.payload, of.hosts.map((host) => now[host] - latest));
+    of.hosts.forEach((host, rank) => { end[host] = latest + (row.root ? done[rank] : Math.max(done[rank], 0)); });
+  }
+
   function mix([bytes, sources], now) {
     const end = now.slice();
-    sources.forEach((of, receiver) => {
-      for (const sender of of) {
-        const cost = between(sender, receiver);
-        const announced = links.mix_announcement * latency[between(receiver, sender)];
-        const left = Math.max(now[sender], now[receiver] + announced) + links.block_overhead_s
-          + bytes * setting.payload * perByte[cost];
-        end[sender] = Math.max(end[sender], left);
-        end[receiver] = Math.max(end[receiver], left + latency[cost]);
-      }
-    });
+    sources.forEach((senders, i) => senders.forEach((j) => {
+      const announced = now[i] + data.announcements[1] * latency[pairs[i][j]];
+      const left = Math.max(now[j], announced) + data.overhead_s[1] + bytes * setting.payload * perByte[pairs[j][i]];
+      end[j] = Math.max(end[j], left);
+      end[i] = Math.max(end[i], left + latency[pairs[j][i]]);
+    }));
     return end;
   }
 
-  // Each worker's time of publishing each step, side by side; and the seconds that all workers have computed.
+  // Times at which each worker publishes each step, side by side; and the seconds that all workers compute.
   function run(steps, durations, names) {
-    let now = new Array(n).fill(0), begun = null, gradients = 0, computed = 0;
     const published = new Float64Array(steps.length * n);
-    const compute = (seconds) => {
+    let now = new Array(n).fill(0), begun = now, gradients = 0, computed = 0;
+    const pass = (seconds) => {
       now = now.map((time, rank) => time + seconds(rank));
       for (let rank = 0; rank < n; rank++) computed += seconds(rank);
     };
@@ -111,18 +87,16 @@ function lawOf(data, setting) {
       for (const [kind, what] of data.steps[number]) {
         if (kind === "gradient") {
           const row = durations.length > n ? n * gradients++ : 0;
-          compute((rank) => durations[row + rank] * setting.compute * (rank ? 1 : setting.straggler));
-        } else if (kind === "encode") compute((rank) => (what.length ? what[rank] : what) * setting.payload);
-        else if (kind === "pass") compute(() => what);
+          pass((rank) => durations[row + rank] * setting.compute * (rank ? 1 : setting.straggler));
+        } else if (kind === "encode") pass((rank) => what[rank] * setting.payload);
+        else if (kind === "pass") pass(() => what);
         else if (kind === "mix") now = mix(data.mixes[what], now);
         else if (kind === "start") begun = mix(data.mixes[what], now);
         else if (kind === "wait") now = now.map((time, rank) => Math.max(time, begun[rank]));
         else {
           const end = now.slice();
-          for (const each of what) {
-            const row = data.collectives[each];
+          for (const row of what.map((place) => data.collectives[place]))
             collective(row, row.what && (names[row.what] ?? byPrice(row)), now, end);
-          }
           now = end;
         }
       }
@@ -131,29 +105,25 @@ function lawOf(data, setting) {
     return { published, computed, end: Math.max(...now) };
   }
 
-  // The algorithms of a scheme's collectives by the shortest cycle without anything random, as in
-  // sim/experiments/choice.py; absent: each collective's own cheapest.
+  // A scheme's algorithms by its shortest cycle with nothing random, as in sim/experiments/choice.py.
   function choose({ steps, durations, tries }) {
-    const rows = steps.flatMap((number) => data.steps[number].filter(([kind]) => kind === "collectives"))
-      .flatMap(([, of]) => of).map((number) => data.collectives[number]).filter((row) => row.what);
-    let names = {};
-    if (!tries || !rows.length) return names;
-    const cycle = steps.length / 3;
-    const took = (tried) => {
-      const { published, end } = run(steps, durations, tried);
-      return (end - Math.max(...published.slice((cycle - 1) * n, cycle * n))) / 2;
+    const used = steps.flatMap((number) => data.steps[number]).filter(([kind]) => kind === "collectives")
+      .flatMap(([, places]) => places).map((place) => data.collectives[place]).filter((row) => row.what);
+    const cycle = steps.length / 3, last = (steps) => run(steps, durations, names).end;
+    let names = {}, best = Infinity;
+    if (!tries) return names;
+    const trial = (chosen) => {
+      const before = names;
+      names = chosen;
+      const took = (last(steps) - last(steps.slice(0, cycle))) / 2;
+      if (took < best * (1 - 1e-9)) best = took;
+      else names = before;
     };
-    let best = took(names);
-    for (const what of new Set(rows.map((row) => row.what))) {
-      const own = rows.filter((row) => row.what === what), prices = new Set(own.map(byPrice));
-      for (const { name } of own[0].of) {
-        if (prices.size === 1 && prices.has(name)) continue;
-        const seconds = took({ ...names, [what]: name });
-        if (seconds < best * (1 - 1e-9)) {
-          best = seconds;
-          names = { ...names, [what]: name };
-        }
-      }
+    trial(names);
+    for (const what of new Set(used.map((row) => row.what))) {
+      const own = used.filter((row) => row.what === what), prices = new Set(own.map(byPrice));
+      for (const name of Object.keys(own[0].of))
+        if (prices.size > 1 || !prices.has(name)) trial({ ...names, [what]: name });
     }
     return names;
   }

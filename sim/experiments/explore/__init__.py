@@ -1,1 +1,1 @@
-"""What the page of ``paceline explore`` re-prices: recorded trajectories, and the law of their clock as tables."""
+"""What ``paceline explore`` prices anew: recorded trajectories, and the law of their clock in tables."""
