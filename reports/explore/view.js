@@ -1,0 +1,220 @@
+// The page: sliders, whose state is the URL's fragment, and what follows from them. See law.js.
+
+const NS = { svg: "http://www.w3.org/2000/svg", html: "http://www.w3.org/1999/xhtml" };
+const make = (space) => (name, attributes = {}, ...children) => {
+  const made = document.createElementNS(NS[space], name);
+  for (const [key, value] of Object.entries(attributes))
+    if (key === "colour") made.style.setProperty("--mine", value);
+    else made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+};
+const html = make("html"), svg = make("svg"), $ = (id) => document.getElementById(id);
+const median = (values) => {
+  const sorted = [...values].sort((a, b) => a - b), half = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+};
+const digits = (value) => String(Number(value.toPrecision(3)));
+const inUnits = (units) => (value) => {
+  const [size, name] = units.find(([size]) => Math.abs(value) >= 0.9995 * size) ?? units.at(-1);
+  return `${digits(value / size)} ${name}`;
+};
+const seconds = inUnits([[3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"]]);
+const rate = inUnits([[1.25e8, "Gbit/s"], [1.25e5, "Mbit/s"], [125, "kbit/s"]]);
+const bytes = inUnits([[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]);
+
+function show(data) {
+  const [latency, bandwidth] = data.link, [price, currency] = data.price, n = data.workers;
+  const reached = data.target && `${data.target.metric.replaceAll("_", " ")} ${data.target.value}`;
+  for (const key in data.durations) data.durations[key] = unpack(data.durations[key]);
+  // Key, label, value at the factor 1, range of its logarithm, and unit.
+  const SLIDERS = [
+    ["bandwidth", `Bandwidth between ${data.between}`, bandwidth, -2, 2, rate],
+    ["latency", `Latency between ${data.between}`, latency, -2, 2, seconds],
+    ["compute", "Time of a gradient", data.compute_s, -2, 2, seconds],
+    ["straggler", "Worker 0 takes", 1, 0, 1.5, (factor) => `${digits(factor)} times as long`],
+    ["payload", "Bytes of the model", data.payload_bytes, Math.log10(data.least_payload), data.least_payload < 1 ? 2 : 0, bytes],
+    ["price", "Price of a worker for an hour", price, -3, 3, (each) => `${currency}${digits(each)}`],
+  ].filter(([, , base, low, high]) => base && high > low);
+  const axes = SLIDERS.filter(([key]) => key !== "price"), inputs = {};
+  const factor = (key) => (inputs[key] ? 10 ** (inputs[key].value / 100) : 1);
+  const setting = () => Object.fromEntries(["bandwidth", "latency", "compute", "straggler", "payload"].map((key) => [key, factor(key)]));
+  for (const [key, label, , low, high] of SLIDERS) {
+    inputs[key] = html("input", { type: "range", id: key, min: Math.ceil(100 * low), max: 100 * high, value: 0 });
+    $("sliders").append(html("label", { for: key }, label, html("output", { id: `${key}-is`, for: key })), inputs[key]);
+  }
+  ["across", "up"].forEach((id, place) => {
+    inputs[id] = $(id);
+    $(id).append(...axes.map(([, label], number) => html("option", { value: number }, label)));
+    $(id).value = Math.min(place, axes.length - 1);
+  });
+  for (const name in data.clusters) $("clusters").append(html("option", {}, name));
+  const initial = Object.fromEntries(Object.entries(inputs).map(([key, input]) => [key, input.value]));
+
+  function priced(setting) {
+    const law = lawOf(data, setting);
+    return data.schemes.map((scheme) => {
+      const names = law.choose(scheme.steady);
+      const runs = scheme.runs.map(({ steps, durations, scores, met }) => {
+        const { published, computed, end } = law.run(steps, data.durations[durations], names);
+        const order = published.sort(), times = scores.map(([done]) => (done ? order[done - 1] : 0));
+        const step = end / steps.length, took = !data.target ? step : met === null ? Infinity : times[met];
+        return { times, took, step, end, busy: computed / (n * end) };
+      });
+      return { ...scheme, names, priced: runs, took: median(runs.map((run) => run.took)) };
+    });
+  }
+  const ranked = (schemes) => [...schemes].sort((a, b) => a.took - b.took);
+
+  function verdict([first, second], repeats = first.priced.length) {
+    if (first.took === Infinity) return `No scheme reaches ${reached} in most repeats.`;
+    const does = reached ? `reaches ${reached} first: after ${seconds(first.took)}` : `has the shortest step: ${seconds(first.took)}`;
+    const ahead = second && first.priced.filter((run, place) => run.took < second.priced[place].took).length;
+    const sure = ahead < repeats && second.took < Infinity ? `, but is ahead in ${ahead} of ${repeats} repeats only` : "";
+    const other = !second ? "" : second.took === Infinity ? `, and nobody else does` : `. ${second.label} takes ${digits(second.took / first.took)} times as long${sure}`;
+    return `${first.label} ${does}${other}.`;
+  }
+
+  function table(schemes) {
+    const [first] = schemes, hours = data.target ? (took) => (took / 3600) * n * price * factor("price") : null;
+    const cell = (name, ...content) => html("td", { "data-name": name }, html("div", {}, ...content));
+    const range = (runs) => [Math.min(...runs), Math.max(...runs)].map((each) => (each < Infinity ? seconds(each) : "never")).join(" to ");
+    $("rows").replaceChildren(...schemes.map((each) => html("tr", {},
+      html("th", { scope: "row", class: "mine", colour: each.colour }, each.label),
+      ...(reached ? [cell(`Time to ${reached}`, each.took < Infinity ? seconds(each.took) : "not reached",
+        html("small", {}, range(each.priced.map((run) => run.took))))] : []),
+      cell("Step", seconds(median(each.priced.map((run) => run.step)))),
+      cell("Times the first", first.took < Infinity && each.took < Infinity ? digits(each.took / first.took) : "-"),
+      cell("Computing", `${Math.round(100 * median(each.priced.map((run) => run.busy)))} %`),
+      ...(hours ? [cell("Cost", each.took < Infinity ? `${currency}${digits(hours(each.took))}` : "-")] : []),
+      cell("Algorithm", Object.values(each.names).join(", ").replaceAll("_", " ") || "-"))));
+  }
+
+  function chart(schemes) {
+    const metric = ["train_loss", data.target?.metric].find((name) => name in (data.schemes[0].runs[0].scores[0]?.[1] ?? {}));
+    $("curves").hidden = !metric;
+    if (!metric) return;
+    const ends = schemes.flatMap((each) => each.priced.map((run) => run.end));
+    const starts = schemes.flatMap((each) => each.priced.map((run) => run.times[1] ?? run.end));
+    const low = Math.log(Math.min(...starts)), high = Math.log(Math.max(...ends));
+    const at = (share) => Math.exp(low + share * (high - low)), x = (share) => 52 + 580 * share;
+    const bands = schemes.map((each) => {
+      const end = median(each.priced.map((run) => run.end)), points = [];
+      for (let share = 0; share <= 1.0001 && at(share) <= end * 1.0001; share += 0.01) {
+        const values = each.priced.map((run, place) => {
+          const scored = run.times.findLastIndex((time) => time <= at(share) * (1 + 1e-9));
+          return each.runs[place].scores[Math.max(scored, 0)][1][metric];
+        }).filter((value) => value !== null);
+        if (values.length) points.push([x(share), median(values), Math.min(...values), Math.max(...values)]);
+      }
+      return { each, points };
+    });
+    const all = bands.flatMap(({ points }) => points.flatMap((point) => point.slice(2)));
+    const [bottom, top] = [Math.min(...all), Math.max(...all)], y = (value) => 270 - (250 * (value - bottom)) / (top - bottom || 1);
+    const line = (points, column) => points.map((point) => `${point[0].toFixed(1)},${y(point[column]).toFixed(1)}`);
+    const ticks = [0, 0.25, 0.5, 0.75, 1];
+    $("curves-svg").replaceChildren(
+      ...ticks.map((share) => svg("text", { x: 46, y: y(bottom + share * (top - bottom)) + 4, "text-anchor": "end" }, digits(bottom + share * (top - bottom)))),
+      ...ticks.map((share) => svg("text", { x: x(share), y: 292, "text-anchor": share === 1 ? "end" : "middle" }, seconds(at(share)))),
+      svg("path", { class: "axis", d: "M52 20V270H632" }),
+      ...bands.flatMap(({ each, points }) => [
+        svg("polygon", { class: "band", colour: each.colour, points: [...line(points, 2), ...line(points, 3).reverse()].join(" ") }),
+        svg("polyline", { class: "curve", colour: each.colour, points: line(points, 1).join(" ") }),
+      ]));
+    $("curves-caption").textContent = `${metric.replaceAll("_", " ")} by wall clock (logarithmic): median and range of ${data.repeats[0]} repeats.`;
+  }
+
+  // What takes longer goes on in pieces, and stops when a slider moves.
+  let latest = 0;
+  const pause = () => new Promise((go) => setTimeout(go));
+
+  async function along(mine) {
+    const [, , base, low, high, unit] = SLIDERS.find(([key]) => key === "bandwidth") ?? [];
+    $("along").textContent = "";
+    if (!base) return;
+    const leader = async (log) => {
+      await pause();
+      if (mine !== latest) throw mine;
+      return ranked(priced({ ...setting(), bandwidth: 10 ** log }))[0].label;
+    };
+    const parts = [[await leader(low), low]];
+    for (let log = low + 0.2; log < high + 0.1; log += 0.2) {
+      const label = await leader(log);
+      if (label === parts.at(-1)[0]) continue;
+      let [below, above] = [log - 0.2, log];
+      while (above - below > 0.002) {
+        const middle = (below + above) / 2;
+        if ((await leader(middle)) === parts.at(-1)[0]) below = middle;
+        else above = middle;
+      }
+      parts.push([label, above]);
+    }
+    const said = parts.map(([label, from], place) => (place ? `from ${unit(base * 10 ** from)} on ${label}` : label));
+    $("along").textContent = `First by bandwidth, from ${unit(base * 10 ** low)} to ${unit(base * 10 ** high)}, the rest as set: ${said.join(", ")}.`;
+  }
+
+  async function map(mine) {
+    const [across, up] = [axes[$("across").value], axes[$("up").value]], [columns, rows] = [11, 9];
+    const place = ([, , , low, high], count, number) => low + ((high - low) * (number + 0.5)) / count;
+    const here = ([key, , , low, high]) => (Number(inputs[key].value) / 100 - low) / (high - low), counts = {};
+    const tick = ([, , base, low, high, unit], share) => unit(base * 10 ** (low + share * (high - low)));
+    const drawn = svg("g"), ends = [0, 0.5, 1];
+    $("map-svg").replaceChildren(drawn,
+      svg("circle", { class: "here", cx: 90 + 540 * here(across), cy: 270 - 250 * here(up), r: 7 }),
+      ...ends.map((share) => svg("text", { x: 90 + 540 * share, y: 292, "text-anchor": ["start", "middle", "end"][2 * share] }, tick(across, share))),
+      ...ends.map((share) => svg("text", { x: 84, y: 270 - 240 * share, "text-anchor": "end" }, tick(up, share))));
+    for (let cell = 0; cell < columns * rows; cell++) {
+      await pause();
+      if (mine !== latest) throw mine;
+      const [i, j] = [cell % columns, Math.floor(cell / columns)];
+      const [first, second] = ranked(priced({ ...setting(), [up[0]]: 10 ** place(up, rows, j), [across[0]]: 10 ** place(across, columns, i) }));
+      counts[first.label] = (counts[first.label] ?? 0) + 1;
+      const close = second && second.took < 1.1 * first.took ? "close" : "clear";
+      const size = { x: 90 + (540 * i) / columns, y: 270 - (250 * (j + 1)) / rows, width: 540 / columns + 0.5, height: 250 / rows + 0.5 };
+      if (first.took < Infinity) drawn.append(svg("rect", { class: close, colour: first.colour, ...size }));
+    }
+    $("map-caption").textContent = `Circle: you are here. Pale: the second takes less than 1.1 times as long. Of ${columns * rows} settings: ${Object.entries(counts).map(([label, count]) => `${label} in ${count}`).join(", ")}.`;
+  }
+
+  function update() {
+    const mine = ++latest;
+    for (const [key, , base, , , unit] of SLIDERS) {
+      $(`${key}-is`).value = unit(base * factor(key));
+      inputs[key].setAttribute("aria-valuetext", $(`${key}-is`).value);
+    }
+    const schemes = priced(setting());
+    $("verdict").textContent = verdict(ranked(schemes));
+    table(ranked(schemes));
+    chart(schemes);
+    setTimeout(async () => {
+      if (mine !== latest) return;
+      const changed = Object.keys(inputs).filter((key) => inputs[key].value !== initial[key]);
+      history.replaceState(null, "", `#${changed.map((key) => `${key}=${inputs[key].value}`).join("&")}`);
+      await along(mine).then(() => map(mine)).catch((stopped) => { if (stopped !== mine) throw stopped; });
+    }, 150);
+  }
+
+  function read() {
+    for (const [key, input] of Object.entries(inputs)) {
+      const value = new RegExp(`[#&]${key}=(-?[0-9]{1,3})(?=&|$)`).exec(location.hash)?.[1] ?? initial[key];
+      if (input.type === "range" || value < axes.length) input.value = value;
+    }
+    update();
+  }
+
+  for (const input of Object.values(inputs)) input.addEventListener("input", update);
+  $("reset").addEventListener("click", () => { history.replaceState(null, "", "#"); $("clusters").value = ""; read(); });
+  $("clusters").addEventListener("change", ({ target }) => {
+    (data.clusters[target.value] ?? []).forEach((value, place) => {
+      const [key, base] = [["latency", latency], ["bandwidth", bandwidth]][place];
+      if (inputs[key] && value) inputs[key].value = Math.round(100 * Math.log10(value / base));
+    });
+    update();
+  });
+  addEventListener("hashchange", read);
+  $("legend").append(...data.schemes.map(({ label, colour }) => html("li", { class: "mine", colour }, label)));
+  read();
+}
+
+const packed = Uint8Array.from(atob($("data").textContent.trim()), (letter) => letter.charCodeAt(0));
+new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))).json().then(show);
