@@ -2,13 +2,8 @@
 // on the tables of sim/experiments/explore. A setting has factors: latency, bandwidth, payload, compute, and
 // straggler (of worker 0). Times are in seconds.
 
-function unpack(text) {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)), view = new DataView(new ArrayBuffer(8));
-  return Float64Array.from({ length: bytes.length / 6 }, (_, i) => {
-    for (let k = 0; k < 6; k++) view.setUint8(k, bytes[6 * i + k]);
-    return view.getFloat64(0);
-  });
-}
+const binary = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+const unpack = (text) => new Float64Array(binary(text).buffer);
 
 function lawOf(data, setting) {
   const { pairs, workers: n } = data, cheapest = new Map();
@@ -111,7 +106,6 @@ function lawOf(data, setting) {
       .flatMap(([, places]) => places).map((place) => data.collectives[place]).filter((row) => row.what);
     const cycle = steps.length / 3, last = (steps) => run(steps, durations, names).end;
     let names = {}, best = Infinity;
-    if (!tries) return names;
     const trial = (chosen) => {
       const before = names;
       names = chosen;
@@ -119,11 +113,12 @@ function lawOf(data, setting) {
       if (took < best * (1 - 1e-9)) best = took;
       else names = before;
     };
-    trial(names);
+    if (tries) trial(names);
     for (const what of new Set(used.map((row) => row.what))) {
       const own = used.filter((row) => row.what === what), prices = new Set(own.map(byPrice));
-      for (const name of Object.keys(own[0].of))
-        if (prices.size > 1 || !prices.has(name)) trial({ ...names, [what]: name });
+      if (prices.size === 1) names = { ...names, [what]: [...prices][0] };
+      for (const name of tries ? Object.keys(own[0].of) : [])
+        if (name !== names[what]) trial({ ...names, [what]: name });
     }
     return names;
   }

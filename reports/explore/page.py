@@ -16,7 +16,6 @@ from paceline.sim.config.files import claim, save_atomically
 
 from ..folders import styles_of
 from ..page import check_page, render_template
-from ..words import goal
 
 _HERE = Path(__file__).parent
 
@@ -26,16 +25,7 @@ def build(content: Mapping[str, Any], out: Path) -> None:
     check_page(out)
     styles = styles_of(content["schemes"], [each["scheme"] for each in content["schemes"]], solid=True)
     coloured = [{**each, "colour": styles[each["label"]].colour} for each in content["schemes"]]
-    target, (shown, planned) = content["target"], content["repeats"]
-    columns = [
-        "Scheme",
-        f"Time to {goal(target)}",
-        "Step",
-        "Times the first",
-        "Computing",
-        "Cost",
-        "Algorithm",
-    ]
+    shown, planned = content["repeats"]
     packed = zlib.compress(json.dumps({**content, "schemes": coloured}, allow_nan=False).encode(), 9)
     script = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("law.js", "view.js"))
     style = "".join(
@@ -43,7 +33,6 @@ def build(content: Mapping[str, Any], out: Path) -> None:
     )
     text = render_template(
         "explore/page.html", title=content["name"], between=content["between"], left_out=content["left_out"],
-        columns=columns if target else [columns[0], *columns[2:5], columns[6]],
         repeats=f"{shown} of the scenario's {planned} repeats are here." if shown < planned else "",
         data=base64.b64encode(packed).decode(), script=Markup(script), own_style=Markup(style),
         script_hash=_hash(script), style_hash=_hash(style),

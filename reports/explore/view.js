@@ -32,7 +32,7 @@ function show(data) {
     ["bandwidth", `Bandwidth between ${data.between}`, bandwidth, -2, 2, rate],
     ["latency", `Latency between ${data.between}`, latency, -2, 2, seconds],
     ["compute", "Time of a gradient", data.compute_s, -2, 2, seconds],
-    ["straggler", "Worker 0 takes", 1, 0, 1.5, (factor) => `${digits(factor)} times as long`],
+    ["straggler", "Slowdown of worker 0", 1, 0, 1.5, (slowdown) => `×${digits(slowdown)}`],
     ["payload", "Bytes of the model", data.payload_bytes, Math.log10(data.least_payload), data.least_payload < 1 ? 2 : 0, bytes],
     ["price", "Price of a worker for an hour", price, -3, 3, (each) => `${currency}${digits(each)}`],
   ].filter(([, , base, low, high]) => base && high > low);
@@ -70,7 +70,7 @@ function show(data) {
     if (first.took === Infinity) return `No scheme reaches ${reached} in most repeats.`;
     const does = reached ? `reaches ${reached} first: after ${seconds(first.took)}` : `has the shortest step: ${seconds(first.took)}`;
     const ahead = second && first.priced.filter((run, place) => run.took < second.priced[place].took).length;
-    const sure = ahead < repeats && second.took < Infinity ? `, but is ahead in ${ahead} of ${repeats} repeats only` : "";
+    const sure = ahead < repeats && second.took < Infinity ? `; ${first.label} is ahead in ${ahead} of ${repeats} repeats` : "";
     const other = !second ? "" : second.took === Infinity ? `, and nobody else does` : `. ${second.label} takes ${digits(second.took / first.took)} times as long${sure}`;
     return `${first.label} ${does}${other}.`;
   }
@@ -88,6 +88,8 @@ function show(data) {
       cell("Computing", `${Math.round(100 * median(each.priced.map((run) => run.busy)))} %`),
       ...(hours ? [cell("Cost", each.took < Infinity ? `${currency}${digits(hours(each.took))}` : "-")] : []),
       cell("Algorithm", Object.values(each.names).join(", ").replaceAll("_", " ") || "-"))));
+    const names = ["Scheme", ...[...$("rows").querySelectorAll("tr:first-child td")].map((each) => each.dataset.name)];
+    $("head").replaceChildren(...names.map((name, place) => html("th", { scope: "col", class: place ? "" : "left" }, name)));
   }
 
   function chart(schemes) {
@@ -102,8 +104,10 @@ function show(data) {
       const end = median(each.priced.map((run) => run.end)), points = [];
       for (let share = 0; share <= 1.0001 && at(share) <= end * 1.0001; share += 0.01) {
         const values = each.priced.map((run, place) => {
-          const scored = run.times.findLastIndex((time) => time <= at(share) * (1 + 1e-9));
-          return each.runs[place].scores[Math.max(scored, 0)][1][metric];
+          const { scores } = each.runs[place], after = run.times.findIndex((time) => time > at(share));
+          const [from, to] = [scores.at(after < 0 ? -1 : after - 1)[1][metric], scores.at(after)[1][metric]];
+          const passed = (at(share) - run.times[after - 1]) / (run.times[after] - run.times[after - 1]);
+          return after < 0 || from === null || to === null ? from : from + passed * (to - from);
         }).filter((value) => value !== null);
         if (values.length) points.push([x(share), median(values), Math.min(...values), Math.max(...values)]);
       }
@@ -216,5 +220,4 @@ function show(data) {
   read();
 }
 
-const packed = Uint8Array.from(atob($("data").textContent.trim()), (letter) => letter.charCodeAt(0));
-new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))).json().then(show);
+new Response(new Blob([binary($("data").textContent)]).stream().pipeThrough(new DecompressionStream("deflate"))).json().then(show);

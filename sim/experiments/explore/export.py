@@ -34,7 +34,7 @@ from .tables import Tables, pairs_of
 
 CYCLES: Final = 3
 """Of a scheme, between the first and last of which ``experiments.choice`` takes the time of an algorithm."""
-MAX_DRAWS: Final = 80_000
+MAX_DRAWS: Final = 60_000
 """Most computing times in a page, which has as many repeats as they allow."""
 
 
@@ -106,11 +106,10 @@ def _steady(scenario: Scenario, entry: SchemeEntry, tables: Tables, device: torc
 
 
 def _pack(gradients: int, job: Job) -> str:
-    """Computing times [gradients, n], or [n] where they do not vary: six bytes of each float64, in base64."""
+    """Computing times [gradients, n], or [n] where they do not vary, in base64."""
     durations = Durations([job.computing], job.workers)
     rows = np.stack([durations.next_s()[0] for _ in range(gradients)])
-    words = (rows.view(np.uint64) + (1 << 15)).astype(">u8")  # rounds what is cut off
-    return base64.b64encode(words.view(np.uint8).reshape(-1, 8)[:, :6].tobytes()).decode()
+    return base64.b64encode(rows.astype("<f8").tobytes()).decode()
 
 
 def _costs(scenario: Scenario, job: Job) -> dict[str, Any]:

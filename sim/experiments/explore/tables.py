@@ -17,9 +17,7 @@ from ...collectives.pipelines import least_latencies
 from ...collectives.pricing import Layout, PlainBlock
 from ...drivers.job import Job
 from ...drivers.lockstep.collectives import of_one_worker, signature
-from ...drivers.lockstep.messages import HostRoutes
 from ...errors import NotInLockstep
-from ...network.network import Network
 from ...network.transfer import TransferModel
 from ...program import operations as ops
 from ...program.averaging import root_of
@@ -31,8 +29,8 @@ from ...traffic.placing import place
 Row = tuple[str, Any]
 """An operation: its kind, and seconds or numbers in a table."""
 
-_SLOW: Final = 2.0**-40
-"""Factor on bandwidths at which no other one limits a route; a power of two, so nothing is rounded."""
+
+TABLES: Final = ("steps", "mixes", "collectives", "layouts")
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,7 @@ class Tables:
     """Distinct steps, mixes, collectives and layouts: ``rows`` by table, each with a number in ``kept``."""
 
     kept: dict[Hashable, int] = field(default_factory=dict)
-    rows: dict[str, list[Any]] = field(
-        default_factory=lambda: {"steps": [], "mixes": [], "collectives": [], "layouts": []}
-    )
+    rows: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in TABLES})
 
     def number_of(self, table: str, key: Hashable, row: Callable[[], Any] | None = None) -> int:
         """The number of a row, by default the key itself, which is added if it is new."""
@@ -120,58 +116,28 @@ def _in_rows(layout: Layout) -> dict[str, Any]:
     }
 
 
-def scaled(network: Network, latency: float, bandwidth: float) -> Network:
-    """A network with factors on latencies and bandwidths between its sites; without sites on all.
-
-    Links inside hosts of several GPUs stay as they are.
-    """
-    apart, sites = len(network.sites) > 1 and not network.routes, range(len(network.sites))
-    far = {*network.pipe.values(), *network.leave.values(), *network.enter.values()}
-    near = {*network.inner_up.values(), *network.inner_down.values()}
-    factors = [
-        bandwidth if (i in far if apart else i not in near) else 1.0 for i in range(len(network.links))
-    ]
-
-    def table(values: tuple[tuple[float, ...], ...], factor: float) -> tuple[tuple[float, ...], ...]:
-        return tuple(
-            tuple(values[a][b] * (1.0 if apart and a == b else factor) for b in sites) for a in sites
-        )
-
-    return replace(
-        network,
-        links=tuple(
-            replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * factor)
-            for link, factor in zip(network.links, factors, strict=True)
-        ),
-        latency_s=table(network.latency_s, latency),
-        per_flow_bytes_per_s=table(network.per_flow_bytes_per_s, bandwidth),
-        routes={
-            pair: replace(
-                route,
-                latency_s=route.latency_s * latency,
-                per_flow_bytes_per_s=route.per_flow_bytes_per_s * bandwidth,
-            )
-            for pair, route in network.routes.items()
-        },
-    )
-
-
 def pairs_of(model: TransferModel) -> dict[str, Any]:
     """Costs between any two hosts: ``pairs`` [n, n] are numbers of ``costs``.
 
-    A cost is (a, b, c, d): with factors l and w on latencies and bandwidths a message takes a + b l seconds,
-    and max(c, d / w) for each byte.
+    A cost is (a, b, c, d): with factors l and w on latencies and bandwidths between sites (without sites on
+    all but those inside a host) a message takes a + b l seconds, and max(c, d / w) for each byte.
     """
-    n = model.network.num_hosts
-    sources, destinations = np.nonzero(~np.eye(n, dtype=bool))
+    network, costs = model.network, dict[tuple[float, ...], int]()
+    apart = len(network.sites) > 1 and not network.routes
+    access = {*network.up.values(), *network.down.values()} if apart else ()
 
-    def routes(latency: float, bandwidth: float) -> Any:
-        changed = replace(model, network=scaled(model.network, latency, bandwidth))
-        return HostRoutes(changed).of(sources, destinations)
+    def cost(source: int, destination: int) -> tuple[float, ...]:
+        route, site = network.route(source, destination), network.site_of
+        far = not network.same_node(source, destination)
+        far = far and (site[source] != site[destination] or not apart)
+        rates = {link: network.links[link].bandwidth_bytes_per_s * model.efficiency for link in route.links}
+        near = [rate for link, rate in rates.items() if link in access or not far]
+        others = [rate for link, rate in rates.items() if link not in access and far]
+        (others if far else near).append(route.per_flow_bytes_per_s * model.efficiency)
+        latencies_s = (0.0, route.latency_s) if far else (route.latency_s, 0.0)
+        slowest = (1 / min(each, default=math.inf) for each in (near, others))
+        return model.added_latency_s + latencies_s[0], latencies_s[1], *slowest
 
-    (fixed_s, free), (whole_s, slow) = routes(0.0, math.inf), routes(1.0, _SLOW)
-    rows = np.stack([fixed_s, whole_s - fixed_s, 1 / free, _SLOW / slow], axis=1)
-    costs, which = np.unique(rows, axis=0, return_inverse=True)
-    pairs = np.zeros((n, n), np.int64)
-    pairs[sources, destinations] = which.ravel()
-    return {"costs": costs.tolist(), "pairs": pairs.tolist()}
+    hosts = range(network.num_hosts)
+    pairs = [[costs.setdefault(cost(a, b), len(costs)) if a != b else 0 for b in hosts] for a in hosts]
+    return {"costs": list(costs), "pairs": pairs}
