@@ -20,7 +20,7 @@ function lawOf(data, setting) {
     for (const node of nodes) {
       if (node.length === 4) {
         const [post, rank, before, ends] = node;
-        at[post] = ends.reduce((time, end) => Math.max(time, (end % 2 ? lastCame : last)[end >> 1]), at[before]);
+        at[post] = ends.reduce((time, [block, comes]) => Math.max(time, (comes ? lastCame : last)[block]), at[before]);
         done[rank] = Math.max(done[rank], at[post]);
         continue;
       }

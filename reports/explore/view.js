@@ -76,17 +76,16 @@ function show(data) {
   }
 
   function table(schemes) {
-    const [first] = schemes, hours = data.target ? (took) => (took / 3600) * n * price * factor("price") : null;
+    const money = (took) => (took < Infinity ? currency + digits((took / 3600) * n * price * factor("price")) : "-");
     const cell = (name, ...content) => html("td", { "data-name": name }, html("div", {}, ...content));
     const range = (runs) => [Math.min(...runs), Math.max(...runs)].map((each) => (each < Infinity ? seconds(each) : "never")).join(" to ");
     $("rows").replaceChildren(...schemes.map((each) => html("tr", {},
       html("th", { scope: "row", class: "mine", colour: each.colour }, each.label),
-      ...(reached ? [cell(`Time to ${reached}`, each.took < Infinity ? seconds(each.took) : "not reached",
+      ...(reached ? [cell(`Time to ${reached}`, each.took < Infinity ? seconds(each.took) : `not in ${each.runs[0].steps.length} steps`,
         html("small", {}, range(each.priced.map((run) => run.took))))] : []),
       cell("Step", seconds(median(each.priced.map((run) => run.step)))),
-      cell("Times the first", first.took < Infinity && each.took < Infinity ? digits(each.took / first.took) : "-"),
       cell("Computing", `${Math.round(100 * median(each.priced.map((run) => run.busy)))} %`),
-      ...(hours ? [cell("Cost", each.took < Infinity ? `${currency}${digits(hours(each.took))}` : "-")] : []),
+      ...(reached ? [cell("Cost", money(each.took))] : []),
       cell("Algorithm", Object.values(each.names).join(", ").replaceAll("_", " ") || "-"))));
     const names = ["Scheme", ...[...$("rows").querySelectorAll("tr:first-child td")].map((each) => each.dataset.name)];
     $("head").replaceChildren(...names.map((name, place) => html("th", { scope: "col", class: place ? "" : "left" }, name)));

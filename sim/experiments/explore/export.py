@@ -29,13 +29,12 @@ from ...scenario.schema import Scenario
 from .. import prepare
 from ..jobs import PlannedRun
 from ..simulate import job_of
-from .recording import record
-from .tables import Tables, pairs_of
+from .recording import Tables, pairs_of, record
 
 CYCLES: Final = 3
 """Of a scheme, between the first and last of which ``experiments.choice`` takes the time of an algorithm."""
-MAX_DRAWS: Final = 60_000
-"""Most computing times in a page, which has as many repeats as they allow."""
+MAX_DRAWS: Final = 40_000
+"""Most computing times of one scheme in a page, which has as many repeats as they allow."""
 
 
 def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
@@ -43,8 +42,8 @@ def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
 
     Raises ``InputError`` if no scheme's clock is in closed form, with the reasons.
     """
-    tables, shown, left_out, drawn = Tables(), [], {}, dict[str, tuple[int, Job]]()
-    seeds = prepare.seeds_of(scenario)
+    tables, shown, left_out = Tables(), list[dict[str, Any]](), dict[str, str]()
+    seeds, drawn = prepare.seeds_of(scenario), dict[str, tuple[int, Job]]()
     with one_thread():
         for entry in track("scheme", list(scenario.schemes)):
             try:
@@ -52,17 +51,18 @@ def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
             except RunError as error:
                 left_out[entry.label] = str(error)
                 continue
-            runs = []
-            for seed in seeds:
-                job = _job(scenario, entry, seed, device)
+            runs = list[dict[str, Any]]()
+            while len(runs) < len(seeds):
+                job = _job(scenario, entry, seeds[len(runs)], device)
                 run, steps = record(job, tables)
-                gradients = sum(tables.gradients(number) for number in steps) if job.computing.varies else 1
-                key = f"{seed} {job.averaging_share}"
+                gradients = sum(map(tables.gradients, steps)) if job.computing.varies else 1
+                if not shown and not runs:
+                    seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
+                key = f"{job.seed} {job.averaging_share}"
                 drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
                 met = None if run.met is None else run.evaluations.index(run.met)
                 scores = [[sum(each.steps), each.metrics] for each in run.evaluations]
                 runs.append({"steps": steps, "durations": key, "scores": scores, "met": met})
-                seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
             shown.append({"label": entry.label, "scheme": entry.name, "steady": steady, "runs": runs})
     if not shown:
         whys = "; ".join(f"{label}: {why}" for label, why in left_out.items())

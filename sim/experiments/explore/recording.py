@@ -1,21 +1,119 @@
-"""One run in lockstep with a record of its operations, step by step."""
+"""Runs in lockstep recorded as tables of numbers: what their clock computes with, and no times.
+
+``reports/explore/law.js`` moves the clock by them.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
+import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
+from ...collectives.collective import Collective
+from ...collectives.pipelines import least_latencies
+from ...collectives.pricing import Layout, PlainBlock
 from ...drivers.job import Job
+from ...drivers.lockstep.collectives import of_one_worker, signature
 from ...drivers.lockstep.driver import LockstepDriver
 from ...drivers.lockstep.stacked import StackedTask
 from ...drivers.outcome import run_record
 from ...drivers.tasks.runner import InFlight
+from ...errors import NotInLockstep
+from ...network.transfer import TransferModel
 from ...program import operations as ops
+from ...program.averaging import root_of
+from ...program.encoding import message_bytes
+from ...program.groups import partition
 from ...records.run import Run
+from ...traffic.choice import Algorithms
+from ...traffic.placing import place
 from ...training.scoring import Scorer
-from .tables import Row, Tables
+
+Row = tuple[str, Any]
+"""An operation: its kind, and seconds or numbers in a table."""
+TABLES: Final = ("steps", "mixes", "collectives", "layouts")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Distinct steps, mixes, collectives and layouts: ``rows`` by table, each with a number in ``kept``."""
+
+    kept: dict[Hashable, int] = field(default_factory=dict)
+    rows: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in TABLES})
+
+    def number_of(self, table: str, key: Hashable, row: Callable[[], Any] | None = None) -> int:
+        """The number of a row, by default the key itself, which is added if it is new."""
+        if (table, key) not in self.kept:
+            self.rows[table].append(key if row is None else row())
+            self.kept[table, key] = len(self.rows[table]) - 1
+        return self.kept[table, key]
+
+    def gradients(self, step: int) -> int:
+        """Gradients of each worker in a step."""
+        return sum(kind == "gradient" for kind, _ in self.rows["steps"][step])
+
+    def row_of(self, job: Job, operation: ops.Operation[Any]) -> Row:
+        """The row of an operation of all workers; ``NotInLockstep``: its time is not in closed form."""
+        match operation:
+            case ops.Gradient():
+                return "gradient", 0
+            case ops.Encode():
+                took_s = job.encode_s(operation) or 0.0
+                return "encode", tuple(np.broadcast_to(took_s, job.workers).tolist())
+            case ops.Evaluate(duration_s=took_s) | ops.Sleep(duration_s=took_s):
+                return "pass", took_s
+            case ops.Mix(pattern=pattern):
+                num_bytes = message_bytes(of_one_worker(operation).value, job.bytes_per_parameter)
+                return "mix", self.number_of("mixes", (num_bytes, pattern.sources))
+        groups = partition(getattr(operation, "groups", None), job.workers)
+        return "collectives", tuple(self._group(job, operation, group) for group in groups)
+
+    def _group(self, job: Job, operation: Any, group: tuple[int, ...]) -> int:
+        root = root_of(operation, group[0], group) if isinstance(operation, ops.Broadcast) else None
+        key = job.bytes_per_parameter, signature(operation), group, root
+        return self.number_of("collectives", key, lambda: self._collective(job, operation, group))
+
+    def _collective(self, job: Job, operation: Any, group: tuple[int, ...]) -> dict[str, Any]:
+        """A group's collective, with each algorithm from which its scheme may choose."""
+        one, taken = of_one_worker(operation), Algorithms()
+
+        def placed(chosen: Algorithms) -> dict[str, Any]:
+            collective, hosts = replace(job, chosen=chosen).choice.collective_of(one, group, group[0])
+            return {"hosts": hosts, "layout": self._layout(job, collective, hosts)}
+
+        of = {"": placed(taken)}
+        for what, payloads in taken.taken.items():
+            sites = next(iter(payloads))[1]
+            names = [n for n in job.choice.candidates(what) if math.isfinite(least_latencies(n, sites))]
+            of = {name: placed(Algorithms({what: name})) for name in names}
+        return {
+            "what": next(iter(taken.taken), ""),
+            "root": isinstance(operation, ops.Broadcast),
+            "plain": isinstance(operation, ops.AllGather),
+            "of": of,
+        }
+
+    def _layout(self, job: Job, collective: Collective, hosts: tuple[int, ...]) -> int:
+        placed = place(collective, hosts, job.transfer)
+        alone = placed.always_apart and (job.transfer.sharing == "none" or placed.access_only)
+        if not alone or placed.costs.stream is not None:
+            raise NotInLockstep("messages of its collectives may share links (network.sharing)")
+        return self.number_of("layouts", collective, lambda: _in_rows(placed.layout))
+
+
+def _in_rows(layout: Layout) -> dict[str, Any]:
+    c = layout.collective
+    return {
+        "rendezvous": c.rendezvous,
+        "tail": c.tail,
+        "piece_bytes": (c.num_bytes / c.pieces)[layout.numbers].tolist(),
+        "nodes": [node[1:] if isinstance(node, PlainBlock) else node for node in layout.plain],
+    }
 
 
 class RecordingDriver(LockstepDriver):
@@ -54,3 +152,30 @@ def record(job: Job, tables: Tables) -> tuple[Run, list[int]]:
     scorer.begin([job.start] * job.workers)
     driver = RecordingDriver(job, scorer, tables)
     return run_record(job, driver.run(), scorer, "simulated"), driver.steps
+
+
+def pairs_of(model: TransferModel) -> dict[str, Any]:
+    """Costs between any two hosts: ``pairs`` [n, n] are numbers of ``costs``.
+
+    A cost is (a, b, c, d): with factors l and w on latencies and bandwidths between sites (without sites on
+    all but those inside a host) a message takes a + b l seconds, and max(c, d / w) for each byte.
+    """
+    network, costs = model.network, dict[tuple[float, ...], int]()
+    apart = len(network.sites) > 1 and not network.routes
+    access = {*network.up.values(), *network.down.values()} if apart else ()
+
+    def cost(source: int, destination: int) -> tuple[float, ...]:
+        route, site = network.route(source, destination), network.site_of
+        far = not network.same_node(source, destination)
+        far = far and (site[source] != site[destination] or not apart)
+        rates = {link: network.links[link].bandwidth_bytes_per_s * model.efficiency for link in route.links}
+        near = [rate for link, rate in rates.items() if link in access or not far]
+        others = [rate for link, rate in rates.items() if link not in access and far]
+        (others if far else near).append(route.per_flow_bytes_per_s * model.efficiency)
+        latencies_s = (0.0, route.latency_s) if far else (route.latency_s, 0.0)
+        slowest = (1 / min(each, default=math.inf) for each in (near, others))
+        return model.added_latency_s + latencies_s[0], latencies_s[1], *slowest
+
+    hosts = range(network.num_hosts)
+    pairs = [[costs.setdefault(cost(a, b), len(costs)) if a != b else 0 for b in hosts] for a in hosts]
+    return {"costs": list(costs), "pairs": pairs}
