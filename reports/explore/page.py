@@ -25,7 +25,6 @@ def build(content: Mapping[str, Any], out: Path) -> None:
     check_page(out)
     styles = styles_of(content["schemes"], [each["scheme"] for each in content["schemes"]], solid=True)
     coloured = [{**each, "colour": styles[each["label"]].colour} for each in content["schemes"]]
-    shown, planned = content["repeats"]
     packed = zlib.compress(json.dumps({**content, "schemes": coloured}, allow_nan=False).encode(), 9)
     script = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("law.js", "view.js"))
     style = "".join(
@@ -33,7 +32,6 @@ def build(content: Mapping[str, Any], out: Path) -> None:
     )
     text = render_template(
         "explore/page.html", title=content["name"], between=content["between"], left_out=content["left_out"],
-        repeats=f"{shown} of the scenario's {planned} repeats are here." if shown < planned else "",
         data=base64.b64encode(packed).decode(), script=Markup(script), own_style=Markup(style),
         script_hash=_hash(script), style_hash=_hash(style),
     )  # fmt: skip

@@ -124,7 +124,7 @@ function show(data) {
         svg("polygon", { class: "band", colour: each.colour, points: [...line(points, 2), ...line(points, 3).reverse()].join(" ") }),
         svg("polyline", { class: "curve", colour: each.colour, points: line(points, 1).join(" ") }),
       ]));
-    $("curves-caption").textContent = `${metric.replaceAll("_", " ")} by wall clock (logarithmic): median and range of ${data.repeats[0]} repeats.`;
+    $("curves-caption").textContent = `${metric.replaceAll("_", " ")} by wall clock (logarithmic): median and range of ${data.repeats} repeats.`;
   }
 
   // What takes longer goes on in pieces, and stops when a slider moves.

@@ -23,6 +23,7 @@ from ...network.build import build_network
 from ...network.network import Network, rate_of
 from ...network.settings import NetworkSettings
 from ...records.money.cost import read_price
+from ...records.run import Run
 from ...scenario.entries import SchemeEntry
 from ...scenario.ready import ready_clusters
 from ...scenario.schema import Scenario
@@ -61,7 +62,7 @@ def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
                 key = f"{job.seed} {job.averaging_share}"
                 drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
                 met = None if run.met is None else run.evaluations.index(run.met)
-                scores = [[sum(each.steps), each.metrics] for each in run.evaluations]
+                scores = _scores(run, job.every * job.workers)
                 runs.append({"steps": steps, "durations": key, "scores": scores, "met": met})
             shown.append({"label": entry.label, "scheme": entry.name, "steady": steady, "runs": runs})
     if not shown:
@@ -72,7 +73,7 @@ def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         "workers": scenario.cluster.workers,
         "schemes": shown,
         "left_out": left_out,
-        "repeats": [len(seeds), len(prepare.seeds_of(scenario))],
+        "repeats": len(seeds),
         "target": scenario.stop.target and scenario.stop.target.model_dump(mode="json"),
         "durations": {key: _pack(*each) for key, each in drawn.items()},
         **tables.rows,
@@ -103,6 +104,14 @@ def _steady(scenario: Scenario, entry: SchemeEntry, tables: Tables, device: torc
         "durations": Durations([job.computing], job.workers).next_s()[0].tolist(),
         "tries": isinstance(chosen, dict) and entry.label in chosen,
     }
+
+
+def _scores(run: Run, every: int) -> list[tuple[int, dict[str, float | None]]]:
+    """Each score after how many publications: a multiple of ``every``, though others fell on that instant."""
+    totals = [sum(each.steps) for each in run.evaluations]
+    due = [total // every * every for total in totals]
+    done = [new if new > old else total for old, new, total in zip([-1, *due], due, totals, strict=False)]
+    return [(number, each.metrics) for number, each in zip(done, run.evaluations, strict=True)]
 
 
 def _pack(gradients: int, job: Job) -> str:
