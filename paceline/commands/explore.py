@@ -13,9 +13,7 @@ from paceline.commands.console import Device, ScenarioFile, SetOption, load_scen
 def explore(
     scenario: ScenarioFile,
     changes: SetOption = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page to write")] = Path(
-        "explore.html"
-    ),
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page")] = Path("explore.html"),
     device: Device = "auto",
 ) -> None:
     """Write a page with sliders: who is first if links, machines or prices were others?

@@ -1,6 +1,5 @@
-// The clock of synchronous schemes under a setting: the law of sim/drivers/lockstep and sim/collectives/pricing
-// on the tables of sim/experiments/explore. A setting has factors: latency, bandwidth, payload, compute, and
-// straggler (of worker 0). Times are in seconds.
+// The law of sim/drivers/lockstep and sim/collectives/pricing, on the tables of sim/experiments/explore, under a
+// setting of factors: latency, bandwidth, payload, compute, and straggler (of worker 0). Times are in seconds.
 
 const binary = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const unpack = (text) => new Float64Array(binary(text).buffer);
@@ -10,8 +9,8 @@ function lawOf(data, setting) {
   const latency = data.costs.map(([fixed, scaled]) => fixed + scaled * setting.latency);
   const perByte = data.costs.map(([, , fixed, scaled]) => Math.max(fixed, scaled / setting.bandwidth));
 
-  // When each rank of a collective is through, by the times at which the ranks join.
-  function completion({ layout, hosts }, payload, joined) {
+  // When each rank of a collective is through with an algorithm, by the times at which the ranks join.
+  function completion({ plain }, { layout, hosts }, joined) {
     const { nodes, piece_bytes: sizes, rendezvous, tail } = data.layouts[layout];
     const overhead = data.overhead_s[rendezvous ? 0 : 1], announcements = rendezvous ? data.announcements[0] : 0;
     const at = joined.map((time) => time + data.launch_s), done = at.slice();
@@ -26,7 +25,7 @@ function lawOf(data, setting) {
       }
       const [source, destination, offered, posted, pieces, after, behind] = node;
       const a = hosts[source], b = hosts[destination], cost = pairs[a][b], hop = latency[cost];
-      const piece = sizes[last.length] * payload * perByte[cost];
+      const piece = sizes[last.length] * (plain ? 1 : setting.payload) * perByte[cost];
       let begin = Math.max(at[offered], at[posted] + announcements * latency[pairs[b][a]]), end = begin;
       for (const block of after) {
         begin = Math.max(begin, firstCame[block]);
@@ -46,16 +45,15 @@ function lawOf(data, setting) {
 
   function byPrice(row) {
     if (!cheapest.has(row)) {
-      const price = ([, of]) => Math.max(...completion(of, row.plain ? 1 : setting.payload, of.hosts.map(() => 0)));
-      const prices = Object.entries(row.of).map(price);
+      const prices = Object.values(row.of).map((of) => Math.max(...completion(row, of, of.hosts.map(() => 0))));
       cheapest.set(row, Object.keys(row.of)[prices.indexOf(Math.min(...prices))]);
     }
     return cheapest.get(row);
   }
 
-  function collective(row, name, now, end) {
-    const of = row.of[name], latest = Math.max(...of.hosts.map((host) => now[host]));
-    const done = completion(of, row.plain ? 1 : setting.payload, of.hosts.map((host) => now[host] - latest));
+  function collective(row, of, now, end) {
+    const latest = Math.max(...of.hosts.map((host) => now[host]));
+    const done = completion(row, of, of.hosts.map((host) => now[host] - latest));
     of.hosts.forEach((host, rank) => { end[host] = latest + (row.root ? done[rank] : Math.max(done[rank], 0)); });
   }
 
@@ -91,7 +89,7 @@ function lawOf(data, setting) {
         else {
           const end = now.slice();
           for (const row of what.map((place) => data.collectives[place]))
-            collective(row, row.what && (names[row.what] ?? byPrice(row)), now, end);
+            collective(row, row.of[row.what && (names[row.what] ?? byPrice(row))], now, end);
           now = end;
         }
       }
@@ -104,14 +102,10 @@ function lawOf(data, setting) {
   function choose({ steps, durations, tries }) {
     const used = steps.flatMap((number) => data.steps[number]).filter(([kind]) => kind === "collectives")
       .flatMap(([, places]) => places).map((place) => data.collectives[place]).filter((row) => row.what);
-    const cycle = steps.length / 3, last = (steps) => run(steps, durations, names).end;
     let names = {}, best = Infinity;
-    const trial = (chosen) => {
-      const before = names;
-      names = chosen;
-      const took = (last(steps) - last(steps.slice(0, cycle))) / 2;
-      if (took < best * (1 - 1e-9)) best = took;
-      else names = before;
+    const trial = (tried) => {
+      const [one, three] = [steps.length / 3, steps.length].map((end) => run(steps.slice(0, end), durations, tried).end);
+      if ((three - one) / 2 < best * (1 - 1e-9)) [names, best] = [tried, (three - one) / 2];
     };
     if (tries) trial(names);
     for (const what of new Set(used.map((row) => row.what))) {

@@ -26,18 +26,15 @@ def build(content: Mapping[str, Any], out: Path) -> None:
     styles = styles_of(content["schemes"], [each["scheme"] for each in content["schemes"]], solid=True)
     coloured = [{**each, "colour": styles[each["label"]].colour} for each in content["schemes"]]
     packed = zlib.compress(json.dumps({**content, "schemes": coloured}, allow_nan=False).encode(), 9)
-    script = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("law.js", "view.js"))
-    style = "".join(
-        path.read_text(encoding="utf-8") for path in (_HERE.parent / "style.css", _HERE / "explore.css")
+    script, style = (
+        "".join((_HERE / name).read_text(encoding="utf-8") for name in names)
+        for names in (("law.js", "view.js"), ("../style.css", "explore.css"))
     )
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (script, style)]
     text = render_template(
         "explore/page.html", title=content["name"], between=content["between"], left_out=content["left_out"],
         data=base64.b64encode(packed).decode(), script=Markup(script), own_style=Markup(style),
-        script_hash=_hash(script), style_hash=_hash(style),
+        script_hash=hashes[0], style_hash=hashes[1],
     )  # fmt: skip
     with claim(out):
         save_atomically(out, lambda new: new.write_text(text, encoding="utf-8"))
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,15 +1,14 @@
 // The page: sliders, whose state is the URL's fragment, and what follows from them. See law.js.
 
-const NS = { svg: "http://www.w3.org/2000/svg", html: "http://www.w3.org/1999/xhtml" };
 const make = (space) => (name, attributes = {}, ...children) => {
-  const made = document.createElementNS(NS[space], name);
+  const made = document.createElementNS(`http://www.w3.org/${space}`, name);
   for (const [key, value] of Object.entries(attributes))
     if (key === "colour") made.style.setProperty("--mine", value);
     else made.setAttribute(key, value);
   made.append(...children);
   return made;
 };
-const html = make("html"), svg = make("svg"), $ = (id) => document.getElementById(id);
+const html = make("1999/xhtml"), svg = make("2000/svg"), $ = (id) => document.getElementById(id);
 const median = (values) => {
   const sorted = [...values].sort((a, b) => a - b), half = sorted.length >> 1;
   return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
@@ -27,18 +26,19 @@ function show(data) {
   const [latency, bandwidth] = data.link, [price, currency] = data.price, n = data.workers;
   const reached = data.target && `${data.target.metric.replaceAll("_", " ")} ${data.target.value}`;
   for (const key in data.durations) data.durations[key] = unpack(data.durations[key]);
-  // Key, label, value at the factor 1, range of its logarithm, and unit.
+  // Key, label, value at the factor 1, range of its logarithm, unit, and values with real runs (docs/validation.md).
   const SLIDERS = [
-    ["bandwidth", `Bandwidth between ${data.between}`, bandwidth, -2, 2, rate],
-    ["latency", `Latency between ${data.between}`, latency, -2, 2, seconds],
+    ["bandwidth", `Bandwidth between ${data.between}`, bandwidth, -2, 2, rate, [1.25e7, 5e7]],
+    ["latency", `Latency between ${data.between}`, latency, -2, 2, seconds, [0.002, 0.05]],
     ["compute", "Time of a gradient", data.compute_s, -2, 2, seconds],
     ["straggler", "Slowdown of worker 0", 1, 0, 1.5, (slowdown) => `×${digits(slowdown)}`],
-    ["payload", "Bytes of the model", data.payload_bytes, Math.log10(data.least_payload), data.least_payload < 1 ? 2 : 0, bytes],
+    ["payload", "Bytes of the model", data.payload_bytes, Math.log10(data.least_payload), +(data.least_payload < 1), bytes],
     ["price", "Price of a worker for an hour", price, -3, 3, (each) => `${currency}${digits(each)}`],
   ].filter(([, , base, low, high]) => base && high > low);
   const axes = SLIDERS.filter(([key]) => key !== "price"), inputs = {};
   const factor = (key) => (inputs[key] ? 10 ** (inputs[key].value / 100) : 1);
-  const setting = () => Object.fromEntries(["bandwidth", "latency", "compute", "straggler", "payload"].map((key) => [key, factor(key)]));
+  const factors = ["bandwidth", "latency", "compute", "straggler", "payload"];
+  const setting = () => Object.fromEntries(factors.map((key) => [key, factor(key)]));
   for (const [key, label, , low, high] of SLIDERS) {
     inputs[key] = html("input", { type: "range", id: key, min: Math.ceil(100 * low), max: 100 * high, value: 0 });
     $("sliders").append(html("label", { for: key }, label, html("output", { id: `${key}-is`, for: key })), inputs[key]);
@@ -68,21 +68,21 @@ function show(data) {
 
   function verdict([first, second], repeats = first.priced.length) {
     if (first.took === Infinity) return `No scheme reaches ${reached} in most repeats.`;
-    const does = reached ? `reaches ${reached} first: after ${seconds(first.took)}` : `has the shortest step: ${seconds(first.took)}`;
-    const ahead = second && first.priced.filter((run, place) => run.took < second.priced[place].took).length;
-    const sure = ahead < repeats && second.took < Infinity ? `; ${first.label} is ahead in ${ahead} of ${repeats} repeats` : "";
-    const other = !second ? "" : second.took === Infinity ? `, and nobody else does` : `. ${second.label} takes ${digits(second.took / first.took)} times as long${sure}`;
-    return `${first.label} ${does}${other}.`;
+    const does = reached ? `reaches ${reached} first: after` : "has the shortest step:";
+    const alone = `${first.label} ${does} ${seconds(first.took)}.`;
+    if (!second || second.took === Infinity) return alone;
+    const ahead = first.priced.filter((run, place) => run.took < second.priced[place].took).length;
+    const sure = ahead < repeats ? `; ${first.label} is ahead in ${ahead} of ${repeats} repeats` : "";
+    return `${alone} ${second.label} takes ${digits(second.took / first.took)} times as long${sure}.`;
   }
 
   function table(schemes) {
     const money = (took) => (took < Infinity ? currency + digits((took / 3600) * n * price * factor("price")) : "-");
     const cell = (name, ...content) => html("td", { "data-name": name }, html("div", {}, ...content));
-    const range = (runs) => [Math.min(...runs), Math.max(...runs)].map((each) => (each < Infinity ? seconds(each) : "never")).join(" to ");
+    const time = (took, steps) => (took < Infinity ? seconds(took) : `not in ${steps} steps`);
     $("rows").replaceChildren(...schemes.map((each) => html("tr", {},
       html("th", { scope: "row", class: "mine", colour: each.colour }, each.label),
-      ...(reached ? [cell(`Time to ${reached}`, each.took < Infinity ? seconds(each.took) : `not in ${each.runs[0].steps.length} steps`,
-        html("small", {}, range(each.priced.map((run) => run.took))))] : []),
+      ...(reached ? [cell(`Time to ${reached}`, time(each.took, each.runs[0].steps.length))] : []),
       cell("Step", seconds(median(each.priced.map((run) => run.step)))),
       cell("Computing", `${Math.round(100 * median(each.priced.map((run) => run.busy)))} %`),
       ...(reached ? [cell("Cost", money(each.took))] : []),
@@ -92,13 +92,14 @@ function show(data) {
   }
 
   function chart(schemes) {
-    const metric = ["train_loss", data.target?.metric].find((name) => name in (data.schemes[0].runs[0].scores[0]?.[1] ?? {}));
+    const scored = data.schemes[0].runs[0].scores[0]?.[1] ?? {};
+    const metric = ["train_loss", data.target?.metric].find((name) => name in scored);
     $("curves").hidden = !metric;
     if (!metric) return;
     const ends = schemes.flatMap((each) => each.priced.map((run) => run.end));
     const starts = schemes.flatMap((each) => each.priced.map((run) => run.times[1] ?? run.end));
     const low = Math.log(Math.min(...starts)), high = Math.log(Math.max(...ends));
-    const at = (share) => Math.exp(low + share * (high - low)), x = (share) => 52 + 580 * share;
+    const at = (share) => Math.exp(low + share * (high - low)), x = (share) => 90 + 540 * share;
     const bands = schemes.map((each) => {
       const end = median(each.priced.map((run) => run.end)), points = [];
       for (let share = 0; share <= 1.0001 && at(share) <= end * 1.0001; share += 0.01) {
@@ -113,31 +114,40 @@ function show(data) {
       return { each, points };
     });
     const all = bands.flatMap(({ points }) => points.flatMap((point) => point.slice(2)));
-    const [bottom, top] = [Math.min(...all), Math.max(...all)], y = (value) => 270 - (250 * (value - bottom)) / (top - bottom || 1);
+    const [bottom, top] = [Math.min(...all), Math.max(...all)];
+    const y = (value) => 270 - (250 * (value - bottom)) / (top - bottom || 1);
     const line = (points, column) => points.map((point) => `${point[0].toFixed(1)},${y(point[column]).toFixed(1)}`);
-    const ticks = [0, 0.25, 0.5, 0.75, 1];
     $("curves-svg").replaceChildren(
-      ...ticks.map((share) => svg("text", { x: 46, y: y(bottom + share * (top - bottom)) + 4, "text-anchor": "end" }, digits(bottom + share * (top - bottom)))),
-      ...ticks.map((share) => svg("text", { x: x(share), y: 292, "text-anchor": share === 1 ? "end" : "middle" }, seconds(at(share)))),
-      svg("path", { class: "axis", d: "M52 20V270H632" }),
-      ...bands.flatMap(({ each, points }) => [
-        svg("polygon", { class: "band", colour: each.colour, points: [...line(points, 2), ...line(points, 3).reverse()].join(" ") }),
-        svg("polyline", { class: "curve", colour: each.colour, points: line(points, 1).join(" ") }),
+      svg("path", { class: "axis", d: "M90 20V270H630" }),
+      ...ticks((share) => digits(bottom + share * (top - bottom)), (share) => seconds(at(share))),
+      ...bands.flatMap(({ each: { colour }, points }) => [
+        svg("polygon", { class: "band", colour, points: [...line(points, 2), ...line(points, 3).reverse()].join(" ") }),
+        svg("polyline", { class: "curve", colour, points: line(points, 1).join(" ") }),
       ]));
-    $("curves-caption").textContent = `${metric.replaceAll("_", " ")} by wall clock (logarithmic): median and range of ${data.repeats} repeats.`;
+    $("curves-caption").textContent = `${metric.replaceAll("_", " ")} by wall clock (logarithmic): median and range`
+      + ` of ${data.repeats} repeats.`;
+  }
+
+  // Three labels of each axis of a picture.
+  function ticks(up, across) {
+    const at = (x, y, anchor, label) => svg("text", { x, y, "text-anchor": anchor }, label);
+    return [0, 0.5, 1].flatMap((share, place) => [at(84, 270 - 240 * share, "end", up(share)),
+      at(90 + 540 * share, 292, ["start", "middle", "end"][place], across(share))]);
   }
 
   // What takes longer goes on in pieces, and stops when a slider moves.
   let latest = 0;
-  const pause = () => new Promise((go) => setTimeout(go));
+  async function pause(mine) {
+    await new Promise((go) => setTimeout(go));
+    if (mine !== latest) throw mine;
+  }
 
   async function along(mine) {
     const [, , base, low, high, unit] = SLIDERS.find(([key]) => key === "bandwidth") ?? [];
     $("along").textContent = "";
     if (!base) return;
     const leader = async (log) => {
-      await pause();
-      if (mine !== latest) throw mine;
+      await pause(mine);
       return ranked(priced({ ...setting(), bandwidth: 10 ** log }))[0].label;
     };
     const parts = [[await leader(low), low]];
@@ -152,31 +162,36 @@ function show(data) {
       }
       parts.push([label, above]);
     }
-    const said = parts.map(([label, from], place) => (place ? `from ${unit(base * 10 ** from)} on ${label}` : label));
-    $("along").textContent = `First by bandwidth, from ${unit(base * 10 ** low)} to ${unit(base * 10 ** high)}, the rest as set: ${said.join(", ")}.`;
+    const value = (log) => unit(base * 10 ** log);
+    const who = parts.map(([label, from], place) => (place ? `from ${value(from)} on ${label}` : label)).join(", ");
+    $("along").textContent = `First by bandwidth, from ${value(low)} to ${value(high)}, the rest as set: ${who}.`;
   }
 
   async function map(mine) {
     const [across, up] = [axes[$("across").value], axes[$("up").value]], [columns, rows] = [11, 9];
     const place = ([, , , low, high], count, number) => low + ((high - low) * (number + 0.5)) / count;
-    const here = ([key, , , low, high]) => (Number(inputs[key].value) / 100 - low) / (high - low), counts = {};
-    const tick = ([, , base, low, high, unit], share) => unit(base * 10 ** (low + share * (high - low)));
-    const drawn = svg("g"), ends = [0, 0.5, 1];
-    $("map-svg").replaceChildren(drawn,
-      svg("circle", { class: "here", cx: 90 + 540 * here(across), cy: 270 - 250 * here(up), r: 7 }),
-      ...ends.map((share) => svg("text", { x: 90 + 540 * share, y: 292, "text-anchor": ["start", "middle", "end"][2 * share] }, tick(across, share))),
-      ...ends.map((share) => svg("text", { x: 84, y: 270 - 240 * share, "text-anchor": "end" }, tick(up, share))));
+    const share = (log, [, , , low, high]) => Math.min(Math.max((log - low) / (high - low), 0), 1);
+    const x = (log) => 90 + 540 * share(log, across), y = (log) => 270 - 250 * share(log, up);
+    const tick = ([, , base, low, high, unit]) => (share) => unit(base * 10 ** (low + share * (high - low)));
+    const seen = ([, , base, , , , range]) => (range ?? [0, Infinity]).map((value) => Math.log10(value / base));
+    const drawn = svg("g"), counts = {}, [[left, right], [bottom, top]] = [seen(across), seen(up)];
+    $("map-svg").replaceChildren(drawn, ...ticks(tick(up), tick(across)),
+      svg("path", { class: "seen", d: `M${x(left)} ${y(bottom)}H${x(right)}V${y(top)}H${x(left)}Z` }),
+      svg("circle", { class: "here", cx: x(Math.log10(factor(across[0]))), cy: y(Math.log10(factor(up[0]))), r: 7 }));
     for (let cell = 0; cell < columns * rows; cell++) {
-      await pause();
-      if (mine !== latest) throw mine;
+      await pause(mine);
       const [i, j] = [cell % columns, Math.floor(cell / columns)];
-      const [first, second] = ranked(priced({ ...setting(), [up[0]]: 10 ** place(up, rows, j), [across[0]]: 10 ** place(across, columns, i) }));
+      const there = { [up[0]]: 10 ** place(up, rows, j), [across[0]]: 10 ** place(across, columns, i) };
+      const [first, second] = ranked(priced({ ...setting(), ...there }));
       counts[first.label] = (counts[first.label] ?? 0) + 1;
       const close = second && second.took < 1.1 * first.took ? "close" : "clear";
-      const size = { x: 90 + (540 * i) / columns, y: 270 - (250 * (j + 1)) / rows, width: 540 / columns + 0.5, height: 250 / rows + 0.5 };
-      if (first.took < Infinity) drawn.append(svg("rect", { class: close, colour: first.colour, ...size }));
+      const size = { width: 540 / columns + 0.5, height: 250 / rows + 0.5 };
+      const at = { x: 90 + (540 * i) / columns, y: 270 - (250 * (j + 1)) / rows };
+      drawn.append(svg("rect", { class: close, colour: first.colour, ...at, ...size }));
     }
-    $("map-caption").textContent = `Circle: you are here. Pale: the second takes less than 1.1 times as long. Of ${columns * rows} settings: ${Object.entries(counts).map(([label, count]) => `${label} in ${count}`).join(", ")}.`;
+    const who = Object.entries(counts).map(([label, count]) => `${label} in ${count}`).join(", ");
+    $("map-caption").textContent = "Circle: you are here. Pale: the second takes less than 1.1 times as long. Dashed:"
+      + ` predictions were compared with real runs here. Of ${columns * rows} settings: ${who}.`;
   }
 
   function update() {
@@ -190,7 +205,7 @@ function show(data) {
     table(ranked(schemes));
     chart(schemes);
     setTimeout(async () => {
-      if (mine !== latest) return;
+      if (mine !== latest || schemes.every((each) => each.took === Infinity)) return;
       const changed = Object.keys(inputs).filter((key) => inputs[key].value !== initial[key]);
       history.replaceState(null, "", `#${changed.map((key) => `${key}=${inputs[key].value}`).join("&")}`);
       await along(mine).then(() => map(mine)).catch((stopped) => { if (stopped !== mine) throw stopped; });
@@ -200,7 +215,7 @@ function show(data) {
   function read() {
     for (const [key, input] of Object.entries(inputs)) {
       const value = new RegExp(`[#&]${key}=(-?[0-9]{1,3})(?=&|$)`).exec(location.hash)?.[1] ?? initial[key];
-      if (input.type === "range" || value < axes.length) input.value = value;
+      if (input.type === "range" || axes[value]) input.value = value;
     }
     update();
   }

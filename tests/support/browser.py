@@ -22,7 +22,8 @@ BROWSER = next(
 def in_a_browser(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a slow test that needs a browser."""
     missing = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
-    return pytest.mark.slow(pytest.mark.timeout(600)(missing(test)))
+    marked: Callable[..., None] = pytest.mark.slow(pytest.mark.timeout(600)(missing(test)))
+    return marked
 
 
 def browse(page: Path, folder: Path, *flags: str, fragment: str = "") -> str:

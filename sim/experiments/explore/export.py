@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from dataclasses import replace
+from itertools import permutations
 from typing import Any, Final
 
 import numpy as np
@@ -32,8 +33,6 @@ from ..jobs import PlannedRun
 from ..simulate import job_of
 from .recording import Tables, pairs_of, record
 
-CYCLES: Final = 3
-"""Of a scheme, between the first and last of which ``experiments.choice`` takes the time of an algorithm."""
 MAX_DRAWS: Final = 40_000
 """Most computing times of one scheme in a page, which has as many repeats as they allow."""
 
@@ -56,7 +55,8 @@ def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
             while len(runs) < len(seeds):
                 job = _job(scenario, entry, seeds[len(runs)], device)
                 run, steps = record(job, tables)
-                gradients = sum(map(tables.gradients, steps)) if job.computing.varies else 1
+                kinds = [kind for step in steps for kind, _ in tables.rows["steps"][step]]
+                gradients = kinds.count("gradient") if job.computing.varies else 1
                 if not shown and not runs:
                     seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
                 key = f"{job.seed} {job.averaging_share}"
@@ -89,18 +89,17 @@ def _job(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.device
 
 
 def _steady(scenario: Scenario, entry: SchemeEntry, tables: Tables, device: torch.device) -> dict[str, Any]:
-    """A few cycles on the clock alone, for the choice of algorithms; ``RunError``: no closed form."""
+    """Three cycles on the clock alone, to choose algorithms by; ``RunError``: no closed form."""
     job = _job(scenario, entry, scenario.seed, device)
-    reason = why_not(job)
     if job.transfer.connect_s or job.churn or len(prepare.units_to_encode(scenario, job)) > 1:
-        reason = reason or "connecting, faults or values encoded by site are followed by a simulation alone"
-    if reason:
+        raise NotInLockstep("connecting, faults and values encoded by site are only simulated")
+    if reason := why_not(job):
         raise NotInLockstep(reason)
     compute = steady_compute(job.compute, job.workers)
     job = prepare.clock_only(replace(job, compute=compute, options=job.scheme.long_run(job.options)))
     cycle, chosen = job.scheme.cycle(job.options, job.units), scenario.collectives.chosen
     return {
-        "steps": record(replace(job, max_iterations=CYCLES * cycle), tables)[1],
+        "steps": record(replace(job, max_iterations=3 * cycle), tables)[1],
         "durations": Durations([job.computing], job.workers).next_s()[0].tolist(),
         "tries": isinstance(chosen, dict) and entry.label in chosen,
     }
@@ -151,10 +150,9 @@ def _cluster(text: str) -> Network:
 
 def _typical_link(network: Network) -> tuple[float, float | None]:
     """Median latency and bytes per second between two workers, of different sites if there are several."""
-    hosts, site, several = range(network.num_hosts), network.site_of, len(network.sites) > 1
-    routes = [
-        network.route(a, b) for a in hosts for b in hosts if a != b and (site[a] != site[b] or not several)
-    ]
+    sites = range(len(network.sites))
+    hosts = map(network.site_of.index, sites) if len(sites) > 1 else range(network.num_hosts)
+    routes = [network.route(*pair) for pair in permutations(hosts, 2)]
     bytes_per_s = float(np.median([rate_of(network, route) for route in routes]))
     latency_s = float(np.median([route.latency_s for route in routes]))
     return latency_s, bytes_per_s if math.isfinite(bytes_per_s) else None

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from ...collectives.collective import Collective
 from ...collectives.pipelines import least_latencies
-from ...collectives.pricing import Layout, PlainBlock
+from ...collectives.pricing import PlainBlock
 from ...drivers.job import Job
 from ...drivers.lockstep.collectives import of_one_worker, signature
 from ...drivers.lockstep.driver import LockstepDriver
@@ -34,8 +34,6 @@ from ...traffic.choice import Algorithms
 from ...traffic.placing import place
 from ...training.scoring import Scorer
 
-Row = tuple[str, Any]
-"""An operation: its kind, and seconds or numbers in a table."""
 TABLES: Final = ("steps", "mixes", "collectives", "layouts")
 
 
@@ -46,19 +44,15 @@ class Tables:
     kept: dict[Hashable, int] = field(default_factory=dict)
     rows: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in TABLES})
 
-    def number_of(self, table: str, key: Hashable, row: Callable[[], Any] | None = None) -> int:
+    def number_of(self, table: str, key: Hashable, row: Any = None) -> int:
         """The number of a row, by default the key itself, which is added if it is new."""
         if (table, key) not in self.kept:
-            self.rows[table].append(key if row is None else row())
-            self.kept[table, key] = len(self.rows[table]) - 1
+            self.kept[table, key] = len(self.rows[table])
+            self.rows[table].append(row or key)
         return self.kept[table, key]
 
-    def gradients(self, step: int) -> int:
-        """Gradients of each worker in a step."""
-        return sum(kind == "gradient" for kind, _ in self.rows["steps"][step])
-
-    def row_of(self, job: Job, operation: ops.Operation[Any]) -> Row:
-        """The row of an operation of all workers; ``NotInLockstep``: its time is not in closed form."""
+    def row_of(self, job: Job, operation: ops.Operation[Any]) -> tuple[str, Any]:
+        """An operation's kind, and seconds or numbers in a table; ``NotInLockstep``: no closed form."""
         match operation:
             case ops.Gradient():
                 return "gradient", 0
@@ -71,15 +65,14 @@ class Tables:
                 num_bytes = message_bytes(of_one_worker(operation).value, job.bytes_per_parameter)
                 return "mix", self.number_of("mixes", (num_bytes, pattern.sources))
         groups = partition(getattr(operation, "groups", None), job.workers)
-        return "collectives", tuple(self._group(job, operation, group) for group in groups)
+        return "collectives", tuple(self._collective(job, operation, group) for group in groups)
 
-    def _group(self, job: Job, operation: Any, group: tuple[int, ...]) -> int:
+    def _collective(self, job: Job, operation: Any, group: tuple[int, ...]) -> int:
+        """The number of a group's collective, with each algorithm from which its scheme may choose."""
         root = root_of(operation, group[0], group) if isinstance(operation, ops.Broadcast) else None
         key = job.bytes_per_parameter, signature(operation), group, root
-        return self.number_of("collectives", key, lambda: self._collective(job, operation, group))
-
-    def _collective(self, job: Job, operation: Any, group: tuple[int, ...]) -> dict[str, Any]:
-        """A group's collective, with each algorithm from which its scheme may choose."""
+        if ("collectives", key) in self.kept:
+            return self.kept["collectives", key]
         one, taken = of_one_worker(operation), Algorithms()
 
         def placed(chosen: Algorithms) -> dict[str, Any]:
@@ -91,29 +84,20 @@ class Tables:
             sites = next(iter(payloads))[1]
             names = [n for n in job.choice.candidates(what) if math.isfinite(least_latencies(n, sites))]
             of = {name: placed(Algorithms({what: name})) for name in names}
-        return {
-            "what": next(iter(taken.taken), ""),
-            "root": isinstance(operation, ops.Broadcast),
-            "plain": isinstance(operation, ops.AllGather),
-            "of": of,
-        }
+        what, plain = next(iter(taken.taken), ""), isinstance(operation, ops.AllGather)
+        row = {"what": what, "root": root is not None, "plain": plain, "of": of}
+        return self.number_of("collectives", key, row)
 
     def _layout(self, job: Job, collective: Collective, hosts: tuple[int, ...]) -> int:
         placed = place(collective, hosts, job.transfer)
         alone = placed.always_apart and (job.transfer.sharing == "none" or placed.access_only)
         if not alone or placed.costs.stream is not None:
             raise NotInLockstep("messages of its collectives may share links (network.sharing)")
-        return self.number_of("layouts", collective, lambda: _in_rows(placed.layout))
-
-
-def _in_rows(layout: Layout) -> dict[str, Any]:
-    c = layout.collective
-    return {
-        "rendezvous": c.rendezvous,
-        "tail": c.tail,
-        "piece_bytes": (c.num_bytes / c.pieces)[layout.numbers].tolist(),
-        "nodes": [node[1:] if isinstance(node, PlainBlock) else node for node in layout.plain],
-    }
+        layout, piece_bytes = placed.layout, collective.num_bytes / collective.pieces
+        row: dict[str, Any] = {"rendezvous": collective.rendezvous, "tail": collective.tail}
+        row["piece_bytes"] = piece_bytes[layout.numbers].tolist()
+        row["nodes"] = [node[1:] if isinstance(node, PlainBlock) else node for node in layout.plain]
+        return self.number_of("layouts", collective, row)
 
 
 class RecordingDriver(LockstepDriver):
@@ -121,7 +105,7 @@ class RecordingDriver(LockstepDriver):
 
     def __init__(self, job: Job, scorer: Scorer[Tensor], tables: Tables) -> None:
         super().__init__(job, scorer)
-        self._tables, self._now, self.steps = tables, list[Row](), list[int]()
+        self._tables, self._now, self.steps = tables, list[tuple[str, Any]](), list[int]()
 
     @override
     def complete(self, task: StackedTask, operation: ops.Operation[Any]) -> Any:
@@ -168,13 +152,12 @@ def pairs_of(model: TransferModel) -> dict[str, Any]:
         route, site = network.route(source, destination), network.site_of
         far = not network.same_node(source, destination)
         far = far and (site[source] != site[destination] or not apart)
-        rates = {link: network.links[link].bandwidth_bytes_per_s * model.efficiency for link in route.links}
-        near = [rate for link, rate in rates.items() if link in access or not far]
-        others = [rate for link, rate in rates.items() if link not in access and far]
-        (others if far else near).append(route.per_flow_bytes_per_s * model.efficiency)
-        latencies_s = (0.0, route.latency_s) if far else (route.latency_s, 0.0)
-        slowest = (1 / min(each, default=math.inf) for each in (near, others))
-        return model.added_latency_s + latencies_s[0], latencies_s[1], *slowest
+        scaled_s, rates = route.latency_s * far, ([math.inf], [math.inf])
+        rates[far].append(route.per_flow_bytes_per_s)
+        for link in route.links:
+            rates[far and link not in access].append(network.links[link].bandwidth_bytes_per_s)
+        slowest = (1 / (min(each) * model.efficiency) for each in rates)
+        return model.added_latency_s + route.latency_s - scaled_s, scaled_s, *slowest
 
     hosts = range(network.num_hosts)
     pairs = [[costs.setdefault(cost(a, b), len(costs)) if a != b else 0 for b in hosts] for a in hosts]
