@@ -25,15 +25,16 @@ const bytes = inUnits([[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]);
 function show(data) {
   const [latency, bandwidth] = data.link, [price, currency] = data.price, n = data.workers;
   const reached = data.target && `${data.target.metric.replaceAll("_", " ")} ${data.target.value}`;
+  const money = (amount) => (currency === "$" ? "$" : `${currency} `) + digits(amount);
   for (const key in data.durations) data.durations[key] = unpack(data.durations[key]);
   // Key, label, value at the factor 1, range of its logarithm, unit, and values with real runs (docs/validation.md).
   const SLIDERS = [
     ["bandwidth", `Bandwidth between ${data.between}`, bandwidth, -2, 2, rate, [1.25e7, 5e7]],
     ["latency", `Latency between ${data.between}`, latency, -2, 2, seconds, [0.002, 0.05]],
     ["compute", "Time of a gradient", data.compute_s, -2, 2, seconds],
-    ["straggler", "Slowdown of worker 0", 1, 0, 1.5, (slowdown) => `×${digits(slowdown)}`],
+    ["straggler", "Slowdown of worker 0", 1, 0, 1.5, (slowdown) => `factor ${digits(slowdown)}`],
     ["payload", "Bytes of the model", data.payload_bytes, Math.log10(data.least_payload), +(data.least_payload < 1), bytes],
-    ["price", "Price of a worker for an hour", price, -3, 3, (each) => `${currency}${digits(each)}`],
+    ["price", "Price of a worker for an hour", reached && price, -3, 3, money],
   ].filter(([, , base, low, high]) => base && high > low);
   const axes = SLIDERS.filter(([key]) => key !== "price"), inputs = {};
   const factor = (key) => (inputs[key] ? 10 ** (inputs[key].value / 100) : 1);
@@ -77,7 +78,7 @@ function show(data) {
   }
 
   function table(schemes) {
-    const money = (took) => (took < Infinity ? currency + digits((took / 3600) * n * price * factor("price")) : "-");
+    const cost = (took) => (took < Infinity ? money((took / 3600) * n * price * factor("price")) : "-");
     const cell = (name, ...content) => html("td", { "data-name": name }, html("div", {}, ...content));
     const time = (took, steps) => (took < Infinity ? seconds(took) : `not in ${steps} steps`);
     $("rows").replaceChildren(...schemes.map((each) => html("tr", {},
@@ -85,7 +86,7 @@ function show(data) {
       ...(reached ? [cell(`Time to ${reached}`, time(each.took, each.runs[0].steps.length))] : []),
       cell("Step", seconds(median(each.priced.map((run) => run.step)))),
       cell("Computing", `${Math.round(100 * median(each.priced.map((run) => run.busy)))} %`),
-      ...(reached ? [cell("Cost", money(each.took))] : []),
+      ...(reached ? [cell("Cost", cost(each.took))] : []),
       cell("Algorithm", Object.values(each.names).join(", ").replaceAll("_", " ") || "-"))));
     const names = ["Scheme", ...[...$("rows").querySelectorAll("tr:first-child td")].map((each) => each.dataset.name)];
     $("head").replaceChildren(...names.map((name, place) => html("th", { scope: "col", class: place ? "" : "left" }, name)));

@@ -67,7 +67,8 @@ def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
             shown.append({"label": entry.label, "scheme": entry.name, "steady": steady, "runs": runs})
     if not shown:
         whys = "; ".join(f"{label}: {why}" for label, why in left_out.items())
-        raise InputError(f"no scheme can be priced anew without a simulation: {whys}")
+        how = "where links are shared, add --set cluster.network.sharing=none, or use 'paceline sweep'"
+        raise InputError(f"no scheme's clock has a closed form ({whys}); {how}")
     return {
         "name": scenario.name,
         "workers": scenario.cluster.workers,

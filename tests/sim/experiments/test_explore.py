@@ -188,7 +188,7 @@ def test_what_has_no_closed_form_is_left_out_with_the_reason() -> None:
 
 def test_a_study_without_any_closed_form_is_refused() -> None:
     alone = parse(FLAT.partition("schemes:")[0] + "schemes: [ad_psgd]\nstop: {max_iterations: 3}")
-    with pytest.raises(InputError, match=r"no scheme .*ad_psgd: the scheme is not synchronous"):
+    with pytest.raises(InputError, match=r"closed form .*ad_psgd: the scheme is not synchronous"):
         export(prepare.resolve(alone, HERE), HERE)
 
 
