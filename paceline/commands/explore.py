@@ -16,17 +16,19 @@ def explore(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page")] = Path("explore.html"),
     device: Device = "auto",
 ) -> None:
-    """Write a page with sliders: who is first if links, machines or prices were others?
+    """Write a page with sliders: who is first on other links, machines or prices?
 
-    Each scheme is trained once; the page computes its clock anew, in the browser.
+    SCENARIO may be a result folder. Each scheme is trained once; the page computes its clock anew.
     """
     from paceline.reports.explore.page import build
     from paceline.reports.page import check_page
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.explore.export import export
     from paceline.sim.experiments.simulate import choose_values
+    from paceline.sim.records.folder import SCENARIO_FILE
 
     check_page(out)
+    scenario = scenario / SCENARIO_FILE if scenario.is_dir() else scenario
     where = prepare.device_named(device)
     with showing("explore"):
         chosen, _ = choose_values(prepare.resolve(load_scenario(scenario, changes), where), device=where)

@@ -15,14 +15,13 @@ from markupsafe import Markup
 from paceline.sim.config.files import claim, save_atomically
 
 from ..folders import styles_of
-from ..page import check_page, render_template
+from ..page import render_template
 
 _HERE = Path(__file__).parent
 
 
 def build(content: Mapping[str, Any], out: Path) -> None:
-    """Write the page; raises ``InputError`` as ``paceline.reports.page.build``."""
-    check_page(out)
+    """Write the page to ``out``, which ``check_page`` allows; ``InputError``: in use or not writable."""
     styles = styles_of(content["schemes"], [each["scheme"] for each in content["schemes"]], solid=True)
     coloured = [{**each, "colour": styles[each["label"]].colour} for each in content["schemes"]]
     packed = zlib.compress(json.dumps({**content, "schemes": coloured}, allow_nan=False).encode(), 9)

@@ -222,7 +222,6 @@ function show(data) {
   }
 
   for (const input of Object.values(inputs)) input.addEventListener("input", update);
-  $("reset").addEventListener("click", () => { history.replaceState(null, "", "#"); $("clusters").value = ""; read(); });
   $("clusters").addEventListener("change", ({ target }) => {
     (data.clusters[target.value] ?? []).forEach((value, place) => {
       const [key, base] = [["latency", latency], ["bandwidth", bandwidth]][place];

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -34,15 +35,13 @@ from ...traffic.choice import Algorithms
 from ...traffic.placing import place
 from ...training.scoring import Scorer
 
-TABLES: Final = ("steps", "mixes", "collectives", "layouts")
-
 
 @dataclass(frozen=True)
 class Tables:
     """Distinct steps, mixes, collectives and layouts: ``rows`` by table, each with a number in ``kept``."""
 
     kept: dict[Hashable, int] = field(default_factory=dict)
-    rows: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in TABLES})
+    rows: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
 
     def number_of(self, table: str, key: Hashable, row: Any = None) -> int:
         """The number of a row, by default the key itself, which is added if it is new."""
