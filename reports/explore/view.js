@@ -15,11 +15,11 @@ const median = (values) => {
 };
 const digits = (value) => String(Number(value.toPrecision(3)));
 const inUnits = (units) => (value) => {
-  const [size, name] = units.find(([size]) => Math.abs(value) >= 0.9995 * size) ?? units.at(-1);
+  const [size, name] = units.find(([size, , from = size]) => value >= 0.9995 * from) ?? units.at(-1);
   return `${digits(value / size)} ${name}`;
 };
-const seconds = inUnits([[3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"]]);
-const rate = inUnits([[1.25e8, "Gbit/s"], [1.25e5, "Mbit/s"], [125, "kbit/s"]]);
+const seconds = inUnits([[3600, "h", 7200], [60, "min", 120], [1, "s"], [1e-3, "ms"], [1e-6, "µs"]]);
+const rate = inUnits([[1.25e11, "Tbit/s"], [1.25e8, "Gbit/s"], [1.25e5, "Mbit/s"], [125, "kbit/s"]]);
 const bytes = inUnits([[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]);
 
 function show(data) {
@@ -74,7 +74,8 @@ function show(data) {
     if (!second || second.took === Infinity) return alone;
     const ahead = first.priced.filter((run, place) => run.took < second.priced[place].took).length;
     const sure = ahead < repeats ? `; ${first.label} is ahead in ${ahead} of ${repeats} repeats` : "";
-    return `${alone} ${second.label} takes ${digits(second.took / first.took)} times as long${sure}.`;
+    const ratios = first.priced.map((run, place) => second.priced[place].took / run.took).filter(Number.isFinite);
+    return `${alone} ${second.label} takes ${digits(median(ratios))} times as long${sure}.`;
   }
 
   function table(schemes) {
