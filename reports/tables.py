@@ -64,7 +64,8 @@ def render_summary(summary: Summary) -> RenderableType:
     sources = list(dict.fromkeys(row["source"] for row in summary["summary"]))
     by_step = is_by_step(summary)
     table = plain_table(gap=1)
-    table.add_column("scheme", overflow="fold", min_width=15)
+    digits = max((len(str(row["runs"])) for row in summary["summary"]), default=1)  # twice in the status
+    table.add_column("scheme", overflow="fold", min_width=17 - 2 * digits)
     if len(sources) > 1:
         table.add_column("source", no_wrap=True)
     beside, own = amount_names(summary["summary"], by_step), len(AMOUNTS[by_step])
@@ -301,8 +302,22 @@ def verdict(comparison: Comparison) -> str:
 def render_check(answer: Mapping[str, Any]) -> RenderableType:
     """The cluster, its routes, the cost of a step of each scheme, and the effort of the simulation."""
     parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]
-    beside = [Text(each) for each in beside_steps(answer["schemes"])]
+    beside = [Text(each) for each in (*beside_steps(answer["schemes"]), *_heartbeats(answer["schemes"]))]
     return Group(*(each for part in parts for each in (part, "")), *beside, Text(_effort(answer)))
+
+
+def _heartbeats(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Bandwidth at which heartbeats starve beside each scheme's averages, and that of the tightest link."""
+    sentences = []
+    for row in rows:
+        if (tight := row.get("heartbeat")) is not None:
+            needed, has = format_rate(tight["needed_bytes_per_s"]), format_rate(tight["bytes_per_s"])
+            short = ": too little" if tight["bytes_per_s"] < tight["needed_bytes_per_s"] else ""
+            sentences.append(
+                f"{row['label']}: below {needed} heartbeats or averages exceed their time-outs, and no "
+                f"average commits; {tight['link']} has {has}{short}."
+            )
+    return sentences
 
 
 def _cluster(answer: Mapping[str, Any]) -> str:
@@ -372,7 +387,7 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         f" {answer['tokens_per_step']:,} tokens a step"
     )
     hours = ["hours", "sent"] if answer["tokens"] is not None else []
-    fails = ["useful time"] if any(row.get("goodput", 1.0) < 1.0 for row in answer["schemes"]) else []
+    fails = ["goodput"] if any(row.get("goodput", 1.0) < 1.0 for row in answer["schemes"]) else []
     times = _schemes_table("a step", "tokens/s", "computes", *fails, *hours)
     needs = _schemes_table(*(f"{100 * share:g} %" for share in answer["utilisations"]))
     for row in answer["schemes"]:

@@ -343,28 +343,32 @@ def failures(summary: Summary, source: Source | None = None) -> list[str]:
 
 
 def faults(summary: Summary, source: Source | None = None) -> list[str]:
-    """What faults and checkpoints cost each scheme, means over repeats; [] where there are none."""
+    """Each scheme's goodput and what lowers it, means over repeats, and how surely it gets to the target."""
     sentences = []
     for row in ranked(summary, source):
         runs = [
             run for run in summary["runs"] if (run["source"], run["label"]) == (row["source"], row["label"])
         ]
         if costs := [run["faults"] for run in runs if "faults" in run]:
-            n, wall_s = len(costs), sum(run["wall_clock_s"] for run in runs)
+            n = len(costs)
             down_s, again_s, writing_s = (
                 sum(each[key] for each in costs) for key in ("down_s", "repeated_s", "writing_s")
             )
             outages = sum(each["outages"] for each in costs) / n
             parts = [
-                f"{duration(down_s / n)} until everybody was back",
+                f"{duration(down_s / n)} without work",
                 f"{duration(again_s / n)} of work repeated",
             ]
             parts += [f"{duration(writing_s / n)} to write checkpoints"] * (writing_s > 0)
-            lost = percent((down_s + again_s + writing_s) / wall_s)
-            sentences.append(
-                f"{row['label']}: faults and checkpoints took {lost} of the time: "
-                f"{outages:.3g} outages, {', '.join(parts)}."
+            text = (
+                f"{row['label']}: goodput {percent(row['goodput'])} of that without faults: "
+                f"{outages:.3g} outage{'s' * (outages != 1)}, {', '.join(parts)}."
             )
+            if (within_s := row.get("time_to_target_p90_s")) is not None:
+                text += f" In 9 of 10 draws it is at the target within {duration(within_s)}."
+            elif "time_to_target_p90_s" in row and summary["target"] is not None:
+                text += f" It is at the target in {row['reached']} of {row['runs']} draws."
+            sentences.append(text)
     return sentences
 
 

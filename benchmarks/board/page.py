@@ -94,7 +94,7 @@ def draw(tables: Mapping[str, Sequence[Line]]) -> Figure:
     import seaborn as sns
 
     with sns.axes_style("whitegrid"):
-        figure, ax = plt.subplots(figsize=(6, 5.4), layout="constrained")
+        figure, ax = plt.subplots(figsize=(7.6, 5.4), layout="constrained")
     palette = sns.color_palette("colorblind", len(tables))
     every: list[float] = []
     for (name, lines), colour, mark in zip(tables.items(), palette, cycle(_MARKS), strict=False):
@@ -112,5 +112,7 @@ def draw(tables: Mapping[str, Sequence[Line]]) -> Figure:
         ax.plot(ends, [factor * end for end in ends], "--", color="0.6", linewidth=0.8, zorder=0)
     ax.set(xscale="log", yscale="log", xlabel="measured by others, s", ylabel="predicted, s")
     ax.set(xlim=ends, ylim=ends, aspect="equal")
-    ax.legend(title="dashed: 15 % off", fontsize=9, title_fontsize=9)
+    ax.legend(
+        loc="center left", bbox_to_anchor=(1, 0.5), title="dashed: 15 % off", fontsize=9, title_fontsize=9
+    )
     return figure

@@ -85,6 +85,7 @@ def realrun(
     from paceline.realrun.calibration.validate import lab_of
     from paceline.realrun.group.store import check_timeout
     from paceline.realrun.launch.cells import run_requests
+    from paceline.realrun.launch.lives import check_faults
     from paceline.realrun.launch.processes import Processes, check_processes
     from paceline.realrun.launch.slurm import script
     from paceline.sim.experiments.prepare import with_units
@@ -109,6 +110,7 @@ def realrun(
         )
     loaded = with_units(load_scenario(scenario, changes))
     check_processes(loaded.cluster.workers)
+    check_faults(loaded, lab)
     network = build_network(loaded.cluster.network, loaded.cluster.workers)
     pool = Processes(lab=lab_of(loaded, network) if lab else None, timeout_s=timeout)
     measure("realrun --lab" if lab else "realrun --processes", loaded, pool, out, force, trace, as_json)

@@ -40,6 +40,7 @@ from paceline.sim.schemes import find_scheme
 from ..lab import Lab
 from ..launch.cells import RankPool, Result, RunRequest, check_fixed
 from ..launch.length import with_length
+from ..launch.lives import check_faults
 from ..launch.processes import Processes, check_processes
 from . import measure
 from .chance import DRAWS, simulate_again, with_chance
@@ -269,6 +270,7 @@ def profile_for(scenario: Scenario, path: Path | None, hosts: HostKind) -> Profi
 def processes_for(scenario: Scenario, lab: bool, probing: bool) -> Processes:
     """Processes for a scenario and for standard probes before it, in a lab or on this machine's loopback."""
     check_processes(scenario.cluster.workers)
+    check_faults(scenario, lab)
     if not lab:
         return Processes()
     network = build_network(scenario.cluster.network, scenario.cluster.workers)

@@ -27,6 +27,7 @@ from ..transport.connections import PeerGone
 from ..transport.threads import CallResult
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
+from .outages import Life, Outages, saved_every
 from .rank import ClusterPending, Rank
 from .rank_log import Exchange, Exposure, LoggedOperation
 from .watchdog import Heartbeat
@@ -46,6 +47,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         took_s: duration of a gradient before the run; 0: unknown, and every one may take long.
         die_at: number of the main coroutine's operation at which this process dies.
         progress: called with the number of steps published by this worker.
+        life: of the run.
     """
 
     may_crash = True
@@ -58,6 +60,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         took_s: float = 0.0,
         die_at: int | None = None,
         progress: Callable[[int], None] | None = None,
+        life: Life | None = None,
     ) -> None:
         super().__init__(rank.job, {rank.number: program}, rank.loop, ClusterPending)
         self._rank = rank
@@ -67,14 +70,19 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._crash_at = rank.job.compute.crash_of(rank.number)
         self._progress = progress
         self._main = self.tasks[rank.number][0]
-        self._breakdown = self._main.breakdown
+        self._breakdown = spent = self._main.breakdown
+        spent.steps, spent.bytes_sent = rank.log.steps, rank.log.bytes_sent
+        spent.operations, spent.sent_to = rank.log.operations, rank.log.sent_to
         self._died_s: dict[int, float] = {}
         self._unexplained: set[ClusterPending] = set()
         self._look_s = 0.0
         self._since_s = 0.0
         self._issued = 0
         self._computing = Computing(rank, took_s, self.complete, self._catch_up)
+        self._life = life or Life()
+        self._outages = Outages(rank.job, rank.number, rank.loop, self._life)
         self.exchanges = Exchanges(rank, self)
+        self.handlers[ops.NextStep] = self._begin_step
         self.handlers[ops.BatchLoss] = lambda task, _: loss_given(self._computing.loss, task.rank)
         self.add_timed(
             {
@@ -122,8 +130,12 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         super().close(rank)
         in_flight = self._rank.in_flight
         in_flight -= {each for each in in_flight if ops.is_droppable(each.operation)}
+        self._log.ended_s = self._breakdown.ended_s
+        self._note_sums()
+
+    def _note_sums(self) -> None:
         spent, log = self._breakdown, self._log
-        log.steps, log.ended_s, log.bytes_sent = spent.steps, spent.ended_s, spent.bytes_sent
+        log.steps, log.bytes_sent = spent.steps, spent.bytes_sent
         log.operations, log.sent_to = spent.operations, spent.sent_to
 
     # --- the loop -------------------------------------------------------------------------------
@@ -234,6 +246,10 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     # --- what coroutines do ---------------------------------------------------------------------
 
+    def _begin_step(self, task: _Task, operation: ops.NextStep) -> bool:
+        self._outages.begin_step(operation.step)
+        return self._next_step(task, operation)
+
     @override
     def ended(self, task: _Task) -> None:
         super().ended(task)
@@ -314,3 +330,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         )
         if self._progress is not None:
             self._progress(self._breakdown.steps)
+        if self._life.folder and (every := saved_every(self.job)) and self._breakdown.steps % every == 0:
+            self._note_sums()
+            self._life.save(self._breakdown.steps, self.job.workers, operation.kept, self._log)

@@ -18,7 +18,7 @@ class Loop:
     """The calls and alarms of one rank, in one thread; ``zero_s``: the run's start, on ``time.monotonic``."""
 
     def __init__(self, zero_s: float) -> None:
-        self._zero_s = zero_s
+        self.zero_s = zero_s
         self._ready: deque[Call] = deque()
         self._alarms: list[tuple[float, int, Call]] = []
         self._num_alarms = 0
@@ -26,7 +26,7 @@ class Loop:
     @property
     def now(self) -> float:
         """Seconds since the run began; negative before that."""
-        return time.monotonic() - self._zero_s
+        return time.monotonic() - self.zero_s
 
     def soon(self, call: Call) -> None:
         """Queue a call behind those already waiting, and before all alarms."""
@@ -43,6 +43,10 @@ class Loop:
         """Make a call at ``time_s`` or as soon after it as possible, in the order of due times."""
         self._num_alarms += 1
         heapq.heappush(self._alarms, (time_s, self._num_alarms, call))
+
+    def postpone(self, by_s: float) -> None:
+        """Put off all alarms."""
+        self._alarms = [(time_s + by_s, number, call) for time_s, number, call in self._alarms]
 
     def ready(self) -> Call | None:
         """Pop the next call that does not wait for a time."""

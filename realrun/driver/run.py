@@ -25,6 +25,7 @@ from .cluster import ClusterDriver
 from .collect import RankResult, collect, hand_in
 from .drain import PostedCounts, plan_drains
 from .loop import Loop
+from .outages import Life
 from .rank import Rank
 from .rank_log import RankLog
 from .watchdog import Watchdog
@@ -40,6 +41,7 @@ def run_job(
     faults: Mapping[int, int] | None = None,
     progress: Callable[[int], None] | None = None,
     warm_up: bool = True,
+    life: Life | None = None,
 ) -> RankResult:
     """Run one job for real.
 
@@ -54,6 +56,7 @@ def run_job(
         faults: rank -> number of the operation at which that process dies.
         progress: called with this rank's number of steps.
         warm_up: compute a gradient before the run: the first one is slow.
+        life: of the run; None: it goes from its beginning to its end.
 
     Raises:
         InputError: the ranks have different jobs, or the job has no real run.
@@ -70,14 +73,19 @@ def run_job(
     watchdog = Watchdog(control, timeout_s)
     transport = _transport(group, job, backend, timeout_s)
     took_s = _warm_up(group, job) if job.problem is not None and warm_up else 0.0
-    program = (programs or job.program)(group.rank)
+    log, kept, life = RankLog(group.rank, job.start), (), life or Life()
+    if life.first_step:
+        kept, log = life.load(group.rank)
+    program = (programs or partial(job.program, first_step=life.first_step, kept=kept))(group.rank)
     begun = clocks.start(group.gloo, control)
+    if life.zero_s is not None:
+        begun = replace(begun, zero_s=life.zero_s)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(begun.zero_s, job.transfer.seed)
-    log, machines = RankLog(group.rank, job.start), clocks.unaligned(begun)
+    machines = clocks.unaligned(begun)
     rank = Rank(job, group.rank, transport, group.threads, control, watchdog, Loop(begun.zero_s), log)
     die_at = (faults or {}).get(group.rank)
-    driver = ClusterDriver(rank, program, took_s=took_s, die_at=die_at, progress=progress)
+    driver = ClusterDriver(rank, program, took_s=took_s, die_at=die_at, progress=progress, life=life)
     try:
         driver.run()
         if not control.dead():

@@ -5,7 +5,8 @@ due. All times are computed (``queues``, ``delays``) and do not depend on the lo
 packet that finds its flow idle begins when it is read. ``Statistics`` says how late releases were.
 
 During a run latencies and bandwidths vary as its seed draws them for the simulator; before it they are
-nominal. The run's first worker announces the start with a datagram (``start``).
+nominal. The run's first worker announces the start with a datagram (``start``), and a worker that is cut off
+its cut: packets from and to its host that come then are dropped, so that TCP sends them again.
 
 Standard input and output carry one JSON object a line: a plan, answered by ``{}``, or ``"statistics"``. The
 switch ends with its standard input. SOCKET gets the namespaces: the user's if there is one, then the hosts'.
@@ -72,6 +73,7 @@ class Switch:
         self._due: list[tuple[float, int, int, Data]] = []
         self._number = 0
         self._held_bytes = 0
+        self._cuts: dict[bytes, tuple[float, int]] = {}
         self._longest_turn_s: float
         self._poll = select.epoll()
         self._poll.register(_COMMANDS, select.EPOLLIN)
@@ -181,7 +183,13 @@ class Switch:
                 if head[26:30] == start.ADDRESS:
                     self._start(*start.parse(head[HEADER_BYTES:][start.CONTENTS]))
                     return  # later packets are to be read with a later time
-                self._unroutable += 1
+                if head[26:30] == start.CUT_ADDRESS:
+                    self._cuts[head[22:26]] = start.parse(head[HEADER_BYTES:][start.CONTENTS])
+                else:
+                    self._unroutable += 1
+                continue
+            if self._cuts and self._cut_of(head[22:26], now_s) != self._cut_of(head[26:30], now_s):
+                self._buffers.append(buffer)
                 continue
             data: Data = memoryview(buffer)[:length]
             if length <= _COPIED_BYTES:
@@ -195,6 +203,10 @@ class Switch:
             contents = self._plan.jitter is not None and _has_contents(head, size)
             packet = (delay, delay.enters(now_s, contents), contents, out, data)
             self._queue.arrive(now_s, _flow(head), path, size, packet)
+
+    def _cut_of(self, host: bytes, now_s: float) -> int:
+        until_s, group = self._cuts.get(host, (-math.inf, -1))
+        return group if now_s < until_s else -1
 
     def _leave(self, time_s: float, packet: Packet) -> None:
         delay, latency_s, contents, out, data = packet

@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, shorten
 from paceline.sim.experiments.costs.bounds import describe_schemes
-from paceline.sim.experiments.prepare import prepare, seeds_of
+from paceline.sim.experiments.prepare import churn_of, prepare, seeds_of
+from paceline.sim.faults.outages import Churn
 from paceline.sim.network.network import Network
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts, open_parts
@@ -64,6 +65,12 @@ class RunRequest:
         """Ranks planned by the scenario to end before the run does."""
         stragglers = _parsed(self.scenario).cluster.stragglers
         return frozenset(rank for each in stragglers if each.crash for rank in each.workers or ())
+
+    @property
+    def churn(self) -> Churn | None:
+        """Faults and checkpoints of the run."""
+        scenario = _parsed(self.scenario)
+        return churn_of(scenario, scenario.schemes[self.entry], self.seed)
 
 
 @dataclass(frozen=True)

@@ -84,10 +84,10 @@ def meet_ranks(
     workers = scenario.cluster.workers
     if workers > size or (every_rank and workers != size):
         raise InputError(f"the scenario has {workers} workers, but {size} processes were started")
-    if any(straggler.crash for straggler in scenario.cluster.stragglers):
+    if scenario.cluster.faults or any(straggler.crash for straggler in scenario.cluster.stragglers):
         raise InputError(
             "torchrun ends all processes when one crashes: let 'paceline realrun --processes' or --lab start "
-            "them, or leave cluster.stragglers with crash out"
+            "them, or leave out cluster.faults, and crash of cluster.stragglers"
         )
     names = control.meet("hosts", host_name(), timeout_s)
     return store, workers_of(names, scenario.cluster.hosts)[rank], size, scenario
@@ -201,6 +201,7 @@ class JobRanks(RankPool):
         group = self._join(workers, request.connects_anew)
         order = {
             "request": REQUEST.dump_python(request), "timeout_s": self._timeout_s, "faults": {}, "code": [],
+            "life": {},
         }  # fmt: skip
         self._send(range(1, workers), {"run": order})
         state = RunState(workers, frozenset())

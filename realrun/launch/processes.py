@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
@@ -35,12 +36,14 @@ from paceline.sim.network.network import Network
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
 
+from ..driver.outages import Life, patience_s
 from ..group.group import allow_open_files
 from ..group.store import Control
 from ..lab import Lab
 from ..lab.lab import python_environment
 from ..lab.protocol import Statistics
 from .cells import REQUEST, RankPool, Result, RunRequest
+from .lives import killed, next_life
 from .run_state import AFTER_A_RECORD_S, RunState
 
 RunProgress = Callable[[str, int], None]
@@ -169,11 +172,20 @@ class Processes(RankPool):
 
     @override
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
-        workers = request.workers
+        with make_temporary_folder() as folder:
+            life = Life(folder)
+            while (result := self._live(request, progress, life)) is None:
+                self._end()
+                life = next_life(life, request)
+            return result
+
+    def _live(self, request: RunRequest, progress: Callable[[int], None] | None, life: Life) -> Result | None:
+        """The result; None if workers are killed as planned before it is there."""
+        workers, limit_s = request.workers, self._timeout_s + patience_s(request.churn)
         self._join(workers, request.connects_anew)
         order = {
-            "request": REQUEST.dump_python(request), "timeout_s": self._timeout_s, "faults": self._faults,
-            "code": code_folders(),
+            "request": REQUEST.dump_python(request), "timeout_s": limit_s, "faults": self._faults,
+            "code": code_folders(), "life": asdict(life),
         }  # fmt: skip
         self._send(range(workers), {"run": order})
         state = RunState(workers, request.crashing)
@@ -183,15 +195,17 @@ class Processes(RankPool):
             try:
                 rank, answer = self._answers.get(timeout=_LOOK_S if watches else None)
             except Empty:
-                if state.lost_patience(self._timeout_s):
+                if state.lost_patience(limit_s):
                     break
                 for child in self._children[:workers]:
-                    child.end_if_stopped(self._timeout_s)
+                    child.end_if_stopped(limit_s)
                 continue
             if answer is not None and "progress" in answer:
                 state.begun = True
                 if progress is not None:
                     progress(answer["progress"])
+            elif answer is None and killed(life):
+                return None
             else:
                 self._note(state, rank, answer, workers)
         if state.failed_s is None and state.result is not None:

@@ -1,9 +1,9 @@
 """A process that joins groups and takes part in runs, by orders.
 
 An order is ``{"join": {"rank", "size", "store", "timeout_s"}}`` to meet the others in a new group,
-``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults", "code"}}``, where ``code`` has the folders
-of the scenario's own modules. Answers to a run, or to a failed join, are ``{"progress": steps}`` from rank 0,
-``{"result": ...}`` from the collecting rank, ``{"done": rank}`` from every rank, or
+``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults", "code", "life"}}``, where ``code`` has the
+folders of the scenario's own modules. Answers to a run, or to a failed join, are ``{"progress": steps}``
+from rank 0, ``{"result": ...}`` from the collecting rank, ``{"done": rank}`` from every rank, or
 ``{"error": [kind, text]}``.
 
 A process of the launcher gets orders as lines of JSON on standard input, and answers in lines of JSON on what
@@ -26,6 +26,7 @@ from paceline.sim.config.problems import format_message
 from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.errors import InputError, PacelineError
 
+from ..driver.outages import Life
 from ..group.group import Group, join, leave
 from .cells import REQUEST, RESULT, Result, run_request
 
@@ -91,6 +92,7 @@ def run_order(
     timeout_s: float,
     faults: Mapping[str, int],
     code: Sequence[str],
+    life: Mapping[str, Any],
 ) -> None:
     """Take part in a run; errors as ``run_request``."""
     add_folders(code)
@@ -104,7 +106,8 @@ def run_order(
             report({"progress": steps})
 
     dying = {int(rank): number for rank, number in faults.items()}
-    ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, faults=dying)
+    options = {"faults": dying, "life": Life(**life)}
+    ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, **options)
     if ended.run is not None:
         report({"result": RESULT.dump_python(Result(ended.run, ended.timings), mode="json")})
     report({"done": group.rank})

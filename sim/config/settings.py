@@ -277,7 +277,7 @@ def _beyond(options: Settings, at: KeyPath = ()) -> list[Mistake]:
     return out
 
 
-def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], _T], *at: str) -> _T:
+def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], _T], *at: str | int) -> _T:
     """Read a file relative to the scenario's folder (``info.context``); place errors at key ``at``."""
     path = Path((info.context or {}).get("folder", ".")) / name
     with place_errors(*at):

@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..errors import Deadlock, PeerLost
+from ..faults.outages import Absences
 from ..network.profile import MessageRange
 from ..program import operations as ops
 from ..program.averaging import COLLECTIVES, root_of
@@ -21,7 +22,7 @@ from ..program.encoding import decoded, message_bytes
 from ..program.groups import members
 from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
-from ..records.run import ANY_SOURCE, Event
+from ..records.run import ANY_SOURCE, Event, FaultCost
 from ..traffic.clock import Clock, WakeUpDelays
 from ..traffic.connections import Connections
 from ..traffic.streams import Streams
@@ -44,7 +45,7 @@ class EventDriver(ClockedRunner[Pending]):
         job: to run.
         programs: the workers' coroutines, by rank.
         scorer: scores published models, and may end the run.
-        permute_seed: see ``Clock``.
+        permute_seed, start_s: see ``Clock``.
         faults: rank -> number of the operation of its main coroutine at which that worker dies.
         progress: called with the total number of steps published so far.
         priced: whether collectives are priced as a whole, which is far faster and gives the same times.
@@ -59,22 +60,25 @@ class EventDriver(ClockedRunner[Pending]):
         scorer: Scorer[Tensor],
         *,
         permute_seed: int | None = None,
+        start_s: float = 0.0,
         faults: Mapping[int, int] | None = None,
         progress: Callable[[int], None] | None = None,
         priced: bool = False,
     ) -> None:
-        self._clock = Clock(permute_seed)
+        self._clock = Clock(permute_seed, start_s)
         super().__init__(job, dict(enumerate(programs)), self._clock, Pending)
         streams = job.transfer.streams and job.transfer.sharing != "none"
         self._transfers = (Streams if streams else Transfers)(self._clock, job.transfer)
         self._deferred = Deferred(job.problem) if job.problem else None
         self._scorer = scorer
         self._faults = dict(faults or {})
-        self._crash_at = {rank: job.compute.crash_of(rank) for rank in range(job.workers)}
+        self._crash_at = {rank: job.compute.crash_of(job.rank_of(rank)) for rank in range(job.workers)}
         self.may_crash = bool(faults) or any(at is not None for at in self._crash_at.values())
         self._progress = progress
         self._event_log = job.event_log()
         self.writes = self._event_log is not None
+        churn = job.churn if job.churn is not None and job.churn.policy == "skip" else None
+        self._absences = [Absences(churn, rank) for rank in range(job.workers)] if churn else []
         self._finals = [job.start] * job.workers
         self._leaders: dict[int, Tensor] = {}
         self._mains_alive = job.workers
@@ -157,7 +161,18 @@ class EventDriver(ClockedRunner[Pending]):
             lost=lost,
             pace=self._pace.last(),
             counted=self._counted,
+            faults=self._faults_cost(),
             step_ends_s=self._step_ends_s[: min(tasks[0].breakdown.steps for tasks in self.tasks.values())],
+        )
+
+    def _faults_cost(self) -> FaultCost | None:
+        if not self._absences:
+            return None
+        outages, down_s = (
+            sum(col) for col in zip(*((a.outages, a.down_s) for a in self._absences), strict=True)
+        )
+        return FaultCost(
+            outages=int(outages), down_s=down_s / self.job.workers, repeated_s=0.0, writing_s=0.0
         )
 
     @override
@@ -295,8 +310,9 @@ class EventDriver(ClockedRunner[Pending]):
         if self._event_log is not None:
             peer, peer_s = (-1, start_s) if pending is None else (pending.peer, pending.peer_s)
             peer_s = min(max(peer_s, start_s), now_s)
+            rank, peer = self.job.rank_of(task.rank), peer if peer < 0 else self.job.rank_of(peer)
             self._event_log.add(
-                Event(task.rank, task.number, handle, step, name, start_s, now_s, peer_s, num_bytes, peer)
+                Event(rank, task.number, handle, step, name, start_s, now_s, peer_s, num_bytes, peer)
             )
 
     # --- gradients ------------------------------------------------------------------------------
@@ -322,16 +338,18 @@ class EventDriver(ClockedRunner[Pending]):
 
     @override
     def next_gradient_s(self, rank: int) -> float:
-        return self.job.computing.duration_s(rank, self._gradients[rank])
+        return self.job.computing.duration_s(self.job.rank_of(rank), self._gradients[rank])
 
     def _ask_gradient(self, task: _Task, point: Tensor, ahead: float) -> tuple[int, float]:
         """A ticket for the value of the worker's next gradient, and its end; a part of it is done already."""
-        rank = task.rank
-        index = self._gradients[rank]
-        self._gradients[rank] = index + 1
+        index, rank = self._gradients[task.rank], self.job.rank_of(task.rank)
+        self._gradients[task.rank] = index + 1
         task.breakdown.computing(self._clock.now)
         ticket = 0 if self._deferred is None else self._deferred.ask(rank, index, point)
-        return ticket, self._clock.now + (1 - ahead) * self.job.computing.duration_s(rank, index)
+        took_s = (1 - ahead) * self.job.computing.duration_s(rank, index)
+        if self._absences:
+            return ticket, self._absences[rank].end_s(index, self._clock.now, took_s)
+        return ticket, self._clock.now + took_s
 
     def _begin_gradient(self, pending: Pending) -> None:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
@@ -476,4 +494,4 @@ class EventDriver(ClockedRunner[Pending]):
     def _batch_loss(self, task: _Task, operation: ops.BatchLoss) -> Tensor:
         if self._deferred is None:
             return torch.zeros(1)
-        return loss_given(self._deferred.loss(task.rank), task.rank)
+        return loss_given(self._deferred.loss(self.job.rank_of(task.rank)), task.rank)

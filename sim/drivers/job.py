@@ -6,7 +6,7 @@ import math
 import sys
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -66,6 +66,7 @@ class Job:
         gradient_noise: steps between two measurements of the gradients' noise; None: there are none.
         target, max_iterations, max_time_s: ends of the run.
         churn: faults and checkpoints.
+        ranks: of its workers in the job that it is a part of (``among``); empty: it is no part.
         record_events: keep one row per operation,
         max_events: but none if there would be more than this,
         events_until_step: and only those of the first steps.
@@ -105,6 +106,7 @@ class Job:
     forward: tuple[float, ...] = ()
     averaging_share: float = 0.0
     churn: Churn | None = None
+    ranks: tuple[int, ...] = ()
     evaluation_s: float = 0.0
 
     @cached_property
@@ -118,6 +120,16 @@ class Job:
         return self.scheme.in_step(self.options)
 
     @property
+    def shrinks(self) -> bool:
+        """Whether the living go on without workers that fail."""
+        return self.churn is not None and self.churn.policy == "shrink"
+
+    @property
+    def stops_for_faults(self) -> bool:
+        """Whether all stop for one, so that the clock alone changes."""
+        return self.churn is not None and self.churn.policy in ("wait", "restart")
+
+    @property
     def units(self) -> int:
         """Number of independent units: workers, or groups that the scheme takes as one (``inside``)."""
         return self.scheme.units(self.options, self.transfer.network)
@@ -128,13 +140,29 @@ class Job:
         cycle = self.scheme.cycle(self.options, self.units)
         return math.lcm(cycle, self.every) if self.evaluation_s else cycle
 
+    def among(self, ranks: tuple[int, ...]) -> Job:
+        """The job of these workers alone, which are 0, 1, ... in it, without faults."""
+        return replace(
+            self,
+            workers=len(ranks),
+            ranks=ranks,
+            transfer=replace(self.transfer, network=self.transfer.network.among(ranks)),
+            priced=self.priced and replace(self.priced, network=self.priced.network.among(ranks)),
+            chosen=self.chosen if len(ranks) == self.workers else Algorithms(self.chosen.names),
+            churn=None,
+        )
+
+    def rank_of(self, worker: int) -> int:
+        """Rank of a worker in the job that this one is a part of."""
+        return self.ranks[worker] if self.ranks else worker
+
     def worker(self, rank: int) -> Worker:
         """The worker that a scheme sees."""
         return self._worker((rank,), self.start)
 
-    def program(self, rank: int) -> Program:
-        """The scheme's coroutines for one worker."""
-        return self.scheme.start(self.worker(rank), self.options)
+    def program(self, rank: int, **since: Any) -> Program:
+        """The scheme's coroutines for one worker; ``since``: its ``first_step``, and what it has ``kept``."""
+        return self.scheme.start(replace(self.worker(rank), **since), self.options)
 
     def vectorised_worker(self) -> Worker:
         """All workers at once."""
@@ -201,7 +229,8 @@ class Job:
     ) -> Published[torch.Tensor]:
         """A published step as its scorer sees it."""
         value, leader, averaged = self.kept(operation)
-        return Published(worker, operation.step, time_s, value, bytes_sent, leader, averaged, operation.notes)
+        rank = self.rank_of(worker)
+        return Published(rank, operation.step, time_s, value, bytes_sent, leader, averaged, operation.notes)
 
     def event_log(self) -> EventLog | None:
         """A fresh event log, or None where no operations are recorded."""

@@ -12,7 +12,7 @@ from ..errors import RunError
 from ..faults.record import with_faults
 from ..network.carried import bytes_carried
 from ..records.accounting import SMALL_WEIGHT_NOTE, TimeBreakdown, mean_share
-from ..records.run import COMPUTING, OTHER_CLOCK, Event, Pace, Run, Source, Status
+from ..records.run import COMPUTING, OTHER_CLOCK, Event, FaultCost, Pace, Run, Source, Status
 from ..training.scoring import Scorer, digest
 from .job import Job
 
@@ -36,6 +36,7 @@ class Outcome:
         pace: the steps that count.
         counted: the breakdowns at its end, where an idle end follows it; else empty.
         step_ends_s: when all workers were through with each step.
+        faults: what they cost, where the workers went on without those that failed.
     """
 
     wall_s: float
@@ -49,6 +50,7 @@ class Outcome:
     lost: Collection[int] = ()
     counted: Sequence[TimeBreakdown] = ()
     step_ends_s: Sequence[float] = ()
+    faults: FaultCost | None = None
 
     @property
     def exchanges(self) -> tuple[str, ...]:
@@ -70,8 +72,8 @@ def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source:
     finals = dict(zip(ranks, outcome.finals, strict=True))
     scorer.finish(outcome.wall_s, finals, outcome.leader)
     run = scored_record(job, outcome, scorer, source)
-    if job.churn is None:
-        return run
+    if job.churn is None or not job.stops_for_faults:
+        return replace(run, faults=outcome.faults)
     try:
         return with_faults(run, job.churn, outcome.step_ends_s, job.max_time_s)
     except RunError as error:

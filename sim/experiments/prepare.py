@@ -18,7 +18,7 @@ from ..config import yaml_file
 from ..devices import one_thread
 from ..drivers.job import Job
 from ..errors import InputError, KeyedError
-from ..faults.outages import Churn
+from ..faults.outages import Churn, over_tcp
 from ..network.build import build_network
 from ..network.network import Network
 from ..network.profile import Profile
@@ -347,11 +347,13 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
 
 def churn_of(scenario: Scenario, entry: SchemeEntry, seed: int) -> Churn | None:
     """Faults and checkpoints of a scheme's run; None if they cost no time."""
-    faults, checkpoint = scenario.cluster.faults, scenario.checkpoint
+    cluster, checkpoint = scenario.cluster, scenario.checkpoint
     policy = entry.on_fault or ("restart" if checkpoint else "wait")
-    if not faults and (checkpoint is None or policy == "wait"):
+    if not cluster.faults and (checkpoint is None or policy == "wait"):
         return None
-    units = tuple(len(each.workers or each.sites or range(scenario.cluster.workers)) for each in faults)
+    farthest_s = build_network(cluster.network, cluster.workers).farthest_s
+    faults = tuple(over_tcp(each, farthest_s) if policy == "wait" else each for each in cluster.faults)
+    units = tuple(map(cluster.units_of, faults))
     in_step, max_time = find_scheme(entry.name).in_step(entry.options), scenario.stop.max_time
     return Churn(faults, units, policy, checkpoint, seed, in_step, max_time or math.inf)
 
@@ -425,9 +427,8 @@ def _segments(
 
 def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]:
     """Cut a gradient [length] into ``number`` parts, equal to within an element, the last elements first."""
-    cuts = [k * length // number for k in range(number + 1)] if number else []
-    parts = list(itertools.pairwise(cuts))
-    return tuple((f"bucket {k}", start, stop) for k, (start, stop) in enumerate(reversed(parts)))
+    parts = itertools.pairwise([k * length // number for k in range(number + 1)] if number else [])
+    return tuple((f"bucket {k}", start, stop) for k, (start, stop) in enumerate(reversed([*parts])))
 
 
 def over_profile(job: Job, profile: Profile | None) -> Job:
@@ -437,8 +438,7 @@ def over_profile(job: Job, profile: Profile | None) -> Job:
     transport = TRANSPORTS[profile.hosts.transport]
     known = job.transport is transport and job.all_reduce in transport.all_reduces
     all_reduce = job.all_reduce if known else AUTO_ALGORITHM
-    transfer = profile.transfer(job.transfer)
-    return replace(job, transfer=transfer, transport=transport, all_reduce=all_reduce)
+    return replace(job, transfer=profile.transfer(job.transfer), transport=transport, all_reduce=all_reduce)
 
 
 def clock_only(job: Job) -> Job:

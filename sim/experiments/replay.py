@@ -77,6 +77,11 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
             )
         with reading_results(folder):
             job = prepare(scenario, entries[run.label], run.seed)
+            if job.shrinks:
+                raise InputError(
+                    f"{folder}: {shorten(run.label)} goes on without workers (on_fault: shrink); "
+                    "simulate it again to verify it"
+                )
             if job.problem is None or job.task is None:
                 raise InputError(
                     f"{folder}: nothing was trained (timing_only), so there is nothing to replay"

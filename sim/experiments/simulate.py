@@ -145,11 +145,19 @@ def _by_events(
     warn: Callable[[str], None] | None,
 ) -> Run:
     from ..drivers.event import EventDriver
+    from ..drivers.views import Views
 
     scorer = _begun_scorer(job)
-    programs = [job.program(rank) for rank in range(job.workers)]
     report = report_steps(job, progress)
     priced = profile is None  # whose range is that of messages
+    if job.shrinks:
+        views = Views(job, scorer, progress=report, priced=priced)
+        try:
+            outcome = views.run()
+        except RunError as error:
+            outcome = views.outcome(format_message(error))
+        return run_record(job, outcome, scorer, "simulated")
+    programs = [job.program(rank) for rank in range(job.workers)]
     driver = EventDriver(job, programs, scorer, progress=report, priced=priced)
     try:
         outcome = driver.run()

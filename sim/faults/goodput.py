@@ -38,8 +38,12 @@ class _EvenSteps(Sequence[float]):
         return (place + 1) * self._step_s
 
 
-def goodput(churn: Churn, step_s: float) -> float:
-    """Time without faults over time with them, for steps of ``step_s``; single faults do not count.
+def goodput(churn: Churn, step_s: float, workers: int, round_s: float) -> float:
+    """Useful steps of all workers over those without faults, in a long run; single faults do not count.
+
+    Args:
+        step_s: of one step.
+        round_s: from one exchange to the next.
 
     Raises:
         RunError: faults come too often for any progress.
@@ -50,10 +54,23 @@ def goodput(churn: Churn, step_s: float) -> float:
         if fault.mean_time_between
     ]
     per_s = sum(
-        units / (fault.mean_time_between + fault.back_after)
+        len(units) / (fault.mean_time_between + fault.back_after)
         for fault, units in random
         if fault.mean_time_between
     )
+    if churn.policy in ("shrink", "skip"):
+        # Who returns waits for half a round. The others repeat half a step, and compute on until their next
+        # exchange, if the fault is not seen before.
+        lost_s = 0.0
+        for fault, units in random:
+            away_s, detect_s = max(fault.back_after, fault.detect), fault.detect
+            cycle_s = (fault.mean_time_between or 0.0) + away_s
+            blocked_s = detect_s - round_s / 2 if detect_s > round_s else detect_s**2 / (2 * round_s)
+            for unit in units:
+                others = (workers - len(unit)) * (1 - away_s / cycle_s) * (churn.policy == "shrink")
+                lost_s += len(unit) * (away_s + round_s / 2) / cycle_s
+                lost_s += others * (blocked_s + step_s / 2) / cycle_s
+        return max(0.0, 1.0 - lost_s / workers)
     saves, checkpoint = churn.policy == "restart", churn.checkpoint
     spans = [ENOUGH_OUTAGES / per_s] if per_s else []
     if saves and checkpoint is not None:

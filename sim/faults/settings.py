@@ -2,32 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
 
 from ..config.limits import MAX_FACTOR
 from ..config.problems import mistake
-from ..config.settings import Settings
+from ..config.settings import Settings, keyed, read_beside
+from ..config.tables import read_table
 from ..config.units import BoundedSeconds, Steps, format_seconds, parse_duration, parse_steps
-from ..errors import InputError
+from ..errors import InputError, quote
 
-Policy = Literal["wait", "restart"]
+Policy = Literal["wait", "restart", "shrink", "skip"]
 """What all do when a worker fails.
 
 ``wait``: stop until everybody is back, and repeat the step in flight; who returns has its state of the
 beginning of that step. ``restart``: go back to the last complete checkpoint, once everybody is back.
+``shrink``: go on among the living; who returns is healed by one of them. ``skip``: averages with a quorum or
+a deadline leave out who fails, which begins its computation anew when it is back.
+"""
+
+How = Literal["kill", "stop", "cut"]
+"""A process ends; it is stopped and continued; or a worker or site is cut off, and computes on.
+
+Who is stopped or cut off keeps its state: where all wait, nobody repeats anything.
 """
 
 
 class Fault(Settings):
     """Workers that fail and return: ``at`` a time, at the beginning of a step, or at random.
 
-    Of ``workers`` each fails by itself; of ``sites`` each fails as a whole.
+    Of ``workers`` each fails by itself; of ``hosts`` and ``sites`` each fails as a whole.
     """
 
+    other_forms: ClassVar[tuple[JsonSchemaValue, ...]] = (keyed("trace", {"type": "string"}),)
+
     workers: tuple[int, ...] | None = Field(
-        default=None, min_length=1, description="ranks (default: all workers, unless there are `sites`)"
+        default=None,
+        min_length=1,
+        description="ranks (default: all workers, without hosts and sites)",
+    )
+    hosts: tuple[int, ...] | None = Field(
+        default=None, min_length=1, description="hosts by number, of `network.host.gpus` workers each"
     )
     sites: tuple[str, ...] | None = Field(
         default=None, min_length=1, description="sites, in place of workers"
@@ -43,11 +70,18 @@ class Fault(Settings):
         le=MAX_FACTOR,
         description="of the Weibull distribution of these times; 1: exponential, below 1: most of them early",
     )
+    how: How = Field(
+        default="kill",
+        description="kill: a process ends; stop: it is paused; cut: it is cut off, and computes on",
+    )
     back_after: BoundedSeconds = Field(description="time from a fault to the return")
     detect: BoundedSeconds = Field(
         default=0.0,
         description="time until the others notice: none for a process that is killed, a time-out for a dead "
         "host or a cut link",
+    )
+    warning: BoundedSeconds = Field(
+        default=0.0, description="time from its notice; a checkpoint that can be written in it is written"
     )
 
     @model_validator(mode="after")
@@ -59,9 +93,53 @@ class Fault(Settings):
             raise mistake(f"'{when[0]}' says when already; keep to one of them", when[1])
         if self.shape != 1 and self.mean_time_between is None:
             raise mistake("goes with mean_time_between", "shape")
-        if self.workers is not None and self.sites is not None:
-            raise mistake("'workers' says who already; leave one of them out", "sites")
+        who = [key for key in _WHO if getattr(self, key) is not None]
+        if len(who) > 1:
+            raise mistake(f"'{who[0]}' says who already; leave one of them out", who[1])
         return self
+
+
+_WHO = ("workers", "hosts", "sites")
+_LINKS = (
+    "a cut link is network.variation: [{links: 'us->eu', outages: [...]}], where messages wait; if workers "
+    "are given up meanwhile, it is a fault of theirs, whose 'detect' is the time-out"
+)
+
+
+def read_faults(data: Any, info: ValidationInfo) -> Any:
+    """Faults as written, and after them those of their traces, which are read once."""
+    if not isinstance(data, tuple | list):
+        return data
+    plain: list[Any] = []
+    rows: list[Any] = []
+    for number, fault in enumerate(data):
+        match fault:
+            case {"trace": str(name)} if len(fault) == 1:
+                rows += read_beside(info, name, partial(_rows, info.data), number, "trace")
+            case {"trace": _}:
+                raise mistake("is a file that says all; leave the other keys out", number, "trace")
+            case {"links": _}:
+                raise mistake(_LINKS, number, "links")
+            case _:
+                plain.append(fault)
+    return (*plain, *rows)
+
+
+def _rows(known: Mapping[str, Any], path: Path) -> list[Any]:
+    table, ranks = read_table(path), {str(rank): rank for rank in range(known.get("workers", 0))}
+
+    def rank_of(value: object) -> float:
+        if str(value) not in ranks:
+            raise InputError(f"must be a number from 0 to {len(ranks) - 1}, not {quote(value)}")
+        return ranks[str(value)]
+
+    who = "host" if "host" in table.names else "worker"
+    times = ["at", "back_after", *(name for name in ("detect", "warning") if name in table.names)]
+    columns = [[f"{each!r} s" for each in table.values(name, parse_duration)] for name in times]
+    return [
+        {f"{who}s": (int(rank),), **dict(zip(times, row, strict=True))}
+        for rank, *row in zip(table.values(who, rank_of), *columns, strict=True)
+    ]
 
 
 def _read_every(value: object) -> object:

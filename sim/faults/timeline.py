@@ -12,13 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final
 
-from ..errors import RunError
-from .outages import Churn, WorkerOutage, outage_of
-
-MOST_OUTAGES: Final = 100_000
-"""Outages of a run after which it is taken not to come to an end."""
+from .outages import Churn, WorkerOutage, check_number, outage_of
 
 
 @dataclass
@@ -94,7 +89,7 @@ class _Follower:
         self._outages = churn.outages()
         self._next = next(self._outages, None)
         moments = [
-            (self._moment(steps), fault) for steps, faults in churn.at_steps().items() for fault in faults
+            (self._moment(steps), *each) for steps, faults in churn.at_steps().items() for each in faults
         ]
         self._at_steps = sorted(moments, key=itemgetter(0), reverse=True)
 
@@ -116,7 +111,8 @@ class _Follower:
         if until_s == end_s:
             return
         if until_s == fault_s:
-            self._strike(outage_of(self._at_steps.pop()[1], self.now_s))
+            _, fault, workers = self._at_steps.pop()
+            self._strike(outage_of(fault, self.now_s, workers))
         else:
             self._save()
 
@@ -124,7 +120,7 @@ class _Follower:
         """The timeline; what was charged for the time after the end is taken back."""
         line, beyond_s = self._line, max(0.0, self.now_s - most_s)
         line.down_s -= beyond_s
-        line.repeated_s -= self._furthest_s - self.done_s
+        line.repeated_s = max(0.0, line.repeated_s - (self._furthest_s - self.done_s))
         line.work_s = self._furthest_s
         return line
 
@@ -141,22 +137,26 @@ class _Follower:
         if self._writing is not None and self._writing[0] <= outage.at_s:
             self._saved_s = self._writing[1]
         self._writing = None
-        resumed_s = outage.over_s + restart_s
+        if outage.warning_s and self._checkpoint and self._checkpoint.write <= outage.warning_s:
+            # Written beside the work, up to the fault.
+            self._saved_s = max(self._saved_s, self.done_s - self._checkpoint.write)
+        resumed_s, lost = outage.over_s + restart_s, outage.how == "kill"
         line.outages += 1
         while self._next is not None and self._next.at_s < resumed_s:
-            resumed_s = max(resumed_s, self._take().over_s + restart_s)
+            another = self._take()
+            resumed_s, lost = max(resumed_s, another.over_s + restart_s), lost or another.how == "kill"
             line.outages += 1
-            if line.outages > MOST_OUTAGES:
-                raise RunError(f"more than {MOST_OUTAGES:,} faults: they come too often for the run to end")
-        again_s = self._repeat_from()
+            check_number(line.outages)
+        again_s = self._repeat_from(lost)
         line.down_s += resumed_s - self.now_s
         line.repeated_s += self.done_s - again_s
         self.done_s, self.now_s, self._marked_s = again_s, resumed_s, again_s
 
-    def _repeat_from(self) -> float:
+    def _repeat_from(self, lost: bool) -> float:
         if self._churn.policy == "restart":
             return self._saved_s
-        return self._moment(bisect_right(self._ends_s, self.done_s)) if self._churn.in_step else self.done_s
+        steps = bisect_right(self._ends_s, self.done_s)
+        return self._moment(steps) if self._churn.in_step and lost else self.done_s
 
     def _save(self) -> None:
         assert self._checkpoint is not None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from .network import Network
+from .network import Link, Network
 
 
 def bytes_carried(
@@ -31,3 +32,15 @@ def bytes_carried(
         {name: dict(zip(names, row, strict=True)) for name, row in zip(names, between, strict=False)},
         {network.links[k].name: count for k, count in enumerate(on_links) if k not in own},
     )
+
+
+def shares_on_links(network: Network, sent: Iterable[Mapping[int, int]]) -> dict[Link, float]:
+    """Part of all bytes that crosses each link; ``sent`` as in ``bytes_carried``."""
+    on_links: Counter[int] = Counter()
+    whole = 0
+    for source, sends in enumerate(sent):
+        for destination, num_bytes in sends.items():
+            whole += num_bytes
+            for link in network.route(source, destination).links:
+                on_links[link] += num_bytes
+    return {network.links[index]: count / whole for index, count in on_links.items()}

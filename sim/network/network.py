@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import permutations
 
 from ..jitter import Jitter
 from .forms.varying import Variation
@@ -117,6 +118,26 @@ class Network:
         """The network without jitter, and with every link at its nominal bandwidth."""
         return replace(self, jitter=None, links=tuple(replace(link, variation=None) for link in self.links))
 
+    def among(self, hosts: Sequence[int]) -> Network:
+        """The network of these hosts alone, which are 0, 1, ... in it; links and sites stay as they are."""
+
+        def of(links: Mapping[int, int]) -> dict[int, int]:
+            return {place: links[host] for place, host in enumerate(hosts) if host in links}
+
+        pairs = permutations(enumerate(hosts), 2)
+        return replace(
+            self,
+            site_of=tuple(self.site_of[host] for host in hosts),
+            node_of=tuple(self.node_of[host] for host in hosts) if self.node_of else (),
+            up=of(self.up),
+            down=of(self.down),
+            inner_up=of(self.inner_up),
+            inner_down=of(self.inner_down),
+            routes=self.routes
+            if self.node_of or not self.routes
+            else {(i, j): self.routes[a, b] for (i, a), (j, b) in pairs},
+        )
+
     @cached_property
     def nodes(self) -> tuple[int, ...]:
         """Node of each host; the host itself where there are no nodes."""
@@ -136,6 +157,11 @@ class Network:
         if route is None:
             route = self._routes[source, destination] = self._find_route(source, destination)
         return route
+
+    def farthest_s(self, host: int) -> float:
+        """Latency of the longest route from ``host``, one way."""
+        others = (other for other in range(self.num_hosts) if other != host)
+        return max((self.route(host, other).latency_s for other in others), default=0.0)
 
     def _find_route(self, source: int, destination: int) -> Route:
         if self.same_node(source, destination):

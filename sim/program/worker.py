@@ -98,6 +98,8 @@ class Worker:
         element_bytes: bytes on the wire per element of a value.
         sums_inside: ``hosts`` or ``sites``, whose workers sum values before encoding; None: they do not.
         evaluation_s, every: seconds for which it evaluates its model, and between how many steps.
+        first_step: number of its first step.
+        kept: what it goes on from after a fault, as published before that step; (): it begins anew.
     """
 
     ranks: tuple[int, ...]
@@ -111,6 +113,8 @@ class Worker:
     sums_inside: str | None = None
     evaluation_s: float = 0.0
     every: int = 1
+    first_step: int = 0
+    kept: tuple[Any, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -167,9 +171,13 @@ class Worker:
             rows.append(groups_of.shard(row, members.index(rank), len(members)))
         return self._of_ranks(rows)
 
+    def fresh(self) -> tuple[Tensor, State]:
+        """The initial model, and the optimiser's state at it."""
+        return self.start, self.optimizer.init(self.start)
+
     async def steps(self) -> AsyncIterator[int]:
-        """Count 0, 1, 2, ... until the driver ends the run."""
-        step = 0
+        """Count 0, 1, 2, ..., or from ``first_step`` on, until the driver ends the run."""
+        step = self.first_step
         while await ops.NextStep(step):
             yield step
             step += 1
@@ -180,6 +188,7 @@ class Worker:
         value: Tensor,
         leader: Tensor | None = None,
         averaged: Tensor | None = None,
+        kept: tuple[Any, ...] = (),
         **notes: float,
     ) -> None:
         """Report that ``step`` is done and ``value`` is this worker's model, after an evaluation if due.
@@ -189,11 +198,12 @@ class Worker:
             value: the model [..., d].
             leader: the scheme's model for all workers; default: that with the lowest training loss.
             averaged: the average over all workers of this step, alike on all: ``evaluate.on: averaged``.
+            kept: what this worker needs to go on from here after a fault (``Worker.kept``).
             **notes: numbers, reported as mean and maximum over workers since the last evaluation.
         """
         if self.evaluation_s and (step + 1) % self.every == 0:
             await ops.Evaluate(self.evaluation_s)
-        await ops.Publish(step, value, leader, averaged, notes)
+        await ops.Publish(step, value, leader, averaged, notes, kept)
 
     async def gradient(self, point: Tensor) -> Tensor:
         """Compute the gradient of the loss on the next batch at ``point``; lasts one computation."""

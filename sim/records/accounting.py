@@ -42,8 +42,9 @@ class TimeBreakdown:
     the coroutine itself is), *wait* (blocked until the last needed peer has begun) and
     *communicate* (blocked after that). Communication hidden behind a running gradient is compute.
     ``operations`` are the names of begun operations, with ``ANY_SOURCE`` for a receive from anybody.
-    ``averages`` counts averages that may leave out stragglers and wanted this worker's contribution,
-    ``left_out`` those made without it. ``sent_to``: worker -> bytes, which add up to ``bytes_sent``.
+    ``down_s``: away, of a worker that fails and returns. ``averages`` counts averages that may leave out
+    stragglers and wanted this worker's contribution, ``left_out`` those made without it. ``sent_to``:
+    worker -> bytes, which add up to ``bytes_sent``.
     """
 
     worker: int
@@ -51,6 +52,7 @@ class TimeBreakdown:
     steps: int = 0
     wait_s: float = 0.0
     communicate_s: float = 0.0
+    down_s: float = 0.0
     ended_s: float | None = None
     operations: set[str] = field(default_factory=set)
     averages: int = 0
@@ -108,11 +110,22 @@ class TimeBreakdown:
     def share(self, wall_s: float) -> TimeShare:
         """Shares of this worker's ``wall_s``; after its end it waited for the others."""
         idle = 0.0 if self.ended_s is None else max(wall_s - self.ended_s, 0.0)
-        wait, communicate = self.wait_s + idle, self.communicate_s
+        wait, communicate, down = self.wait_s + idle, self.communicate_s, self.down_s
         if wait + communicate > wall_s:  # a failed run: blocked beyond the last step that counts
             wait = max(wall_s - communicate, 0.0)
             communicate = min(communicate, wall_s)
-        return TimeShare(compute=wall_s - wait - communicate, communicate=communicate, wait=wait)
+        compute = wall_s - wait - communicate - down
+        return TimeShare(compute=compute, communicate=communicate, wait=wait, down=down)
+
+    def add(self, part: TimeBreakdown, ranks: Sequence[int]) -> None:
+        """Count a part of the run, in which worker k was ``ranks[k]`` of the whole."""
+        self.bytes_sent, self.steps, self.ended_s = part.bytes_sent, part.steps, part.ended_s
+        self.wait_s += part.wait_s
+        self.communicate_s += part.communicate_s
+        self.operations |= part.operations
+        for destination, num_bytes in part.sent_to.items():
+            rank = ranks[destination]
+            self.sent_to[rank] = self.sent_to.get(rank, 0) + num_bytes
 
 
 def mean_share(breakdowns: Sequence[TimeBreakdown], until_s: float, wall_s: float) -> TimeShare:
@@ -124,6 +137,7 @@ def mean_share(breakdowns: Sequence[TimeBreakdown], until_s: float, wall_s: floa
         communicate=sum(s.communicate for s in shares) / n,
         wait=sum(s.wait for s in shares) / n,
         idle=wall_s - until_s,
+        down=sum(s.down for s in shares) / n,
     )
 
 

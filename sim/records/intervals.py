@@ -37,6 +37,9 @@ FEWEST: Final = 5
 """Repeats needed for an interval; with five, the range holds the median in 93.75 %."""
 
 
+ENOUGH_DRAWS: Final = 10
+"""Repeats needed to say in which time 9 of 10 get there."""
+
 DRAWN_RUNS: Final = 30
 """Number of predictions whose range a measurement is compared with where chance decides."""
 

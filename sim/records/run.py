@@ -135,10 +135,12 @@ class TimeShare:
 
 
 class FaultCost(TypedDict):
-    """Time that faults and checkpoints have cost a run; the three add up to its ``TimeShare.down``.
+    """Time that faults and checkpoints have cost a run, mean over workers.
 
-    down_s: until everybody was back, with restarts; repeated_s: work done again; writing_s: stops to write
-    checkpoints.
+    Where all stop for a fault the three add up to ``TimeShare.down``; else work repeated counts as computing,
+    and under ``skip`` a fault as a longer computation.
+
+    down_s: without work, with restarts; repeated_s: work done again; writing_s: stops to write checkpoints.
     """
 
     outages: int

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import InputError, quote
 from .gradients.noise import describe_gradients
 from .gradients.rule import hint
-from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
+from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
 from .rows import left_out_of, mean, mean_shares, row_of
 from .run import Evaluation, Run, Source
@@ -180,6 +180,12 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
         averages = [[each or math.inf for each in pace.average_s] for pace in paces]
         row["average_s"] = [finite(mean(each)) for each in zip(*averages, strict=True)]
         row["leaves_out"] = left_out_of(group)
+    if costs := [run.faults for run in group if run.faults]:
+        lost_s = sum(each["down_s"] + each["repeated_s"] + each["writing_s"] for each in costs)
+        row["goodput"] = 1.0 - lost_s / (sum(run.wall_clock_s for run in group) or 1.0)
+        if len(group) >= ENOUGH_DRAWS:
+            in_order = sorted(_times(group, by_step=False).values())
+            row["time_to_target_p90_s"] = finite(in_order[math.ceil(0.9 * len(group)) - 1])
     if points := [each for run in group for each in run.gradients]:
         row["gradients"] = describe_gradients(points)
     if facts is not None:

@@ -118,6 +118,9 @@ class SchemeSummary(TypedDict):
         score_at_equal_time, score_at_equal_bytes: at the points of ``Summary.equal``; None without them.
         wall_clock_s, iterations, bytes_sent, time_s: means.
         cost: to the target, or of a step where there is none; absent without prices.
+        goodput: useful steps a second over those without faults and checkpoints; absent where none are.
+        time_to_target_p90_s: with faults and ``intervals.ENOUGH_DRAWS`` runs or more: the time within which 9
+            of 10 reached the target; None where fewer did.
         gradients: their noise and heterogeneity along the runs; absent where they were not measured.
         does, bounds, memory, random: see ``SchemeFacts``; absent in older folders, ``bounds`` also where
             runs were measured. Other keys absent there are computed when they are read.
@@ -150,6 +153,8 @@ class SchemeSummary(TypedDict):
     bytes_sent: float
     time_s: Shares
     cost: NotRequired[CostInterval]
+    goodput: NotRequired[float]
+    time_to_target_p90_s: NotRequired[float | None]
     gradients: NotRequired[GradientSummary]
     does: NotRequired[str]
     bounds: NotRequired[Bounds | None]

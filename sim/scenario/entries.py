@@ -168,9 +168,21 @@ class SchemeEntry(Named):
     on_fault: Policy | None = Field(
         default=None,
         description="what all workers do at a fault: wait (stop until everybody is back, and repeat the step "
-        "in flight) or restart (from the last checkpoint, once everybody is back); default: restart where "
-        "there is a `checkpoint`, else wait",
+        "in flight), restart (from the last checkpoint, once everybody is back), shrink (go on among the "
+        "living, who heal those that return) or skip (with a quorum or deadline: as stragglers); default: "
+        "restart where there is a `checkpoint`, else wait",
     )
+
+    @model_validator(mode="after")
+    def _check_policy(self) -> Self:
+        scheme = find_scheme(self.name)
+        if self.on_fault == "shrink" and not (scheme.shrinks(self.options) and scheme.in_step(self.options)):
+            text = "shrink is not for this scheme with these options: its workers share no step to go on from"
+            raise mistake(f"{text}; write wait or restart", "on_fault")
+        limits = [getattr(self.options, key, None) for key in ("quorum", "deadline")]
+        if self.on_fault == "skip" and limits.count(None) == len(limits):
+            raise mistake("skip leaves workers out of averages: give a quorum or a deadline too", "on_fault")
+        return self
 
 
 def labels_of(entries: Sequence[SchemeEntry]) -> list[str]:
@@ -187,7 +199,9 @@ def labels_of(entries: Sequence[SchemeEntry]) -> list[str]:
 def _traits(entry: SchemeEntry) -> dict[str, Any]:
     options = _flat(entry.options.model_dump(mode="json", context=BRIEF))
     optimizer = _flat(entry.optimizer.model_dump(mode="json") if entry.optimizer else {})
-    return options | {f"optimizer.{key}" if key in options else key: v for key, v in optimizer.items()}
+    policy = {"on_fault": entry.on_fault} if entry.on_fault else {}
+    own = {f"optimizer.{key}" if key in options else key: v for key, v in optimizer.items()}
+    return options | own | policy
 
 
 def _flat(data: Mapping[str, Any]) -> dict[str, Any]:

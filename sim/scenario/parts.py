@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -30,7 +31,8 @@ from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Bytes, Steps
 from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
-from ..faults.settings import Fault
+from ..faults.heartbeat import Heartbeats
+from ..faults.settings import Fault, read_faults
 from ..network.build import build_network
 from ..network.forms.graph import Graph
 from ..network.profile import Profile
@@ -124,8 +126,14 @@ class Cluster(Settings):
         default=(), max_length=MAX_STRAGGLERS, description="stragglers; their factors multiply"
     )
     network: NetworkSettings = Field(description="network and transport")
-    faults: tuple[Fault, ...] = Field(
-        default=(), max_length=MAX_STRAGGLERS, description="workers and sites that fail and return"
+    faults: Annotated[tuple[Fault, ...], BeforeValidator(read_faults)] = Field(
+        default=(),
+        max_length=MAX_STRAGGLERS,
+        description="workers, hosts and sites that fail and return; `{trace: FILE.csv}` has a fault a row, "
+        "with the columns worker (or host), at, back_after, perhaps detect and warning",
+    )
+    heartbeat: Heartbeats | None = Field(
+        default=None, description="heartbeats, which share the links; for `paceline check` (default: none)"
     )
     island: Island | None = Field(
         default=None, description="several GPUs that act as one worker (default: one device)"
@@ -195,6 +203,16 @@ class Cluster(Settings):
                     build_network(self.network.model_copy(update=steady), self.workers)
         return self
 
+    def units_of(self, fault: Fault) -> tuple[tuple[int, ...], ...]:
+        """Ranks that fail together, for each worker, host or site that a fault strikes."""
+        sites = self.network.sites or {}
+        first = dict(zip(sites, accumulate(sites.values(), initial=0), strict=False))
+        if fault.sites is not None:
+            return tuple(tuple(range(first[name], first[name] + sites[name])) for name in fault.sites)
+        size = 1 if fault.hosts is None else self.network.gpus
+        units = fault.workers or fault.hosts or range(self.workers)
+        return tuple(tuple(range(each * size, each * size + size)) for each in units)
+
     @property
     def device_memory(self) -> float | None:
         """Bytes of each device; None where not given."""
@@ -235,13 +253,15 @@ class Cluster(Settings):
                 yield Mistake(("hosts", name), text)
 
     def _wrong_names(self) -> Iterator[Mistake]:
-        """Workers that stragglers and faults name, and sites."""
-        for key in ("stragglers", "faults"):
+        """Workers that stragglers and faults name, hosts and sites."""
+        ranks, hosts = range(self.workers), range(self.workers // self.network.gpus)
+        named = ("stragglers", "workers", ranks), ("faults", "workers", ranks), ("faults", "hosts", hosts)
+        for key, part, known in named:
             for number, each in enumerate(getattr(self, key)):
-                for index, rank in enumerate(each.workers or ()):
-                    if not 0 <= rank < self.workers:
-                        text = f"there is no worker {rank}; ranks go from 0 to {self.workers - 1}"
-                        yield Mistake((key, number, "workers", index), text)
+                for index, rank in enumerate(getattr(each, part) or ()):
+                    if rank not in known:
+                        text = f"there is no {part[:-1]} {rank}; ranks go from 0 to {known[-1]}"
+                        yield Mistake((key, number, part, index), text)
         sites = self.network.sites or {}
         for number, fault in enumerate(self.faults):
             for index, name in enumerate(fault.sites or ()):

@@ -289,6 +289,15 @@ class Scenario(Settings):
             scheme = find_scheme(entry.name)
             try:
                 scheme.check(entry.options, self.cluster.workers)
+                if entry.on_fault == "skip" and any(
+                    0 in unit for each in self.cluster.faults for unit in self.cluster.units_of(each)
+                ):
+                    raise InputError(
+                        "with skip worker 0, which collects the averages, cannot fail: say in 'workers' "
+                        "of cluster.faults who does"
+                    )
+                if entry.on_fault == "shrink" and not scheme.inside(entry.options):
+                    scheme.check(entry.options, self.cluster.workers - 1)
                 if scheme.check_network is not None:
                     network = build_network(self.cluster.network, self.cluster.workers)
                     scheme.check_network(entry.options, network)

@@ -138,14 +138,13 @@ def all_reduce(worker: Worker, options: AllReduceOptions) -> Program:
 
 
 async def _reduce(worker: Worker, options: AllReduceOptions) -> None:
-    x = worker.start
-    state = worker.optimizer.init(x)
+    x, state = worker.kept or worker.fresh()
     average = CompressedAllReduce(worker, options.compression)
     async for k in worker.steps():
         await _broadcast_buffers(worker, options)
         gradient = await average.all_reduce(await worker.gradient(x), k)
         x, state = worker.optimizer.update(x, gradient, state)
-        await worker.publish(k, x, averaged=x)
+        await worker.publish(k, x, averaged=x, kept=(x, state))
 
 
 async def _broadcast_buffers(worker: Worker, options: AllReduceOptions) -> None:
@@ -156,20 +155,19 @@ async def _broadcast_buffers(worker: Worker, options: AllReduceOptions) -> None:
 
 
 async def _reduce_in_buckets(worker: Worker, buckets: Buckets, options: AllReduceOptions) -> None:
-    x = worker.start
-    state = worker.optimizer.init(x)
+    x, state = worker.kept or worker.fresh()
     next_forward = options.next_forward
     sent = 0  # steps whose gradients were sent
     async for k in worker.steps():
-        if next_forward and k:
+        if next_forward and sent:
             x, state = worker.optimizer.update(x, await buckets.mean(next_forward=True), state)
-            await worker.publish(k - 1, x, averaged=x)
+            await worker.publish(k - 1, x, averaged=x, kept=(x, state))
         await _broadcast_buffers(worker, options)
         await buckets.send(x)
         sent = k + 1
         if not next_forward:
             x, state = worker.optimizer.update(x, await buckets.mean(next_forward=False), state)
-            await worker.publish(k, x, averaged=x)
+            await worker.publish(k, x, averaged=x, kept=(x, state))
     if next_forward and sent:
         x, state = worker.optimizer.update(x, await buckets.mean(next_forward=False), state)
         await worker.publish(sent - 1, x, averaged=x)
@@ -201,4 +199,5 @@ async def _part_reduce(worker: Worker) -> None:
 ALL_REDUCE: Final = Scheme(
     "all_reduce", all_reduce, AllReduceOptions, True, check, averages=True, bucket_bytes=bucket_bytes,
     held=held, depends_on_timing=leaves_out, averages_gradients=averages_gradients, encodes=encodes_averages,
+    shrinks=averages_gradients,
 )  # fmt: skip

@@ -116,8 +116,7 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
     """Decentralised SGD: average with the neighbours of a topology at every step."""
     units = Units(worker, options.inside)
     plan = topology.plan(options.topology, units.number, options.weights, worker.seed)
-    x = worker.start
-    state = worker.optimizer.init(x)
+    x, state = worker.kept or worker.fresh()
     whole = pack(x, state, options.momentum).shape[-1]
     average = CompressedAllReduce(worker, options.compression, whole, units.members)
 
@@ -148,10 +147,11 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
             await average.spends(decoded=shard.shape[-1], pattern=units.pattern(plan.at(k)))
             x, state = unpack(await units.gather(combined, own.shape[-1]), state, options.momentum)
             x, state = worker.optimizer.update(x, gradient, state)
-        await worker.publish(k, x)
+        await worker.publish(k, x, kept=(x, state))
 
 
 GOSSIP: Final = Scheme(
     "gossip", gossip, GossipOptions, True, check, averages=False, cycle=cycle, check_network=check_network,
     held=held, inside=lambda options: options.inside, collectives=collectives,
+    shrinks=lambda options: True,
 )  # fmt: skip

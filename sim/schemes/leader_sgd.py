@@ -99,7 +99,8 @@ def leader_sgd(worker: Worker, options: LeaderSgdOptions) -> Program:
 async def _synchronous(worker: Worker, options: LeaderSgdOptions) -> None:
     x = scattered(worker, options.spread)
     state = worker.optimizer.init(x)
-    recent: deque[Tensor] = deque(maxlen=options.loss_window)
+    x, state, *losses_before = worker.kept or (x, state)
+    recent: deque[Tensor] = deque(losses_before, maxlen=options.loss_window)
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         recent.append(await worker.batch_loss())
@@ -108,7 +109,7 @@ async def _synchronous(worker: Worker, options: LeaderSgdOptions) -> None:
             if (k + 1) % tier.period == 0:
                 losses = await worker.all_gather(_mean(recent), tier.groups)
                 x = await _follow(worker, x, losses, tier)
-        await worker.publish(k, x)
+        await worker.publish(k, x, kept=(x, state, *recent))
 
 
 async def _asynchronous(worker: Worker, options: LeaderSgdOptions, counter: StepCounter) -> None:
@@ -282,4 +283,5 @@ LEADER_SGD: Final = Scheme(
     # The arriving model of the leader; asynchronous: and the own one to be sent.
     held=lambda options, sizes: Held(optimizer=sizes.moments, in_flight=2 if options.asynchronous else 1),
     depends_on_timing=lambda options: options.asynchronous,
+    shrinks=lambda options: not options.asynchronous,
 )  # fmt: skip

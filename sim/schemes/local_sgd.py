@@ -35,7 +35,7 @@ The optimiser's buffers are equal on all workers at the switch. Source: Lin et a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Final
 
 import torch
@@ -109,17 +109,17 @@ def local_sgd(worker: Worker, options: LocalSgdOptions) -> Program:
 
 async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
     """Local SGD with averages over all workers."""
-    x = worker.start
-    state = worker.optimizer.init(x)
+    x, state = worker.fresh()
     average = CompressedAllReduce(worker, options.compression)
     last = first_average(average, x, state, options.momentum)
+    x, state, last = worker.kept or (x, state, last)
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
         averages = _averages_after(k, options)
         if averages:
             x, state, last = await average_of_changes(average, k, x, state, options.momentum, last)
-        await worker.publish(k, x, averaged=x if averages else None)
+        await worker.publish(k, x, averaged=x if averages else None, kept=(x, state, last))
 
 
 def _averages_after(k: int, options: LocalSgdOptions) -> bool:
@@ -200,9 +200,8 @@ async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -
     Bytes per step and worker: over the period an all-reduce's, and 4 bytes to all. Waits for: all workers,
     once a period.
     """
-    x = worker.start
-    state = worker.optimizer.init(x)
-    period, since = Period(options.initial_period), 0
+    x, state, controller, since = worker.kept or (*worker.fresh(), (options.initial_period,), 0)
+    period = Period(*controller)
     calibrated_at = options.warmup + options.calibration
     async for k in worker.steps():
         gradient = await worker.gradient(x)
@@ -217,7 +216,10 @@ async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -
                 variance = await _variance(worker, before, x)
                 following = period.calibrated if k < calibrated_at else period.adapted
                 period = following(variance, worker.optimizer.lr_at(k))
-        await worker.publish(k, x, averaged=x if averages else None, period=period.steps)
+        averaged, controller = x if averages else None, astuple(period)
+        kept = x, state, controller, since
+        await worker.publish(k, x, averaged=averaged, kept=kept, period=period.steps)
+        del averaged, kept
 
 
 async def _variance(worker: Worker, before: torch.Tensor, mean: torch.Tensor) -> float:
@@ -240,8 +242,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
     Bytes per step and worker: an all-reduce's, later that over the period. Waits for: all workers, later once
     a period.
     """
-    x = worker.start
-    state = worker.optimizer.init(x)
+    x, state = worker.kept or worker.fresh()
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         if k < options.switch_at:
@@ -250,12 +251,14 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
         averages = k >= options.switch_at and (k + 1 - options.switch_at) % options.period == 0
         if averages:
             x, state = await all_average(worker, x, state, options.momentum)
-        await worker.publish(k, x, averaged=x if averages or k < options.switch_at else None)
+        averaged = x if averages or k < options.switch_at else None
+        await worker.publish(k, x, averaged=averaged, kept=(x, state))
 
 
 LOCAL_SGD: Final = Scheme(
     "local_sgd", local_sgd, LocalSgdOptions, True, check, averages=True, cycle=one_period,
     long_run=without_warmup, held=held, depends_on_timing=leaves_out, encodes=encodes_averages,
+    shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip
 ADAPTIVE_LOCAL_SGD: Final = Scheme(
     "adaptive_local_sgd", adaptive_local_sgd, AdaptiveLocalSgdOptions, True, check_adaptive, averages=True,
@@ -264,6 +267,7 @@ ADAPTIVE_LOCAL_SGD: Final = Scheme(
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, anchors=1, in_flight=averages_in_flight(options.momentum, None, sizes)
     ),
+    shrinks=lambda options: True,
 )  # fmt: skip
 POST_LOCAL_SGD: Final = Scheme(
     "post_local_sgd", post_local_sgd, PostLocalSgdOptions, True, averages=True, cycle=one_period,
@@ -271,4 +275,5 @@ POST_LOCAL_SGD: Final = Scheme(
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, in_flight=averages_in_flight(options.momentum, None, sizes)
     ),
+    shrinks=lambda options: True,
 )  # fmt: skip

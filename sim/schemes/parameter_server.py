@@ -116,6 +116,8 @@ async def _elastic_steps(
     x = scattered(worker, options.spread)
     velocity = torch.zeros_like(x)
     state = worker.optimizer.init(x)
+    if isinstance(centre, ReplicatedCentre) and worker.kept:
+        x, velocity, state, centre.known = worker.kept
     async for k in worker.steps():
         ahead = x + momentum * velocity
         visits = k % options.period == 0
@@ -125,8 +127,9 @@ async def _elastic_steps(
         moved, state = worker.optimizer.update(ahead, gradient, state)
         velocity = momentum * velocity + (moved - ahead)
         x = x + velocity
-        known = centre.known
-        await worker.publish(k, x, leader=known, averaged=known if visits and alike else None)
+        known, kept = centre.known, (x, velocity, state, centre.known)
+        await worker.publish(k, x, leader=known, averaged=known if visits and alike else None, kept=kept)
+        del known, kept
 
 
 def downpour(worker: Worker, options: DownpourOptions) -> Program:
@@ -237,33 +240,32 @@ class Centre:
 
 
 class ReplicatedCentre:
-    """The centre of synchronous elastic averaging: every worker has a copy, and all copies move alike."""
+    """The centre of synchronous elastic averaging: every worker has a copy, and all copies move alike.
+
+    ``known``: the centre [..., d].
+    """
 
     def __init__(self, worker: Worker, pull: float) -> None:
         self._worker = worker
         self._pull = pull
-        self._value = worker.start
-
-    @property
-    def known(self) -> Tensor:
-        """The centre [..., d]."""
-        return self._value
+        self.known = worker.start
 
     async def visit(self, value: Tensor) -> Tensor:
         """Move the centre towards the mean of all workers' ``value``; returns alpha (value - c)."""
         mean = await self._worker.all_reduce(value)
-        difference = (self._pull / self._worker.size) * (value - self._value)
-        self._value = self._value + self._pull * (mean - self._value)
+        difference = (self._pull / self._worker.size) * (value - self.known)
+        self.known = self.known + self._pull * (mean - self.known)
         return difference
 
 
 EASGD: Final = Scheme(
     "easgd", easgd, EasgdOptions, True, check, averages=True, cycle=one_period, held=held_elastic,
-    depends_on_timing=lambda options: options.asynchronous,
+    depends_on_timing=lambda options: options.asynchronous, shrinks=lambda options: not options.asynchronous,
 )  # fmt: skip
 EAMSGD: Final = Scheme(
     "eamsgd", eamsgd, EamsgdOptions, True, check, own_momentum=True, averages=True, cycle=one_period,
     held=held_elastic, depends_on_timing=lambda options: options.asynchronous,
+    shrinks=lambda options: not options.asynchronous,
 )  # fmt: skip
 DOWNPOUR: Final = Scheme(
     "downpour", downpour, DownpourOptions, False, check, averages=False, cycle=one_period,

@@ -58,6 +58,8 @@ class Scheme:
             leave out stragglers.
         encodes: whether averages are encoded, so that they cannot be summed in transit.
         collectives: whether it may use any; a scheme that mixes alone has no algorithm to choose.
+        shrinks: whether the living can go on without a worker that fails, and take it in again.
+        split: from what a worker had (``Worker.kept``), that from which it and who is healed by it go on.
         inside: places whose workers act as one, ``hosts`` or ``sites``; None: each acts alone.
     """
 
@@ -78,6 +80,8 @@ class Scheme:
     depends_on_timing: Callable[[Any], bool] = lambda options: False
     encodes: Callable[[Any], bool] = lambda options: False
     collectives: Callable[[Any], bool] = lambda options: True
+    shrinks: Callable[[Any], bool] = lambda options: False
+    split: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda kept: kept
     inside: Callable[[Any], str | None] = lambda options: None
 
     @property

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import torch
 from pydantic import Field
@@ -165,7 +165,8 @@ def sgp(worker: Worker, options: SgpOptions) -> Program:
     in_step = not options.asynchronous
     stays_one = in_step and options.overlap == 0 and plan.row_stochastic
     w = None if options.biased or stays_one else torch.ones_like(worker.start[..., :1])
-    mass = Mass(worker.start, w)
+    x, kept_w, _ = worker.kept or (worker.start, None, None)
+    mass = Mass(x, w if kept_w is None else kept_w)
     if in_step:
         return Program(push_in_step(worker, mass, units, plan, options.overlap))
     services = take_in(worker, mass), pass_on(worker, mass, plan)
@@ -174,7 +175,7 @@ def sgp(worker: Worker, options: SgpOptions) -> Program:
 
 async def push_in_step(worker: Worker, mass: Mass, units: Units, plan: Plan, overlap: int) -> None:
     """Run the synchronous form: mass sent in step k is added in step k + ``overlap``."""
-    state = worker.optimizer.init(mass.x)
+    state = worker.kept[-1] if worker.kept else worker.optimizer.init(mass.x)
     under_way: deque[ops.Handle] = deque()
 
     def message() -> Payload:
@@ -201,7 +202,7 @@ async def push_in_step(worker: Worker, mass: Mass, units: Units, plan: Plan, ove
                 late = await gathered(await worker.wait(under_way.popleft()))
             mass.whole = mass.whole if late is None else mass.whole + late
             del late
-        await worker.publish(k, mass.z, **mass.notes)  # type: ignore[arg-type]
+        await worker.publish(k, mass.z, kept=(mass.x, mass.w, state), **mass.notes)  # type: ignore[arg-type]
     for handle in under_way:
         mass.whole = mass.whole + await gathered(await worker.wait(handle))
 
@@ -264,8 +265,15 @@ def _kept_share(worker: Worker, pattern: Pattern) -> Tensor:
     return torch.stack(shares) if worker.vectorised else shares[0]
 
 
+def split_mass(kept: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A half of a worker's mass, for itself and for the worker that it heals; the model is that of both."""
+    x, w, *others = kept or (None, None)
+    return kept if w is None else (x / 2, w / 2, *others)
+
+
 SGP: Final = Scheme(
     "sgp", sgp, SgpOptions, True, check, averages=False, cycle=cycle_of_graphs, held=held,
     depends_on_timing=lambda options: options.asynchronous, check_network=check_network,
     inside=lambda options: options.inside,
+    shrinks=lambda options: not options.asynchronous, split=split_mass,
 )  # fmt: skip

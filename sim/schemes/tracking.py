@@ -73,10 +73,9 @@ async def gradient_tracking(worker: Worker, options: TrackingOptions) -> None:
     Bytes per step and worker: 2 x out-degree models, in one message. Waits for: the neighbours of this step.
     """
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
-    x = worker.start
-    state = worker.optimizer.init(x)
+    x, state = worker.kept or worker.fresh()
     average = CompressedAllReduce(worker, options.compression)
-    tracked = before = torch.zeros_like(x)
+    tracked = before = torch.zeros_like(x)  # anew after a fault: the sum of y would miss who is gone
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         tracked = tracked + (gradient - before)
@@ -88,7 +87,7 @@ async def gradient_tracking(worker: Worker, options: TrackingOptions) -> None:
         combined = add_lost_part(await worker.mix(plan.at(k), payload), own, payload)
         await average.spends(decoded=own.shape[-1], pattern=plan.at(k))
         x, tracked = combined.chunk(2, dim=-1)
-        await worker.publish(k, x)
+        await worker.publish(k, x, kept=(x, state))
 
 
 class ChocoOptions(MixingOptions):
@@ -131,9 +130,11 @@ async def choco_sgd(worker: Worker, options: ChocoOptions) -> None:
     Bytes per step and worker: out-degree encoded models. Waits for: the neighbours.
     """
     pattern = topology.plan(options.topology, worker.size, options.weights, worker.seed).at(0)
-    x = public = neighbours = worker.start
-    state = worker.optimizer.init(x)
+    x, state = worker.kept or worker.fresh()
     average = CompressedAllReduce(worker, options.compression)
+    public = neighbours = x
+    if worker.kept:  # after a fault neighbours send their public copies again, whole
+        neighbours = await worker.mix(pattern, x)
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
@@ -143,7 +144,7 @@ async def choco_sgd(worker: Worker, options: ChocoOptions) -> None:
         await average.spends(decoded=x.shape[-1], pattern=pattern)
         public = public + decoded(change)
         x = x + options.gamma * (neighbours - public)
-        await worker.publish(k, x)
+        await worker.publish(k, x, kept=(x, state))
 
 
 def _require_doubly_stochastic(plan: Plan) -> None:
@@ -157,7 +158,9 @@ def _require_doubly_stochastic(plan: Plan) -> None:
 GRADIENT_TRACKING: Final = Scheme(
     "gradient_tracking", gradient_tracking, TrackingOptions, True, check_tracking, averages=False,
     cycle=cycle_of_graphs, held=held_tracking,
+    shrinks=lambda options: True,
 )  # fmt: skip
 CHOCO_SGD: Final = Scheme(
     "choco_sgd", choco_sgd, ChocoOptions, True, check_choco, averages=False, held=held_choco,
+    shrinks=lambda options: True,
 )  # fmt: skip

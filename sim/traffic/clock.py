@@ -26,6 +26,7 @@ class Clock(simpy.Environment):
     """A SimPy environment with alarms.
 
     Args:
+        start_s: the time at first.
         permute_seed: None: simultaneous alarms go off in the order in which they were set. A number: in an
             order drawn from it, to show that conclusions do not depend on ties.
 
@@ -35,8 +36,9 @@ class Clock(simpy.Environment):
 
     now = 0.0  # SimPy's is a property: a call each time it is read
 
-    def __init__(self, permute_seed: int | None = None) -> None:
-        super().__init__(0.0)
+    def __init__(self, permute_seed: int | None = None, start_s: float = 0.0) -> None:
+        super().__init__(start_s)
+        self.now = start_s
         self._alarms: list[Any] = self._queue  # one list: alarms and SimPy's events, by time
         self._shuffle = None if permute_seed is None else np.random.Generator(np.random.Philox(permute_seed))
 

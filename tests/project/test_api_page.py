@@ -35,7 +35,16 @@ def test_every_public_name_and_every_method_of_a_worker_is_there() -> None:
     methods = {f"Worker.{name}" for name in vars(paceline.Worker) if not name.startswith("_")}
     assert methods - set(headings) == {
         f"Worker.{name}"
-        for name in ("sites", "hosts", "element_bytes", "sums_inside", "evaluation_s", "every")
+        for name in (
+            "sites",
+            "hosts",
+            "element_bytes",
+            "sums_inside",
+            "evaluation_s",
+            "every",
+            "first_step",
+            "kept",
+        )
     }  # attributes
 
 

@@ -15,8 +15,8 @@ from tests.support.markup import MARKUP
 TARGET = Goal(metric="test_accuracy", value=0.95)
 
 
-def printed(what: RenderableType) -> str:
-    console = Console(width=100, color_system=None)
+def printed(what: RenderableType, width: int = 100) -> str:
+    console = Console(width=width, color_system=None)
     with console.capture() as captured:
         console.print(what)
     return captured.get()
@@ -62,6 +62,15 @@ def test_two_sources_are_told_apart() -> None:
         "simulated: a reaches the target after 10 s",
         "measured: a reaches the target after 20 s",
     ]
+
+
+def test_ten_repeats_fit_into_80_columns() -> None:
+    made = [made_run("local_sgd period=8", seed, reached_s=7.91 + 0.31 * seed) for seed in range(10)]
+    made += [
+        made_run("late", seed, reached_s=None, num_bytes=11_700_000, shares=(0.36, 0.54, 0.1))
+        for seed in range(10)
+    ]
+    assert "reached 10/10" in printed(render_summary(summarise("s", made, TARGET)), width=80)
 
 
 def test_without_a_target_steps_decide() -> None:

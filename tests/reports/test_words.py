@@ -8,7 +8,7 @@ import pytest
 
 from paceline.reports import assumptions, words
 from paceline.reports.tables import brackets
-from paceline.sim.records.run import Run
+from paceline.sim.records.run import FaultCost, Run, TimeShare
 from paceline.sim.records.scenario_facts import Goal, TransportRecord
 from paceline.sim.records.summarise import summarise
 from paceline.sim.records.summary import SchemeFacts, Tuned, TuningTrial
@@ -233,4 +233,30 @@ def test_a_wide_bracket_is_shown() -> None:
     assert brackets(summary, "all") == brackets(summary, None) == []
     assert brackets(summary, "every 10 steps") == [
         "large, simulated: the target was met between 25.8 s and 37.9 s; models are kept every 10 steps."
+    ]
+
+
+def failing(seed: int, reached_s: float | None) -> Run:
+    """A run of 40 s, a quarter of which faults took."""
+    share = TimeShare(15.0, 10.0, 5.0, down=10.0)
+    cost = FaultCost(outages=2, down_s=6.0, repeated_s=4.0, writing_s=0.0)
+    run = made_run("a", seed, reached_s=reached_s, wall_s=40.0)
+    return replace(run, time_s=share, faults=cost)
+
+
+@pytest.mark.parametrize(
+    ("missed", "runs", "text"),
+    [
+        (0, 9, ""),
+        (1, 10, " In 9 of 10 draws it is at the target within 9 s."),
+        (2, 10, " It is at the target in 8 of 10 draws."),
+        (2, 20, " In 9 of 10 draws it is at the target within 18 s."),
+    ],
+)
+def test_goodput_and_how_surely_the_target_is_met(missed: int, runs: int, text: str) -> None:
+    made = [failing(seed, None if seed < missed else float(runs - seed)) for seed in range(runs)]
+    summary = summarise("s", made, TARGET)
+    assert summary["summary"][0]["goodput"] == 0.75
+    assert words.faults(summary) == [
+        f"a: goodput 75 % of that without faults: 2 outages, 6 s without work, 4 s of work repeated.{text}"
     ]

@@ -37,8 +37,8 @@ def why_not(job: Job) -> str:
     transfer = job.transfer
     if not job.synchronous:
         return "the scheme is not synchronous: what its workers do depends on the clock"
-    if any(straggler.crash for straggler in job.compute.stragglers):
-        return "a worker crashes (cluster.stragglers)"
+    if job.shrinks or any(straggler.crash for straggler in job.compute.stragglers):
+        return "a worker fails and the others go on"
     if transfer.network.varies:
         return "latencies or bandwidths vary (network.jitter, network.variation)"
     if transfer.resume_s or transfer.late_s or transfer.wake_up_delays_s or transfer.resume_jitter_s:

@@ -256,6 +256,7 @@ def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
         "random_s": cost.random_s,
         "bytes_per_step": cost.bytes_per_worker,
         "exchanges": list(cost.exchanges),
+        "heartbeat": cost.heartbeat,
         "mean_over_steps": cost.steps,
         "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
         "steps_at_most": steps,

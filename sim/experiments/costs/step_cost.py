@@ -37,7 +37,8 @@ from ...drivers.lockstep.exact import why_not
 from ...drivers.lockstep.stacked import StackedTask
 from ...drivers.outcome import Outcome
 from ...errors import RunError, SchemeError
-from ...network.carried import bytes_carried
+from ...faults.heartbeat import Heartbeats, needed_bytes_per_s
+from ...network.carried import bytes_carried, shares_on_links
 from ...network.network import Network, Route
 from ...program import operations as ops
 from ...records.accounting import PaceMarks
@@ -80,6 +81,7 @@ class StepCost:
         bytes_per_worker: sent in a step, mean over the workers.
         exchanges: names of the operations by which workers exchange anything, sorted.
         clock_s: measured processor seconds to simulate a step here, without its gradients.
+        heartbeat: of the link that is nearest to starving heartbeats; None where there are none.
         problem: why nothing is known; empty where all is well.
     """
 
@@ -95,6 +97,7 @@ class StepCost:
     bytes_per_worker: float = math.nan
     exchanges: tuple[str, ...] = ()
     clock_s: float = math.nan
+    heartbeat: Mapping[str, Any] | None = None
     problem: str = ""
 
     @property
@@ -178,7 +181,24 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         bytes_per_worker=total.bytes_per_worker,
         exchanges=total.exchanges,
         clock_s=total.here_s,
+        heartbeat=_tightest_link(scenario.cluster.heartbeat, network, total),
     )
+
+
+def _tightest_link(heartbeat: Heartbeats | None, network: Network, step: Followed) -> dict[str, Any] | None:
+    """The link with the least bandwidth for what heartbeats and averages need of it."""
+    averages = sum(step.pace.averages) / len(step.pace.averages)
+    if heartbeat is None or not averages:
+        return None
+    needed = {
+        link: needed_bytes_per_s(heartbeat, network.num_hosts, share * step.pace.bytes_sent / averages)
+        for link, share in shares_on_links(network, step.sent_to).items()
+    }
+    if not needed:
+        return None
+    tight = min(needed, key=lambda link: link.bandwidth_bytes_per_s / needed[link])
+    has = tight.bandwidth_bytes_per_s
+    return {"link": tight.name, "bytes_per_s": has, "needed_bytes_per_s": needed[tight]}
 
 
 def training_s(scenario: Scenario, entry: SchemeEntry, device: torch.device) -> float:
@@ -241,6 +261,7 @@ class Followed:
         here_s: seconds to simulate a step, of the processor where there is no GPU.
         exchanges: names of the operations by which workers exchanged anything, sorted.
         between: bytes from each site to each, the start included.
+        sent_to: receiver -> bytes, of each worker, the start included.
     """
 
     span: Span
@@ -249,6 +270,7 @@ class Followed:
     here_s: float
     exchanges: tuple[str, ...] = ()
     between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sent_to: Sequence[Mapping[int, int]] = ()
 
     @property
     def steps(self) -> int:
@@ -366,8 +388,9 @@ def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followe
 
 
 def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
-    between, _ = bytes_carried(job.transfer.network, [each.sent_to for each in outcome.breakdowns])
-    return replace(followed, exchanges=outcome.exchanges, between=between)
+    sent_to = [each.sent_to for each in outcome.breakdowns]
+    between, _ = bytes_carried(job.transfer.network, sent_to)
+    return replace(followed, exchanges=outcome.exchanges, between=between, sent_to=sent_to)
 
 
 def _watch(job: Job, cycle: int, wanted: Enough | Span) -> _Watch:

@@ -128,10 +128,13 @@ def _row(
         step = utilisation.step
         needed = [utilisation.needed(share) for share in UTILISATIONS]
         churn = churn_of(scenario, entry, scenario.seed)
-        useful = 1.0 if churn is None or not step.step_s else goodput(churn, step.step_s)
+        job = prepare(scenario, entry, scenario.seed)
+        useful = 1.0
+        if churn is not None and step.step_s:
+            useful = goodput(churn, step.step_s, job.workers, job.cycle * step.step_s)
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}
-    published, texts = published_losses(prepare(scenario, entry, scenario.seed), profile.num_parameters)
+    published, texts = published_losses(job, profile.num_parameters)
     return {
         "label": entry.label,
         "problem": None,

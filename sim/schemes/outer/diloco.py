@@ -42,7 +42,7 @@ from torch import Tensor
 from ...config.settings import Settings
 from ...errors import InputError
 from ...program.encoding import Compression
-from ...program.worker import Program, Worker
+from ...program.worker import Program, State, Worker
 from ..common.compressed import AverageUnderWay, CompressedAllReduce, average_in_flight, encodes_averages
 from ..common.held import Held, Sizes, in_rounds
 from ..common.inside import Inside, Units, count_units
@@ -139,12 +139,13 @@ async def _outer_steps_in_time(worker: Worker, options: DilocoOptions, rounds: R
 
 
 async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
-    x = worker.start
-    state = worker.optimizer.init(x)
+    x, state, *fragments = worker.kept or worker.fresh()
     length = x.shape[-1]
     cuts = [number * length // options.fragments for number in range(options.fragments + 1)]
     units = Units(worker, options.inside)
     turns = [Fragment(worker, units, options, start, stop) for start, stop in pairwise(cuts)]
+    for each, (value, outer_state) in zip(turns, fragments, strict=False):
+        each.value, each.outer_state = value, outer_state
     spacing = options.period // options.fragments
     current = turns[-1]
     async for k in worker.steps():
@@ -156,10 +157,12 @@ async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
             await current.begin(x, k)
         elif turn and 2 * since == options.delay + options.delay % 2:
             await current.go_on()
-        applies = turn > 0 and since == options.delay
+        applies = current.under_way and since == options.delay
         if applies:
             x = await current.apply(x)
-        await worker.publish(k, x, averaged=_joined(turns) if applies else None)
+        averaged = _joined(turns) if applies else None
+        await worker.publish(k, x, averaged=averaged, kept=(x, state, *(each.kept for each in turns)))
+        del averaged
     await current.abandon()
 
 
@@ -173,8 +176,18 @@ class Fragment:
         self._waits = options.delay == 0
         self._rule = outer_rule(options.outer, buffers_in(worker, start, stop))
         self.value = worker.start[..., start:stop]
-        self._state = self._rule.init(self.value)
+        self.outer_state = self._rule.init(self.value)
         self._mean: Tensor | AverageUnderWay | None = None
+
+    @property
+    def kept(self) -> tuple[Tensor, State]:
+        """Its elements, and the state of their outer optimiser."""
+        return self.value, self.outer_state
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it has been averaged since the last outer step; after a fault that average is lost."""
+        return self._mean is not None
 
     async def begin(self, x: Tensor, k: int) -> None:
         """Average the change in the model x [..., d] after step ``k``; with a delay, only begin to."""
@@ -195,7 +208,7 @@ class Fragment:
         assert mean is not None
         mean = await self._units.gather(mean, self.value.shape[-1])
         self._mean = None
-        self.value, self._state = self._rule.update(self.value, mean, self._state)
+        self.value, self.outer_state = self._rule.update(self.value, mean, self.outer_state)
         merged = self.value
         if self._alpha:
             merged = torch.lerp(self.value, x[..., self._start : self._stop], self._alpha)
@@ -218,4 +231,5 @@ DILOCO: Final = Scheme(
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
     check_network=lambda options, network: count_units(options.inside, network),
     inside=lambda options: options.inside,
+    shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip

@@ -60,13 +60,13 @@ def held(options: SlowmoOptions, sizes: Sizes) -> Held:
 
 async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
     """SlowMo: local SGD, with a slow momentum on its averages every ``period`` steps."""
-    x = common = worker.start
-    state = worker.optimizer.init(x)
+    x, state = worker.fresh()
     average = CompressedAllReduce(worker, options.compression)
     last = first_average(average, x, state, options.momentum)
     length = x.shape[-1]
     moved = length - buffers_in(worker, 0, length)
     slow = torch.zeros_like(x[..., :moved])
+    x, state, last, common, slow = worker.kept or (x, state, last, x, slow)
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
@@ -80,10 +80,11 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
             x = common
             if last is not None:
                 last = torch.cat([common, last[..., length:]], dim=-1)
-        await worker.publish(k, x, averaged=x if averages else None)
+        await worker.publish(k, x, averaged=x if averages else None, kept=(x, state, last, common, slow))
 
 
 SLOWMO: Final = Scheme(
     "slowmo", slowmo, SlowmoOptions, True, averages=True, cycle=one_period, held=held,
     encodes=encodes_averages,
+    shrinks=lambda options: True,
 )  # fmt: skip

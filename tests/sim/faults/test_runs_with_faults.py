@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,12 +16,13 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.prepare import resolve
+from paceline.sim.experiments.prepare import churn_of, resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.faults.outages import Churn
 from paceline.sim.faults.settings import Checkpoint, Fault
 from paceline.sim.faults.timeline import follow
 from paceline.sim.records.run import Run
+from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import Scenario
 
 
@@ -114,6 +118,109 @@ def test_a_sweep_says_the_same_as_runs_by_themselves() -> None:
     assert swept.studies[1].totals["runs"][0]["faults"] == alone.faults
 
 
+def test_a_fault_says_whom_it_takes() -> None:
+    link = {"latency": "9 ms", "bandwidth": "1 Gbit/s"}
+    when = {"at": "1 s", "back_after": "1 s"}
+    faults = [
+        {"sites": ["eu", "us"], **when},
+        {"workers": [4, 1], **when},
+        when,
+        {"sites": ["us"], "at_step": "2 steps", "back_after": "1 s"},
+    ]
+    network = {"sites": {"us": 3, "eu": 2}, "within": link, "between": link}
+    drawn = scenario(cluster={"workers": 5, "network": network, "faults": faults}, schemes=["all_reduce"])
+    churn = churn_of(drawn, drawn.schemes[0], 0)
+    assert churn is not None
+    assert sorted(each.workers for each in churn.outages()) == sorted(
+        [(3, 4), (0, 1, 2), (4,), (1,), (0,), (1,), (2,), (3,), (4,)]
+    )
+    assert [workers for _, workers in churn.at_steps()[2]] == [(0, 1, 2)]
+
+
+@pytest.mark.parametrize("policy", ["wait", "restart"])
+def test_goodput_is_useful_steps_a_second_over_those_without_faults(policy: str) -> None:
+    more = {"schemes": [{"all_reduce": {"on_fault": policy}}], "repeats": 3}
+    plain, faulty = (
+        summarise("s", runs_of(scenario(cluster=cluster, **more))) for cluster in ({}, {"faults": FAULTS})
+    )
+    assert faulty["summary"][0]["goodput"] == pytest.approx(
+        plain["summary"][0]["wall_clock_s"] / faulty["summary"][0]["wall_clock_s"]
+    )
+    assert "goodput" not in plain["summary"][0]
+
+
+GPUS = {"network": {"latency": "5 ms", "bandwidth": "1 Gbit/s", "host": {"gpus": 2}}}
+
+
+def walls_of(cluster: dict[str, Any], seed: int = 0) -> list[float]:
+    changed = scenario(cluster=cluster, seed=seed, schemes=["all_reduce"], checkpoint=CHECKPOINT)
+    return [run.wall_clock_s for run in runs_of(changed)]
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 1000), st.floats(0.5, 5.0))
+def test_a_trace_of_random_outages_is_the_same_run(seed: int, between_s: float) -> None:
+    fault = {
+        "mean_time_between": f"{between_s!r} s", "back_after": "200 ms", "detect": "50 ms", "warning": "30 ms"
+    }  # fmt: skip
+    drawn = scenario(cluster={"faults": [fault]}, seed=seed, schemes=["all_reduce"], checkpoint=CHECKPOINT)
+    churn = churn_of(drawn, drawn.schemes[0], seed)
+    assert churn is not None
+    with TemporaryDirectory() as folder:
+        rows = [
+            f"{each.workers[0]},{each.at_s!r},0.2,0.05,0.03"
+            for each in itertools.takewhile(lambda outage: outage.at_s < 60.0, churn.outages())
+        ]
+        header = "worker,at [s],back_after [s],detect [s],warning [s]"
+        path = Path(folder) / "spot.csv"
+        path.write_text("\n".join([header, *rows]) + "\n")
+        traced = drawn.model_copy(
+            update={"cluster": scenario(cluster={"faults": [{"trace": str(path)}]}).cluster}
+        )
+    for policy in ("wait", "restart"):
+        entries = (drawn.schemes[0].model_copy(update={"on_fault": policy}),)
+        (one,), (other,) = (runs_of(each.model_copy(update={"schemes": entries})) for each in (drawn, traced))
+        assert one.wall_clock_s < 60.0
+        assert other.wall_clock_s == one.wall_clock_s
+        assert other.faults == one.faults
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 1000), st.lists(st.integers(0, 3), min_size=1, max_size=3))
+def test_hosts_of_one_worker_are_workers(seed: int, ranks: list[int]) -> None:
+    fault = {"mean_time_between": "2 s", "back_after": "200 ms"}
+    by_host, by_worker = (
+        walls_of({"faults": [{key: ranks, **fault}]}, seed=seed) for key in ("hosts", "workers")
+    )
+    assert by_host == by_worker
+
+
+def test_the_workers_of_a_host_fail_together() -> None:
+    drawn = scenario(cluster={**GPUS, "faults": [{"hosts": [1], "at": "1 s", "back_after": "1 s"}]})
+    churn = churn_of(drawn, drawn.schemes[0], 0)
+    assert churn is not None
+    assert [each.workers for each in churn.outages()] == [(2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            "worker,at,back_after\n0,1 s,2 s\n4,1 s,2 s\n",
+            r"spot.csv:3: worker: must be a number from 0 to 3, not '4'",
+        ),
+        ("worker,at,back_after\n0,1 s,2\n", r"spot.csv:2: back_after: .*has no unit"),
+        ("worker,at\n0,1 s\n", r"spot.csv: has no column 'back_after'"),
+        ("rank,at,back_after\n0,1 s,2 s\n", r"spot.csv: has no column 'worker'"),
+        ("host,at,back_after\n2,1 s,2 s\n", "there is no host 2; ranks go from 0 to 1"),
+    ],
+)
+def test_wrong_traces(text: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / "spot.csv").write_text(text)
+    with pytest.raises(ValueError, match=error):
+        scenario(cluster={**GPUS, "faults": [{"trace": str(tmp_path / "spot.csv")}]})
+
+
 @pytest.mark.parametrize(
     ("cluster", "error"),
     [
@@ -123,6 +230,11 @@ def test_a_sweep_says_the_same_as_runs_by_themselves() -> None:
         ({"faults": [{"at": "1 s", "at_step": "3 steps", "back_after": "1 s"}]}, "keep to one of them"),
         ({"faults": [{"at": "1 s", "back_after": "1 s", "shape": 2}]}, "goes with mean_time_between"),
         ({"faults": [{"at": "1 s"}]}, "back_after"),
+        ({"faults": [3]}, "valid dictionary"),
+        ({"faults": [{"hosts": [4], "at": "1 s", "back_after": "1 s"}]}, "there is no host 4"),
+        ({"faults": [{"hosts": [0], "sites": ["a"], "at": "1 s", "back_after": "1 s"}]}, "says who already"),
+        ({"faults": [{"links": ["a->b"], "at": "1 s", "back_after": "1 s"}]}, "is network.variation"),
+        ({"faults": [{"trace": "no.csv", "detect": "1 s"}]}, "leave the other keys out"),
     ],
 )  # fmt: skip
 def test_wrong_faults(cluster: dict[str, Any], error: str) -> None:
@@ -160,7 +272,9 @@ def test_dalys_model_of_checkpoints() -> None:
         fault = Fault.model_validate({"mean_time_between": f"{mean_s!r} s", "back_after": "0 s"})
         ends_s = [(k + 1) * tau_s / 10 for k in range(10 * segments)]
         walls = [
-            follow(Churn((fault,), (1,), "restart", every, 2000 * number + seed), ends_s, ends_s[-1]).wall_s
+            follow(
+                Churn((fault,), (((0,),),), "restart", every, 2000 * number + seed), ends_s, ends_s[-1]
+            ).wall_s
             for seed in range(2000)
         ]
         # The last segment is followed by no write.

@@ -32,7 +32,8 @@ def timeline(
     """Of a job of ``STEPS``."""
     read = tuple(Fault.model_validate(each) for each in faults)
     saves = None if checkpoint is None else Checkpoint.model_validate(checkpoint)
-    churn = Churn(read, (units,) * len(read), policy, saves, seed, True, most_s)
+    struck = tuple((rank,) for rank in range(units))
+    churn = Churn(read, (struck,) * len(read), policy, saves, seed, True, most_s)
     return follow(churn, STEPS, STEPS[-1], most_s)
 
 
@@ -76,6 +77,18 @@ def test_a_fault_during_a_write_leaves_the_former_checkpoint() -> None:
     assert (beside.repeated_s, beside.writing_s) == (4.25, 0.0)
     written = timeline([{"at": "8.75 s", "back_after": "1 s"}], "restart", every | {"blocking": False})
     assert written.repeated_s == 0.75
+
+
+def test_a_warning_in_which_a_checkpoint_can_be_written_saves_the_work() -> None:
+    every = {"every": "10 steps", "write": "500 ms", "restart": "2 s"}
+    fault = {"at": "8.25 s", "back_after": "3 s"}
+    assert timeline([fault], "restart", every).repeated_s == 8.25
+    announced = timeline([fault | {"warning": "500 ms"}], "restart", every)
+    assert (announced.down_s, announced.repeated_s, announced.writing_s) == (5.0, 0.5, 0.5)
+    assert timeline([fault | {"warning": "499 ms"}], "restart", every).repeated_s == 8.25
+    # The regular one, at 10 s of work, is younger.
+    late = timeline([{"at": "10.75 s", "back_after": "3 s", "warning": "9 s"}], "restart", every)
+    assert late.repeated_s == 0.25
 
 
 def test_without_a_checkpoint_all_begins_anew() -> None:
@@ -144,6 +157,29 @@ def test_a_longer_absence_is_never_faster(
     assert other >= one - 1e-9
 
 
+timed = st.fixed_dictionaries({"at": seconds, "back_after": seconds, "detect": seconds})
+
+
+@settings(max_examples=200)
+@given(st.lists(timed, max_size=4), timed, st.sampled_from(["wait", "restart"]), saved)
+def test_more_outages_never_shorten_a_run(
+    faults: list[dict[str, Any]], another: dict[str, Any], policy: Policy, checkpoint: dict[str, Any] | None
+) -> None:
+    # Elsewhere a fault may move the moments of later checkpoints to better ones.
+    checkpoint = checkpoint and checkpoint | {"every": "3 steps", "blocking": True}
+    less, more = (timeline(each, policy, checkpoint).wall_s for each in (faults, [*faults, another]))
+    assert more >= less - 1e-9
+
+
+@settings(max_examples=100)
+@given(st.lists(timed, max_size=4), st.sampled_from(["1 steps", "3 steps", "2.5 s", "7 s"]), seconds)
+def test_a_warning_never_costs_time(faults: list[dict[str, Any]], every: str, warning: str) -> None:
+    free = {"every": every, "restart": "500 ms"}  # to write
+    warned = [each | {"warning": warning} for each in faults]
+    with_it, without = (timeline(each, "restart", free).wall_s for each in (warned, faults))
+    assert with_it <= without + 1e-9
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("between_s", [40.0, 300.0])
 def test_goodput_is_the_mean_over_many_runs(between_s: float) -> None:
@@ -151,11 +187,11 @@ def test_goodput_is_the_mean_over_many_runs(between_s: float) -> None:
     every = {"every": "5 steps", "write": "0.2 s", "restart": "1 s"}
     churn = Churn(
         tuple(Fault.model_validate(each) for each in faults),
-        (2,),
+        (((0,), (1,)),),
         "restart",
         Checkpoint.model_validate(every),
         7,
     )
     walls = [timeline(faults, "restart", every, units=2, seed=seed).wall_s for seed in range(2000)]
     # A run of 20 steps ends without its last checkpoint.
-    assert goodput(churn, 1.0) == pytest.approx(20.0 / (sum(walls) / len(walls) + 0.2), rel=0.03)
+    assert goodput(churn, 1.0, 2, 1.0) == pytest.approx(20.0 / (sum(walls) / len(walls) + 0.2), rel=0.03)

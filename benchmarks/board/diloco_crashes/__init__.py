@@ -1,0 +1,1 @@
+"""DDP and DiLoCo through three crashes, to a target loss; see README.md."""
