@@ -5,7 +5,7 @@ const binary = (text) => Uint8Array.from(atob(text), (letter) => letter.charCode
 const unpack = (text) => new Float64Array(binary(text).buffer);
 
 function lawOf(data, setting) {
-  const { pairs, workers: n } = data, cheapest = new Map();
+  const { pairs, workers: n } = data, known = new Map();
   const latency = data.costs.map(([fixed, scaled]) => fixed + scaled * setting.latency);
   const perByte = data.costs.map(([, , fixed, scaled]) => Math.max(fixed, scaled / setting.bandwidth));
 
@@ -43,17 +43,20 @@ function lawOf(data, setting) {
     return done.map((time) => time + tail * longest);
   }
 
+  function together(row, of) {
+    if (!known.has(of)) known.set(of, completion(row, of, of.hosts.map(() => 0)));
+    return known.get(of);
+  }
+
   function byPrice(row) {
-    if (!cheapest.has(row)) {
-      const prices = Object.values(row.of).map((of) => Math.max(...completion(row, of, of.hosts.map(() => 0))));
-      cheapest.set(row, Object.keys(row.of)[prices.indexOf(Math.min(...prices))]);
-    }
-    return cheapest.get(row);
+    const prices = Object.values(row.of).map((of) => Math.max(...together(row, of)));
+    return Object.keys(row.of)[prices.indexOf(Math.min(...prices))];
   }
 
   function collective(row, of, now, end) {
     const latest = Math.max(...of.hosts.map((host) => now[host]));
-    const done = completion(row, of, of.hosts.map((host) => now[host] - latest));
+    const late = of.hosts.some((host) => now[host] !== latest);
+    const done = late ? completion(row, of, of.hosts.map((host) => now[host] - latest)) : together(row, of);
     of.hosts.forEach((host, rank) => { end[host] = latest + (row.root ? done[rank] : Math.max(done[rank], 0)); });
   }
 

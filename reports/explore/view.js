@@ -73,7 +73,7 @@ function show(data) {
     const alone = `${first.label} ${does} ${seconds(first.took)}.`;
     if (!second || second.took === Infinity) return alone;
     const ahead = first.priced.filter((run, place) => run.took < second.priced[place].took).length;
-    const sure = ahead < repeats ? `; ${first.label} is ahead in ${ahead} of ${repeats} repeats` : "";
+    const sure = ahead % repeats ? `; ${first.label} is ahead in ${ahead} of ${repeats} repeats` : "";
     const ratios = first.priced.map((run, place) => second.priced[place].took / run.took).filter(Number.isFinite);
     return `${alone} ${second.label} takes ${digits(median(ratios))} times as long${sure}.`;
   }

@@ -154,6 +154,6 @@ def _typical_link(network: Network) -> tuple[float, float | None]:
     sites = range(len(network.sites))
     hosts = map(network.site_of.index, sites) if len(sites) > 1 else range(network.num_hosts)
     routes = [network.route(*pair) for pair in permutations(hosts, 2)]
-    bytes_per_s = float(np.median([rate_of(network, route) for route in routes]))
-    latency_s = float(np.median([route.latency_s for route in routes]))
+    bytes_per_s = float(np.median([rate_of(network, route) for route in routes] or [math.inf]))
+    latency_s = float(np.median([route.latency_s for route in routes] or [0.0]))
     return latency_s, bytes_per_s if math.isfinite(bytes_per_s) else None
