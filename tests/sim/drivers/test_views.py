@@ -310,8 +310,8 @@ def test_every_run_ends_with_all_its_steps(
     scenario: tuple[tuple[str, dict[str, Any]], dict[str, Any], list[dict[str, Any]]],
 ) -> None:
     """Worker 0 never fails: whatever befalls the others, those present at the end have done all steps."""
-    form, arguments, faults = scenario
-    job = shrinking(make_job(*form, **arguments, **TASK), *faults)
+    (scheme, options), arguments, faults = scenario
+    job = shrinking(make_job(scheme, options, **arguments, **TASK), *faults)
     run, again = run_of(job), run_of(job)
     assert (run.digest, run.wall_clock_s, run.evaluations) == (
         again.digest,
