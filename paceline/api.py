@@ -251,9 +251,11 @@ def profile_layers(
     from paceline import arguments
     from paceline.sim.compute.layer_times import time_layers
     from paceline.sim.config.files import write_atomically
+    from paceline.sim.errors import InputError
 
     arguments.check_is("model", model, torch.nn.Module, "a module of torch's")
-    arguments.check_is("loss", loss, Callable, "a function of outputs and targets")
+    if not callable(loss):
+        raise InputError("loss: must be a function of outputs and targets")
     for name, batch in (("inputs", inputs), ("targets", targets)):
         arguments.check_is(name, batch, torch.Tensor, "a tensor, a batch")
     path = arguments.read_path("file", file)

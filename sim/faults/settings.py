@@ -141,8 +141,8 @@ def _rows(known: Mapping[str, Any], path: Path) -> list[Any]:
     times = ["at", "back_after", *(name for name in ("detect", "warning") if name in table.names)]
     for name in table.names:
         if name not in (who, *times):
-            known = did_you_mean(name, (who, "at", "back_after", "detect", "warning"))
-            raise InputError(f"{path}: a trace of faults has no column {quote(name)}; {known}")
+            hint = did_you_mean(name, (who, "at", "back_after", "detect", "warning"))
+            raise InputError(f"{path}: a trace of faults has no column {quote(name)}; {hint}")
     columns = [[f"{each!r} s" for each in table.values(name, parse_duration)] for name in times]
     return [
         {f"{who}s": (int(rank),), **dict(zip(times, row, strict=True))}

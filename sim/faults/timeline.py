@@ -120,7 +120,7 @@ class _Follower:
             _, fault, workers = self._at_steps.pop()
             self._strike(outage_of(fault, self.now_s, workers))
         else:
-            self._save()
+            self._save(most_s)
 
     def ended(self, most_s: float) -> Timeline:
         """The timeline; what was charged for the time after the end is taken back."""
@@ -165,7 +165,7 @@ class _Follower:
         steps = bisect_right(self._ends_s, self.done_s)
         return self._moment(steps) if self._churn.in_step and lost else self.done_s
 
-    def _save(self) -> None:
+    def _save(self, most_s: float) -> None:
         assert self._checkpoint is not None
         self._saves += 1
         if self._saves > MOST_CHECKPOINTS:
@@ -177,8 +177,9 @@ class _Follower:
                 self._saved_s = self._writing[1] if self._writing else self._saved_s
                 self._writing = written_s, self.done_s
             return
-        fails = self._next is not None and self._next.at_s < written_s
-        stopped_s = self._next.at_s if self._next is not None and fails else written_s
+        ends_s = min(written_s, most_s)
+        fails = self._next is not None and self._next.at_s < ends_s
+        stopped_s = self._next.at_s if self._next is not None and fails else ends_s
         self._line.writing_s += stopped_s - self.now_s
         self.now_s = stopped_s
         if fails:
