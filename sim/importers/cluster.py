@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..config import yaml_file
+from ..config.problems import printable
 from ..errors import InputError, quote
 from .paths import network_of, write_value
 from .readings import Answers, LinkReading, PathReading, Readings
@@ -63,7 +64,7 @@ _GPU_LINK: Final = (("latency", "s"), ("bandwidth", "bytes_per_s"))
 
 def write_cluster(cluster: Mapping[str, Any], notes: Sequence[str]) -> str:
     """A YAML file with ``cluster:``, and where its values come from in comments."""
-    comments = "".join(f"# {note}\n" for note in notes)
+    comments = "".join(f"# {printable(note)}\n" for note in notes)
     return f"{FIRST_LINE}\n{comments}{yaml_file.write({'cluster': cluster})}"
 
 

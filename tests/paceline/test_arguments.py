@@ -170,3 +170,20 @@ def test_what_attach_cannot_take(
     model, optimizer, scheme = (given.pop(name) for name in ("model", "optimizer", "scheme"))
     with pytest.raises(InputError, match=says), paceline.attach(model, optimizer, scheme, **given):
         pass
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_gradients_must_be_on(off: Any) -> None:
+    with off(), pytest.raises(InputError, match="gradients are off"):
+        paceline.simulate(SCENARIO, progress=False)
+
+
+def test_errors_have_no_control_characters() -> None:
+    with pytest.raises(InputError) as caught:
+        paceline.load("\x1b[31mred.yaml")
+    assert str(caught.value).startswith("\\x1b[31mred.yaml: there is no such file")
+
+
+def test_no_standard_error_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    say("nobody hears this")

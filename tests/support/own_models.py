@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
 
-from paceline import Network, Round, Schedule
+from paceline import Link, Network, Round, Schedule
 
 
 def soon(worker: int, index: int, random: np.random.Generator) -> float:
@@ -29,6 +30,10 @@ def three(workers: int) -> Network:
 
 def near(workers: int) -> Network:
     return Network(("all",), (0,) * workers, (), ((0.25,),), ((math.inf,),))
+
+
+def elsewhere(workers: int) -> Network:
+    return replace(near(workers), links=(Link("card", 1e9),), up={99: 0})
 
 
 def a_list(workers: int) -> list[int]:

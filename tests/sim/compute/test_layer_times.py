@@ -127,3 +127,21 @@ stop: {{max_iterations: 2}}
     assert [layer.name for layer in profile.layers] == ["first", "last"]
     (run,) = simulate(scenario)
     assert run.bytes_sent == 2 * 2 * 4 * 136
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"model": None}, "model: must be a module"),
+        ({"loss": "mse"}, "loss: must be a function"),
+        ({"inputs": [1.0]}, "inputs: must be a tensor"),
+        ({"targets": None}, "targets: must be a tensor"),
+        ({"inputs": INPUTS[:0], "targets": TARGETS[:0]}, "at least one example"),
+        ({"file": None}, "file: must be the path"),
+    ],
+)
+def test_wrong_arguments_are_refused(changed: dict[str, Any], says: str, tmp_path: Path) -> None:
+    given = {"inputs": INPUTS, "targets": TARGETS, "file": tmp_path / "l.csv", "loss": nn.functional.mse_loss}
+    arguments: Any = {"model": nn.Linear(8, 8), **given, **changed}
+    with pytest.raises(InputError, match=says):
+        paceline.profile_layers(**arguments)

@@ -351,6 +351,7 @@ def test_values_are_tuned_in_every_setting() -> None:
         ({"cluster.workers": [object()]}, "no value that can stand in a scenario"),
         ({"cluster.network.latenzy": ["1 ms"]}, "latency"),
         ({"cluster.network.latency": ["1 parsec"]}, "latency"),
+        ({"workload.optimizer.lr": [1], "workload.optimizer": [{"lr": 2}]}, "replaces a key before it"),
     ],
 )
 def test_a_wrong_grid_is_one_message(grid: Any, message: str) -> None:

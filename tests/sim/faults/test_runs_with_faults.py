@@ -186,7 +186,7 @@ def test_a_trace_of_random_outages_is_the_same_run(seed: int, between_s: float) 
 
 
 @settings(max_examples=10)
-@given(st.integers(0, 1000), st.lists(st.integers(0, 3), min_size=1, max_size=3))
+@given(st.integers(0, 1000), st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True))
 def test_hosts_of_one_worker_are_workers(seed: int, ranks: list[int]) -> None:
     fault = {"mean_time_between": "2 s", "back_after": "200 ms"}
     by_host, by_worker = (
@@ -213,6 +213,8 @@ def test_the_workers_of_a_host_fail_together() -> None:
         ("worker,at\n0,1 s\n", r"spot.csv: has no column 'back_after'"),
         ("rank,at,back_after\n0,1 s,2 s\n", r"spot.csv: has no column 'worker'"),
         ("host,at,back_after\n2,1 s,2 s\n", "there is no host 2; ranks go from 0 to 1"),
+        ("worker,at,back_after,detects\n0,1 s,2 s,1 s\n", "no column 'detects'; did you mean 'detect'"),
+        ("worker,at,back_after\n" + "0,1 s,2 s\n" * 2001, "has 2001 rows; a scenario has at most 2000"),
     ],
 )
 def test_wrong_traces(text: str, error: str, tmp_path: Path) -> None:

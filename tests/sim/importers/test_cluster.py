@@ -177,3 +177,10 @@ def test_every_cluster_loads_as_it_was_written(files: dict[str, Readings], worke
         latencies = loaded.network.of_pairs("latency")
         known = sorted(path.latency_s or 0.0 for path in files["paths"].paths if path.source != path.target)
         assert sorted(latencies.values())[::2] == pytest.approx(known, rel=1e-5)
+
+
+def test_a_note_stays_in_its_comment() -> None:
+    """Names of files and of what is in them may hold anything."""
+    text = write_cluster({"workers": 2}, ["a\ncluster: {workers: 99}\n\u202e"])
+    assert yaml_file.parse(text, "cluster.yaml").value == {"cluster": {"workers": 2}}
+    assert "\u202e" not in text
