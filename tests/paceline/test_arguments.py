@@ -12,6 +12,7 @@ import torch
 
 import paceline
 from paceline import InputError
+from paceline.commands.console import say
 from paceline.study import Study
 
 SCENARIO: dict[str, Any] = {

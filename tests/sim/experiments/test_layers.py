@@ -166,7 +166,16 @@ def test_layers_have_operations_or_times(row: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", ["first,1.5,1e9", "first,-1,1e9", "first,1,nan", "first,1,1e300", "first,0,1e9", ",1,1"]
+    "row",
+    [
+        "first,1.5,1e9",
+        "first,-1,1e9",
+        "first,1,nan",
+        "first,1,1e300",
+        "first,0,1e9",
+        ",1,1",
+        "first,\u0661,1e9",
+    ],
 )
 def test_files_of_layers_are_read_with_care(tmp_path: Path, row: str) -> None:
     (tmp_path / "two.csv").write_text(f"layer,parameters,forward_flops\n{row}\n")

@@ -79,7 +79,7 @@ def test_times_add_up(
     if max_time:
         assert run.wall_clock_s <= of.stop.max_time * (1 + 1e-9)
     if run.faults is not None:
-        assert all(value >= 0 for value in run.faults.values())
+        assert min(run.faults[key] for key in ("outages", "down_s", "repeated_s", "writing_s")) >= 0
     job = prepare(of, of.schemes[0], 0)
     if job.churn is not None:
         with contextlib.suppress(RunError):  # no progress at all
