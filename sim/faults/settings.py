@@ -119,7 +119,7 @@ def read_faults(data: Any, info: ValidationInfo) -> Any:
             case {"trace": str(name)} if len(fault) == 1:
                 rows += read_beside(info, name, partial(_rows, info.data), number, "trace")
             case {"trace": _}:
-                raise mistake("must be the name of a file, without other keys", number, "trace")
+                raise mistake("must be the name of a file; leave the other keys out", number, "trace")
             case {"links": _}:
                 raise mistake(_LINKS, number, "links")
             case _:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -30,10 +29,6 @@ def three(workers: int) -> Network:
 
 def near(workers: int) -> Network:
     return Network(("all",), (0,) * workers, (), ((0.25,),), ((math.inf,),))
-
-
-def elsewhere(workers: int) -> Network:
-    return replace(near(workers), links=(Link("card", 1e9),), up={99: 0})
 
 
 def a_list(workers: int) -> list[int]:
@@ -81,3 +76,8 @@ def all_to_all(workers: int, num_bytes: int) -> Schedule:
         others = tuple(((rank + k) % workers, size) for k in range(1, workers))
         table.append((Round(others, others), Round(others, others)))
     return Schedule(tuple(table), 1)
+
+
+def elsewhere(workers: int) -> Network:
+    links = (Link("card", 1e9),)
+    return Network(("all",), (0,) * workers, links, ((0.25,),), ((math.inf,),), up={99: 0})
