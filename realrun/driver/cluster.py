@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
+from paceline.sim.drivers.membership import EXCHANGES, Resumed
 from paceline.sim.drivers.tasks.clocked import ClockedRunner
 from paceline.sim.drivers.tasks.runner import CoroutineTask
 from paceline.sim.errors import PeerLost, RunError
@@ -27,7 +28,7 @@ from ..transport.connections import PeerGone
 from ..transport.threads import CallResult
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
-from .outages import Life, Outages, saved_every
+from .outages import Life, Outages, Standing, saved_every
 from .rank import ClusterPending, Rank
 from .rank_log import Exchange, Exposure, LoggedOperation
 from .watchdog import Heartbeat
@@ -48,6 +49,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         die_at: number of the main coroutine's operation at which this process dies.
         progress: called with the number of steps published by this worker.
         life: of the run.
+        standing: what this rank goes on from in the next view, where the living go on.
     """
 
     may_crash = True
@@ -61,6 +63,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         die_at: int | None = None,
         progress: Callable[[int], None] | None = None,
         life: Life | None = None,
+        standing: Standing | None = None,
     ) -> None:
         super().__init__(rank.job, {rank.number: program}, rank.loop, ClusterPending)
         self._rank = rank
@@ -80,7 +83,11 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._issued = 0
         self._computing = Computing(rank, took_s, self.complete, self._catch_up)
         self._life = life or Life()
-        self._outages = Outages(rank.job, rank.number, rank.loop, self._life)
+        self._standing = standing
+        churn = rank.job.churn if standing is None else standing.job.churn
+        self._outages = Outages(
+            churn, rank.job.rank_of(rank.number), rank.loop, self._life, self._last_words, rank.log.away
+        )
         self.exchanges = Exchanges(rank, self)
         self.handlers[ops.NextStep] = self._begin_step
         self.handlers[ops.BatchLoss] = lambda task, _: loss_given(self._computing.loss, task.rank)
@@ -181,7 +188,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         for rank, died_s in self._died_s.items():
             if now_s - died_s >= _GRACE_S:
                 for pending in list(self._rank.in_flight):
-                    if rank in pending.exchange.peers and not isinstance(
+                    if self.job.rank_of(rank) in pending.exchange.peers and not isinstance(
                         pending.operation, ops.Send | ops.Receive
                     ):
                         self.lose(pending, rank)
@@ -244,7 +251,25 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
             raise error
         self.fail(pending, error)
 
+    def _last_words(self) -> None:
+        """Leave this rank's log behind, before it is killed."""
+        self._note_sums()
+        if self._standing is not None:
+            self._life.bury(self._log, self._loop.now)
+
     # --- what coroutines do ---------------------------------------------------------------------
+
+    @override
+    def issue(self, task: _Task, operation: ops.Operation[Any], handle: ops.Handle | None) -> ClusterPending:
+        if self._standing is not None:
+            self._standing.exchanging |= type(operation) in EXCHANGES
+        return super().issue(task, operation, handle)
+
+    @override
+    def _wait(self, task: _Task, operation: ops.Wait) -> Any:
+        if self._standing is not None:
+            self._standing.exchanging |= type(operation.handle.operation) in EXCHANGES
+        return super()._wait(task, operation)
 
     def _begin_step(self, task: _Task, operation: ops.NextStep) -> bool:
         self._outages.begin_step(operation.step)
@@ -286,6 +311,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         num_bytes: int = 0,
     ) -> None:
         peer, exchange = (-1, Exchange()) if pending is None else (pending.peer, pending.exchange)
+        peer = self.job.rank_of(peer) if peer >= 0 else peer
         self._log.rows.append(
             LoggedOperation(task.number, handle, step, name, start_s, now_s, num_bytes, peer, exchange)
         )
@@ -330,6 +356,9 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         )
         if self._progress is not None:
             self._progress(self._breakdown.steps)
+        if self._standing is not None:
+            gradients = self._log.timing.gradients
+            self._standing.publish(Resumed(operation.step + 1, operation.kept, gradients, self._loop.now))
         if self._life.folder and (every := saved_every(self.job)) and self._breakdown.steps % every == 0:
             self._note_sums()
             self._life.save(self._breakdown.steps, self.job.workers, operation.kept, self._log)

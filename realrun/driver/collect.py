@@ -22,6 +22,7 @@ from paceline.sim.training.snapshots import Published, Snapshots, WorkerLost
 
 from ..group.store import Control
 from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
+from .outages import Standing
 from .rank_log import FINAL, LEADER, Exchange, ModelRef, RankLog, Timing, decode, encode
 
 _RESUMPTIONS: Final = frozenset({"wait", "wait_any", "poll", "segment"})
@@ -63,6 +64,7 @@ def time_breakdown(log: RankLog, starts: StartTimes, until_s: float = math.inf) 
     breakdown.operations, breakdown.sent_to = log.operations, log.sent_to
     for published in log.published:
         breakdown.count(published.notes)
+    breakdown.down_s = sum(min(end_s, until_s) - start_s for start_s, end_s in log.away if start_s < until_s)
     for each in log.exposures:
         peer_s, end_s = starts.last_s(each.exchange, each.peer_s), each.start_s + each.exposed_s
         if each.start_s < until_s:
@@ -85,16 +87,18 @@ class RankResult:
         error: cause of a failure, alike on all ranks.
         final: the last model published by this rank; the initial one before.
         timings: one per worker that handed in, on the collector.
+        standing: what this rank goes on from; None: the run is over.
     """
 
     run: Run | None
     error: RunError | None
     final: torch.Tensor
     timings: tuple[Timing, ...] = field(default=())
+    standing: Standing | None = None
 
 
 class KeptModels:
-    """The models kept by the ranks that handed in, for the collector.
+    """The models kept by the ranks that handed in, for the collector; those of the ``absent`` are here.
 
     A rank has ``patience_s`` to send a request's models.
     """
@@ -106,11 +110,14 @@ class KeptModels:
         job: Job,
         logs: Sequence[RankLog],
         patience_s: float,
+        absent: Sequence[RankLog] = (),
     ) -> None:
         self._gloo, self._control, self._job, self._patience_s = gloo, control, job, patience_s
-        self._requests = {log.rank: 0 for log in logs if log.rank != control.rank}
+        self._places = {job.rank_of(place): place for place in range(job.workers)}
+        places = [self._places[log.rank] for log in logs]
+        self._requests = {place: 0 for place in places if place != control.rank}
         self._here: dict[ModelRef, torch.Tensor] = {}
-        for log in logs:
+        for log in (*logs, *absent):
             self._here[ModelRef(log.rank, FINAL)] = log.final
             if log.leader is not None:
                 self._here[ModelRef(log.rank, LEADER)] = log.leader
@@ -121,14 +128,14 @@ class KeptModels:
         numbers: dict[int, list[int]] = {}
         for model in dict.fromkeys(wanted):
             if model not in self._here and model != _START:
-                numbers.setdefault(model.worker, []).append(model.number)
+                numbers.setdefault(self._places[model.worker], []).append(model.number)
         for rank, of_rank in numbers.items():
             self._request(rank, of_rank)
         for rank, of_rank in numbers.items():
             values = torch.empty((len(of_rank), *self._job.start.shape), dtype=self._job.start.dtype)
             finish(receive(self._gloo, values, rank, REPORT_TAG), rank, self._patience_s)
             models = values.to(self._job.start.device).unbind()
-            keys = (ModelRef(rank, number) for number in of_rank)
+            keys = (ModelRef(self._job.rank_of(rank), number) for number in of_rank)
             self._here |= dict(zip(keys, models, strict=True))
         return [self._job.start if model == _START else self._here[model] for model in wanted]
 
@@ -181,14 +188,20 @@ def collect(
     log: RankLog,
     gone: Collection[int],
     failure: str,
+    whole: Job,
+    absent: Sequence[RankLog] = (),
 ) -> tuple[Run, list[RankLog]]:
-    """Record of the run, from the logs of all ranks but the ``gone`` ones; ``RunError``: another was lost."""
+    """Record of the run, from the logs of all ranks but the ``gone`` ones; ``RunError``: another was lost.
+
+    ``job`` is that of these ranks, and ``whole`` that of all, of whom the ``absent`` have left theirs behind.
+    """
     patience_s = _GRACE_S if failure or gone else _HAND_IN_S
     try:
         logs = _collect(gloo, control, job, log, gone, patience_s)
-        models = KeptModels(gloo, control, job, logs, patience_s)
+        models = KeptModels(gloo, control, job, logs, patience_s, absent)
         try:
-            return assemble(job, logs, models.fetch, failure), logs
+            known = sorted([*logs, *absent], key=lambda each: each.rank)
+            return assemble(whole, known, models.fetch, failure), logs
         finally:
             models.release()
     except PeerGone as lost:
@@ -237,7 +250,9 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
     """
     lost = set(range(job.workers)).difference(log.rank for log in logs)
     changes: list[Published[ModelRef] | WorkerLost] = [WorkerLost(rank, 0.0) for rank in sorted(lost)]
-    columns = (log.published for log in logs)
+    lost |= {log.rank for log in logs if log.away and log.away[-1][1] == math.inf}
+    left = ([WorkerLost(log.rank, since_s) for since_s, _ in log.away] for log in logs)
+    columns = (*left, *(log.published for log in logs))
     changes += heapq.merge(*columns, key=lambda each: (each.time_s, each.worker))
     start = [_START] * job.workers
     if job.problem is not None:
@@ -248,7 +263,8 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
     for change in changes:
         if isinstance(change, WorkerLost):
             scorer.lose(change.worker, change.time_s)
-            marks.lose(change.worker)
+            if change.worker in lost:
+                marks.lose(change.worker)
         else:
             scorer.publish(change)
             marks.publish(change.worker, change.step, change.time_s, change.bytes_sent)
@@ -264,6 +280,8 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
         if log.ended_s is None else log.ended_s
         for log in logs
     )  # fmt: skip
+    for log in logs:
+        log.away[:] = [(since_s, min(until_s, wall_s)) for since_s, until_s in log.away]
     event_log = job.event_log()
     if event_log is not None:
         for event in joined_events(logs, starts):
@@ -271,7 +289,7 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
     outcome = Outcome(
         wall_s=wall_s,
         breakdowns=breakdowns(),
-        finals=[log.final for log in logs],
+        finals=[log.final for log in logs if log.rank not in lost],
         leader=next((log.leader for log in logs if log.leader is not None), None),
         lost=lost,
         events=event_log.events if event_log else [],
@@ -280,7 +298,7 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
         pace=pace,
         counted=breakdowns(pace.time_s) if marks.complete and not job.synchronous else (),
     )
-    finals = {log.rank: ModelRef(log.rank, FINAL) for log in logs}
+    finals = {log.rank: ModelRef(log.rank, FINAL) for log in logs if log.rank not in lost}
     leader = next((ModelRef(log.rank, LEADER) for log in logs if log.leader is not None), None)
     scorer.finish(wall_s, finals, leader)
     digests = {log.rank: log.iterates for log in logs}

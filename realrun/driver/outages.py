@@ -1,17 +1,20 @@
 """Faults on the wall clock: a rank stops or kills itself, or has the lab cut it off, as the scenario says.
 
 Killed ranks leave a note, and all of them checkpoints, in a folder of the launcher's, which begins the next
-*life* of the run from there.
+*life* of the run from there. Under ``on_fault: shrink`` a life is a view (``sim.drivers.views``): the living go
+on in it from what they have in memory, and who returns is healed by a message.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,13 @@ from typing import Any
 import torch
 
 from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.membership import Resumed, tensors_of
 from paceline.sim.errors import SchemeError
 from paceline.sim.faults.outages import Churn, WorkerOutage, outage_of
-from paceline.sim.program.worker import State
+from paceline.sim.program import operations as ops
+from paceline.sim.program.worker import Program, State
 
+from ..group.job_store import POLL_S
 from ..lab import start
 from .loop import Loop
 from .rank_log import RankLog, decode, encode
@@ -52,6 +58,9 @@ class Life:
         zero_s: start of the run, on ``time.monotonic``; None: it starts with this life.
         begun_s: earliest start of this life, in seconds since that of the run.
         struck: steps at whose beginning workers have been killed.
+        view, members: number of this life and who takes part, where the living go on; (): all.
+        exchanges: of the view before, after which they go on.
+        healers: (who is healed, by whom).
     """
 
     folder: str = ""
@@ -59,6 +68,30 @@ class Life:
     zero_s: float | None = None
     begun_s: float = -1.0
     struck: tuple[int, ...] = ()
+    view: int = 0
+    members: tuple[int, ...] = ()
+    exchanges: int = 0
+    healers: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def killed(self) -> bool:
+        """Whether a worker was killed as planned."""
+        return any(Path(self.folder).glob("killed-*"))
+
+    def bury(self, log: RankLog, now_s: float) -> None:
+        """Keep the log of a rank that is killed now."""
+        log.away.append((now_s, math.inf))
+        torch.save((encode(log), log.models), Path(self.folder) / f"log-{log.rank}")
+
+    def dig_up(self, rank: int) -> RankLog | None:
+        """The log of a rank that was killed; None: it never was."""
+        path = Path(self.folder) / f"log-{rank}"
+        if not path.exists():
+            return None
+        encoded, models = torch.load(path, weights_only=True)
+        log = decode(*encoded)
+        log.models = models
+        return log
 
     def last_checkpoint(self, workers: int) -> int:
         """Steps before the last checkpoint that all workers have written; 0: there is none."""
@@ -88,12 +121,113 @@ class Life:
         return kept, log
 
 
-class Outages:
-    """The outages of one rank; its alarms in ``loop`` are late by the time for which it was stopped."""
+@dataclass
+class Standing:
+    """What a rank has in memory to go on from in the next view.
 
-    def __init__(self, job: Job, rank: int, loop: Loop, life: Life) -> None:
-        self._rank, self._loop, self._churn, self._life = rank, loop, job.churn, life
-        self._in_time = iter(()) if job.churn is None else job.churn.outages(rank)
+    Attributes:
+        job: of all workers.
+        log: of the run so far.
+        states: by the number of exchanges in the present view.
+        exchanges: that number.
+        exchanging: whether there was one since the last step.
+        took_s: duration of a gradient.
+    """
+
+    job: Job
+    log: RankLog
+    states: dict[int, Resumed]
+    exchanges: int = 0
+    exchanging: bool = False
+    took_s: float = 0.0
+
+    @classmethod
+    def of(cls, job: Job, life: Life, rank: int) -> Standing:
+        """That of a rank which begins, or is to be healed."""
+        buried = life.dig_up(rank)
+        return cls(job, buried or RankLog(rank, job.start), {} if buried else {0: Resumed()})
+
+    def program(self, job: Job, life: Life, place: int) -> Program:
+        """This rank's coroutines in the view with ``job``."""
+        return Program(self._main(job, life, place))
+
+    def enter(self, life: Life) -> None:
+        """Begin a view with the state after ``life.exchanges`` of the one before."""
+        self.states = {0: self.states[life.exchanges]} if self.states else {}
+        self.exchanges, self.exchanging = 0, False
+
+    def publish(self, state: Resumed) -> None:
+        """Note the end of a step."""
+        self.exchanges += self.exchanging
+        self.exchanging = False
+        self.states[self.exchanges] = state
+        # Nobody is as many exchanges behind: each needs those of others, and these those of further ones.
+        self.states.pop(self.exchanges - 2 * self.job.workers, None)
+
+    async def _main(self, job: Job, life: Life, place: int) -> None:
+        """The main one: this rank heals others, or is healed, before it goes on."""
+        state = self.states.get(0)
+        for healed, healer in life.healers:
+            shells = Path(life.folder) / f"heals-{healed}-{life.view}"
+            if state is not None and healer == self.log.rank:
+                state = self.states[0] = replace(state, kept=self.job.scheme.split(state.kept))
+                torch.save((state.step, state.gradients, _shells(state.kept)), shells.with_suffix(".part"))
+                shells.with_suffix(".part").rename(shells)
+                await ops.Send(job.ranks.index(healed), self._payload(state.kept), "heal")
+            elif healed == self.log.rank:
+                while not shells.exists():
+                    await ops.Sleep(POLL_S)
+                with torch.serialization.safe_globals([State]):
+                    step, gradients, kept = torch.load(shells, weights_only=True)
+                like = self._payload(kept)
+                message = await ops.Receive(job.ranks.index(healer), like, "heal")
+                parts = message.value.split([each.numel() for each in tensors_of(kept)] or like.numel())
+                state = self.states[0] = Resumed(step, _filled(kept, iter(parts)), gradients)
+        assert state is not None
+        self.log.timing.gradients = state.gradients
+        await job.program(place, first_step=state.step, kept=state.kept).main
+
+    def _payload(self, kept: tuple[Any, ...]) -> torch.Tensor:
+        return torch.cat([each.flatten() for each in tensors_of(kept or (self.job.start,))])
+
+
+def _shells(kept: Any) -> Any:
+    """What is kept, with tensors that have shapes but no values."""
+    if isinstance(kept, torch.Tensor):
+        return torch.zeros((), dtype=kept.dtype).expand(kept.shape)
+    return _like(kept, map(_shells, kept)) if isinstance(kept, tuple) else kept
+
+
+def _filled(shells: Any, values: Iterator[torch.Tensor]) -> Any:
+    """The inverse: what is kept, with values from a message."""
+    if isinstance(shells, torch.Tensor):
+        return next(values).reshape(shells.shape).to(shells.dtype)
+    return _like(shells, [_filled(each, values) for each in shells]) if isinstance(shells, tuple) else shells
+
+
+def _like(kept: tuple[Any, ...], parts: Iterable[Any]) -> tuple[Any, ...]:
+    return State(*parts) if isinstance(kept, State) else tuple(parts)
+
+
+class Outages:
+    """The outages of one rank; its alarms in ``loop`` are late by the time for which it was stopped.
+
+    ``last_words`` is called before it is killed; ``away`` has the times for which it was.
+    """
+
+    def __init__(
+        self,
+        churn: Churn | None,
+        rank: int,
+        loop: Loop,
+        life: Life,
+        last_words: Callable[[], None],
+        away: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        self._rank, self._loop, self._churn, self._life = rank, loop, churn, life
+        self._last_words = last_words
+        self._begun_s = max(life.begun_s, *(until_s for _, until_s in away)) if away else life.begun_s
+        self._in_time = iter(()) if churn is None else churn.outages(rank)
         self._await_next()
 
     def begin_step(self, step: int) -> None:
@@ -105,7 +239,7 @@ class Outages:
                     self._fail(outage_of(fault, self._loop.now, workers), step)
 
     def _await_next(self) -> None:
-        planned = next((each for each in self._in_time if each.at_s >= self._life.begun_s), None)
+        planned = next((each for each in self._in_time if each.at_s >= self._begun_s), None)
         if planned is not None:
             self._loop.alarm(planned.at_s, partial(self._fail_in_time, planned))
 
@@ -124,6 +258,8 @@ class Outages:
                 os.kill(own, signal.SIGSTOP)
             self._loop.postpone(self._loop.now - since_s)
         else:
-            note = {"zero_s": self._loop.zero_s, "over_s": outage.over_s, "step": step}
+            self._last_words()
+            zero_s = self._loop.zero_s
+            note = {"rank": self._rank, "zero_s": zero_s, "over_s": outage.over_s, "step": step}
             (Path(self._life.folder) / f"killed-{self._rank}").write_text(json.dumps(note))
             os.kill(os.getpid(), signal.SIGKILL)

@@ -43,4 +43,5 @@ class Rank:
     watchdog: Watchdog
     loop: Loop
     log: RankLog
+    prefix: str = ""  # of the keys of its exchanges
     in_flight: set[ClusterPending] = field(default_factory=set)

@@ -109,6 +109,7 @@ class RankLog:
         leader: the last model that it published as standing for all.
         steps, ended_s, bytes_sent, sent_to, operations: see
             ``paceline.sim.records.accounting.TimeBreakdown``.
+        away: from when to when it took no part.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True, ser_json_inf_nan="constants")
@@ -127,6 +128,7 @@ class RankLog:
     sent_to: dict[int, int] = field(default_factory=dict)
     operations: set[str] = field(default_factory=set)
     timing: Timing = field(default_factory=Timing)
+    away: list[tuple[float, float]] = field(default_factory=list)
 
     def publish(self, published: Published[Tensor]) -> None:
         """Log a published step, and keep its models."""

@@ -25,7 +25,7 @@ from .cluster import ClusterDriver
 from .collect import RankResult, collect, hand_in
 from .drain import PostedCounts, plan_drains
 from .loop import Loop
-from .outages import Life
+from .outages import Life, Standing
 from .rank import Rank
 from .rank_log import RankLog
 from .watchdog import Watchdog
@@ -42,6 +42,7 @@ def run_job(
     progress: Callable[[int], None] | None = None,
     warm_up: bool = True,
     life: Life | None = None,
+    standing: Standing | None = None,
 ) -> RankResult:
     """Run one job for real.
 
@@ -57,11 +58,17 @@ def run_job(
         progress: called with this rank's number of steps.
         warm_up: compute a gradient before the run: the first one is slow.
         life: of the run; None: it goes from its beginning to its end.
+        standing: what this rank has from the view before.
 
     Raises:
         InputError: the ranks have different jobs, or the job has no real run.
         RunError: a rank is missing at the start, or the backend does not connect.
     """
+    life = life or Life()
+    if job.shrinks:
+        whole, job = job, job.among(tuple(life.members or range(job.workers)))
+        standing = standing or Standing.of(whole, life, job.rank_of(group.rank))
+        standing.enter(life)
     _check(group, job, backend)
     control = group.next_run()
     control.agree("job", {
@@ -72,10 +79,12 @@ def run_job(
     }, clocks.TO_START_S)  # fmt: skip
     watchdog = Watchdog(control, timeout_s)
     transport = _transport(group, job, backend, timeout_s)
-    took_s = _warm_up(group, job) if job.problem is not None and warm_up else 0.0
-    log, kept, life = RankLog(group.rank, job.start), (), life or Life()
-    if life.first_step:
-        kept, log = life.load(group.rank)
+    took_s = standing.took_s if standing is not None else 0.0
+    if job.problem is not None and warm_up and not took_s:
+        took_s = _warm_up(group, job)
+    kept, log = life.load(group.rank) if life.first_step else ((), RankLog(group.rank, job.start))
+    if standing is not None:
+        log, programs, standing.took_s = standing.log, partial(standing.program, job, life), took_s
     program = (programs or partial(job.program, first_step=life.first_step, kept=kept))(group.rank)
     begun = clocks.start(group.gloo, control)
     if life.zero_s is not None:
@@ -83,20 +92,26 @@ def run_job(
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(begun.zero_s, job.transfer.seed)
     machines = clocks.unaligned(begun)
-    rank = Rank(job, group.rank, transport, group.threads, control, watchdog, Loop(begun.zero_s), log)
+    loop, prefix = Loop(begun.zero_s), f"view {life.view}: " if standing else ""
+    rank = Rank(job, group.rank, transport, group.threads, control, watchdog, loop, log, prefix)
+    if log.away:
+        log.away[-1] = (log.away[-1][0], min(log.away[-1][1], loop.now))
     die_at = (faults or {}).get(group.rank)
-    driver = ClusterDriver(rank, program, took_s=took_s, die_at=die_at, progress=progress, life=life)
+    driver = ClusterDriver(
+        rank, program, took_s=took_s, die_at=die_at, progress=progress, life=life, standing=standing
+    )
     try:
         driver.run()
         if not control.dead():
             _drain(rank, driver.exchanges.counts, timeout_s)
             log, machines = clocks.end(group.gloo, control, begun, log)
-    except Stopped:
-        pass
-    except RunError as error:
-        watchdog.fail(error, driver.step)
+    except (Stopped, RunError) as error:
+        if isinstance(error, RunError):
+            watchdog.fail(error, driver.step)
+        if standing is not None and life.killed:
+            return RankResult(None, None, log.final, standing=standing)
     _note_limits(log, transport, driver)
-    return _collect(group, rank, log, machines, backend)
+    return _collect(group, rank, log, machines, backend, job if standing is None else standing.job, life)
 
 
 def _note_limits(log: RankLog, transport: Transport, driver: ClusterDriver) -> None:
@@ -169,7 +184,13 @@ def _drain(rank: Rank, counts: PostedCounts, timeout_s: float) -> None:
 
 
 def _collect(
-    group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ...], backend: str
+    group: Group,
+    rank: Rank,
+    log: RankLog,
+    machines: tuple[Machine, ...],
+    backend: str,
+    whole: Job,
+    life: Life,
 ) -> RankResult:
     """Hand in this rank's log, or collect and score the run on the collector."""
     job, control, failure = rank.job, rank.control, rank.watchdog.failure()
@@ -181,7 +202,9 @@ def _collect(
     if group.rank != collector:
         hand_in(group.gloo, control, log, collector, group.broken)
         return RankResult(None, error, log.final)
-    run, logs = collect(group.gloo, control, job, log, gone, str(failure) if failure else "")
+    others = sorted(set(range(whole.workers)).difference(job.ranks or range(job.workers)))
+    absent = [buried for other in others if (buried := life.dig_up(other)) is not None]
+    run, logs = collect(group.gloo, control, job, log, gone, str(failure) if failure else "", whole, absent)
     kind = "lab" if start.in_lab() else "cluster"
     hosts = {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}
     run = replace(run, machines=machines, hosts=hosts)

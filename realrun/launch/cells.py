@@ -24,6 +24,7 @@ from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
 
 from ..driver.collect import RankResult
+from ..driver.outages import Standing
 from ..driver.rank_log import Timing
 from ..driver.run import run_job
 from ..group.group import Group
@@ -181,6 +182,7 @@ def run_request(
     request: RunRequest,
     timeout_s: float,
     progress: Callable[[int], None] | None = None,
+    standing: Standing | None = None,
     **options: Any,
 ) -> RankResult:
     """Run a request on a group; every rank calls this alike. ``options`` as for ``run_job``.
@@ -190,5 +192,7 @@ def run_request(
         RunError: a rank did not come to the start, or the backend does not connect them.
     """
     backend = _parsed(request.scenario).cluster.backend
-    job = requested_job(request, group.rank)
-    return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)
+    job = requested_job(request, group.rank) if standing is None else standing.job
+    return run_job(
+        group, job, backend=backend, timeout_s=timeout_s, progress=progress, standing=standing, **options
+    )

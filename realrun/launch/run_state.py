@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -28,8 +28,8 @@ class RunState:
         failed_s: time of the first sign of failure; None: none.
     """
 
-    def __init__(self, size: int, planned: frozenset[int]) -> None:
-        self.waited = set(range(size))
+    def __init__(self, members: Iterable[int], planned: frozenset[int]) -> None:
+        self.waited = set(members)
         self._planned = planned
         self.begun = False
         self.lost: set[int] = set()
@@ -50,12 +50,12 @@ class RunState:
         elif "done" in answer:
             self.waited.discard(rank)
 
-    def note_end(self, rank: int) -> bool:
-        """Record the end of a rank's process; returns whether to tell the others."""
+    def note_end(self, rank: int, planned: bool = False) -> bool:
+        """Record the end of a rank's process, perhaps a ``planned`` one; returns whether to tell the others."""
         if rank not in self.waited:
             return False
         self.waited.discard(rank)
-        if rank in self._planned:
+        if planned or rank in self._planned:
             return True
         self._fail()
         if rank in self._errors:

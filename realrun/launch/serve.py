@@ -4,7 +4,7 @@ An order is ``{"join": {"rank", "size", "store", "timeout_s"}}`` to meet the oth
 ``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults", "code", "life"}}``, where ``code`` has the
 folders of the scenario's own modules. Answers to a run, or to a failed join, are ``{"progress": steps}``
 from rank 0, ``{"result": ...}`` from the collecting rank, ``{"done": rank}`` from every rank, or
-``{"error": [kind, text]}``.
+``{"error": [kind, text]}``; ``{"left": exchanges}`` of a rank whose view ends before the run does.
 
 A process of the launcher gets orders as lines of JSON on standard input, and answers in lines of JSON on what
 was standard output; all other output goes to standard error. For a rank of torchrun or Slurm both go through
@@ -26,7 +26,7 @@ from paceline.sim.config.problems import format_message
 from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.errors import InputError, PacelineError
 
-from ..driver.outages import Life
+from ..driver.outages import Life, Standing
 from ..group.group import Group, join, leave
 from .cells import REQUEST, RESULT, Result, run_request
 
@@ -63,11 +63,15 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
     Raises ``InputError`` for an order without a real run, ``RunError`` if other ranks did not come.
     """
     group: Group | None = None
+    standing: Standing | None = None
+    abandoned: list[Group] = []
     for each in orders:
         ((order, details),) = each.items()
         if order == "run":
             assert group is not None
-            run_order(group, report, **details)
+            standing = run_order(group, report, standing, **details)
+            if standing is not None:
+                abandoned.append(group)  # to destroy it, gloo would wait for ever for what the others left
             if group.broken:
                 return 1
             continue
@@ -88,13 +92,17 @@ def error_answer(error: PacelineError) -> Mapping[str, Any]:
 def run_order(
     group: Group,
     report: Report,
+    standing: Standing | None,
     request: Mapping[str, Any],
     timeout_s: float,
     faults: Mapping[str, int],
     code: Sequence[str],
     life: Mapping[str, Any],
-) -> None:
-    """Take part in a run; errors as ``run_request``."""
+) -> Standing | None:
+    """Take part in a run; returns what this rank goes on from, where only its view is over.
+
+    Errors as ``run_request``.
+    """
     add_folders(code)
     reported_s = 0.0
 
@@ -107,7 +115,11 @@ def run_order(
 
     dying = {int(rank): number for rank, number in faults.items()}
     options = {"faults": dying, "life": Life(**life)}
-    ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, **options)
+    ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, standing, **options)
+    if ended.standing is not None:
+        report({"left": ended.standing.exchanges if ended.standing.states else -1})
+        return ended.standing
     if ended.run is not None:
         report({"result": RESULT.dump_python(Result(ended.run, ended.timings), mode="json")})
     report({"done": group.rank})
+    return None
