@@ -6,7 +6,9 @@ waits run in helper threads, whose results come back through a queue.
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.sim.drivers.membership import EXCHANGES, Resumed
+from paceline.sim.drivers.membership import Resumed
 from paceline.sim.drivers.tasks.clocked import ClockedRunner
 from paceline.sim.drivers.tasks.runner import CoroutineTask
 from paceline.sim.errors import PeerLost, RunError
@@ -26,9 +28,10 @@ from paceline.sim.training.gradients import loss_given
 from ..group.job_store import POLL_S
 from ..transport.connections import PeerGone
 from ..transport.threads import CallResult
+from .clocks import TO_START_S
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
-from .outages import Life, Outages, Standing, saved_every
+from .outages import Held, Life, Outages, saved_every
 from .rank import ClusterPending, Rank
 from .rank_log import Exchange, Exposure, LoggedOperation
 from .watchdog import Heartbeat
@@ -49,7 +52,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         die_at: number of the main coroutine's operation at which this process dies.
         progress: called with the number of steps published by this worker.
         life: of the run.
-        standing: what this rank goes on from in the next view, where the living go on.
     """
 
     may_crash = True
@@ -63,7 +65,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         die_at: int | None = None,
         progress: Callable[[int], None] | None = None,
         life: Life | None = None,
-        standing: Standing | None = None,
     ) -> None:
         super().__init__(rank.job, {rank.number: program}, rank.loop, ClusterPending)
         self._rank = rank
@@ -83,11 +84,12 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._issued = 0
         self._computing = Computing(rank, took_s, self.complete, self._catch_up)
         self._life = life or Life()
-        self._standing = standing
-        churn = rank.job.churn if standing is None else standing.job.churn
-        self._outages = Outages(
-            churn, rank.job.rank_of(rank.number), rank.loop, self._life, self._last_words, rank.log.away
-        )
+        self._standing = rank.standing
+        churn = rank.job.churn if rank.standing is None else rank.standing.job.churn
+        self._outages = Outages(churn, rank.log, rank.loop, self._life)
+        self._hold_at = sys.maxsize
+        if self._life.hold_s < math.inf:
+            self._loop.alarm(self._life.hold_s, self._hold)
         self.exchanges = Exchanges(rank, self)
         self.handlers[ops.NextStep] = self._begin_step
         self.handlers[ops.BatchLoss] = lambda task, _: loss_given(self._computing.loss, task.rank)
@@ -225,6 +227,8 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         if crashes or self._issued == self._die_at:
             os._exit(1)
         self._issued += 1
+        if self._standing is not None:
+            self._standing.note(operation)
         return False
 
     def known_dead(self, rank: int) -> bool:
@@ -251,28 +255,20 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
             raise error
         self.fail(pending, error)
 
-    def _last_words(self) -> None:
-        """Leave this rank's log behind, before it is killed."""
-        self._note_sums()
-        if self._standing is not None:
-            self._life.bury(self._log, self._loop.now)
-
     # --- what coroutines do ---------------------------------------------------------------------
 
-    @override
-    def issue(self, task: _Task, operation: ops.Operation[Any], handle: ops.Handle | None) -> ClusterPending:
-        if self._standing is not None:
-            self._standing.exchanging |= type(operation) in EXCHANGES
-        return super().issue(task, operation, handle)
-
-    @override
-    def _wait(self, task: _Task, operation: ops.Wait) -> Any:
-        if self._standing is not None:
-            self._standing.exchanging |= type(operation.handle.operation) in EXCHANGES
-        return super()._wait(task, operation)
+    def _hold(self) -> None:
+        """Somebody is back: tell the others after how many exchanges this worker can stop at the earliest."""
+        assert self._standing is not None
+        self._hold_at = 1 + self._standing.exchanges
+        self._rank.control.put(f"hold/{self._rank.number}", self._hold_at)
 
     def _begin_step(self, task: _Task, operation: ops.NextStep) -> bool:
         self._outages.begin_step(operation.step)
+        if self._standing is not None and self._standing.exchanges >= self._hold_at:
+            self._hold_at = max(self._rank.control.meet("hold", self._hold_at, TO_START_S))
+            if self._standing.exchanges >= self._hold_at:
+                raise Held
         return self._next_step(task, operation)
 
     @override
@@ -357,6 +353,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         if self._progress is not None:
             self._progress(self._breakdown.steps)
         if self._standing is not None:
+            self._note_sums()
             gradients = self._log.timing.gradients
             self._standing.publish(Resumed(operation.step + 1, operation.kept, gradients, self._loop.now))
         if self._life.folder and (every := saved_every(self.job)) and self._breakdown.steps % every == 0:

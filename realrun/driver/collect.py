@@ -98,7 +98,7 @@ class RankResult:
 
 
 class KeptModels:
-    """The models kept by the ranks that handed in, for the collector; those of the ``absent`` are here.
+    """The models kept by the ranks that handed in, for the collector.
 
     A rank has ``patience_s`` to send a request's models.
     """
@@ -110,14 +110,13 @@ class KeptModels:
         job: Job,
         logs: Sequence[RankLog],
         patience_s: float,
-        absent: Sequence[RankLog] = (),
     ) -> None:
         self._gloo, self._control, self._job, self._patience_s = gloo, control, job, patience_s
         self._places = {job.rank_of(place): place for place in range(job.workers)}
-        places = [self._places[log.rank] for log in logs]
-        self._requests = {place: 0 for place in places if place != control.rank}
+        places = {self._places[log.rank] for log in logs if log.rank in self._places}
+        self._requests = dict.fromkeys(places - {control.rank}, 0)
         self._here: dict[ModelRef, torch.Tensor] = {}
-        for log in (*logs, *absent):
+        for log in logs:
             self._here[ModelRef(log.rank, FINAL)] = log.final
             if log.leader is not None:
                 self._here[ModelRef(log.rank, LEADER)] = log.leader
@@ -189,19 +188,19 @@ def collect(
     gone: Collection[int],
     failure: str,
     whole: Job,
-    absent: Sequence[RankLog] = (),
+    absent: Sequence[RankLog],
 ) -> tuple[Run, list[RankLog]]:
     """Record of the run, from the logs of all ranks but the ``gone`` ones; ``RunError``: another was lost.
 
-    ``job`` is that of these ranks, and ``whole`` that of all, of whom the ``absent`` have left theirs behind.
+    ``job`` is that of these ranks, ``whole`` that of all, with the logs of those ``absent``.
     """
     patience_s = _GRACE_S if failure or gone else _HAND_IN_S
     try:
-        logs = _collect(gloo, control, job, log, gone, patience_s)
-        models = KeptModels(gloo, control, job, logs, patience_s, absent)
+        logs = [*_collect(gloo, control, job, log, gone, patience_s), *absent]
+        logs.sort(key=lambda each: each.rank)
+        models = KeptModels(gloo, control, job, logs, patience_s)
         try:
-            known = sorted([*logs, *absent], key=lambda each: each.rank)
-            return assemble(whole, known, models.fetch, failure), logs
+            return assemble(whole, logs, models.fetch, failure), logs
         finally:
             models.release()
     except PeerGone as lost:
@@ -232,7 +231,7 @@ def _collect(
         for tensor in (packed, values):
             finish(receive(gloo, tensor, rank, REPORT_TAG), rank, patience_s)
         logs.append(decode(packed, values.to(job.start.device)))
-    return sorted(logs, key=lambda each: each.rank)
+    return logs
 
 
 def _report(rank: int) -> str:
@@ -301,9 +300,16 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
     finals = {log.rank: ModelRef(log.rank, FINAL) for log in logs if log.rank not in lost}
     leader = next((ModelRef(log.rank, LEADER) for log in logs if log.leader is not None), None)
     scorer.finish(wall_s, finals, leader)
-    digests = {log.rank: log.iterates for log in logs}
+    digests = {log.rank: _by_step(job, log) for log in logs}
     iterates = tuple(digests.get(rank, ()) for rank in range(job.workers))
     return replace(scored_record(job, outcome, scorer, "measured"), iterates=iterates)
+
+
+def _by_step(job: Job, log: RankLog) -> tuple[str, ...]:
+    """Digests of a rank's kept models by step, as it did it last; "" for those that it missed."""
+    steps = [each.step + 1 for each in log.published if each.value is not None]
+    known = dict(zip(steps, log.iterates, strict=True))
+    return tuple(known.get(step, "") for step in range(1, max(steps, default=0) + 1) if job.keeps.at(step))
 
 
 def _scored_anyhow(

@@ -49,7 +49,7 @@ class Exchanges:
         self._loop = rank.loop
         self._in_flight = rank.in_flight
         self._listener = listener
-        self._prefix = rank.prefix
+        self._prefix = rank.standing.prefix if rank.standing is not None else ""
         self._numbers: Counter[str] = Counter()
         self.counts = PostedCounts()
         self.collectives_at_once = 0  # at most

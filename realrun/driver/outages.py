@@ -1,8 +1,8 @@
 """Faults on the wall clock: a rank stops or kills itself, or has the lab cut it off, as the scenario says.
 
 Killed ranks leave a note, and all of them checkpoints, in a folder of the launcher's, which begins the next
-*life* of the run from there. Under ``on_fault: shrink`` a life is a view (``sim.drivers.views``): the living go
-on in it from what they have in memory, and who returns is healed by a message.
+*life* of the run from there. Under ``on_fault: shrink`` a life is a *view* (``paceline.sim.drivers.views``):
+ranks go on in it from what they have in memory, and who returns is healed by a message.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.membership import Resumed, tensors_of
+from paceline.sim.drivers.membership import EXCHANGES, Resumed, tensors_of
 from paceline.sim.errors import SchemeError
 from paceline.sim.faults.outages import Churn, WorkerOutage, outage_of
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Program, State
 
-from ..group.job_store import POLL_S
+from ..group.store import Stopped
 from ..lab import start
 from .loop import Loop
 from .rank_log import RankLog, decode, encode
@@ -58,9 +58,10 @@ class Life:
         zero_s: start of the run, on ``time.monotonic``; None: it starts with this life.
         begun_s: earliest start of this life, in seconds since that of the run.
         struck: steps at whose beginning workers have been killed.
-        view, members: number of this life and who takes part, where the living go on; (): all.
-        exchanges: of the view before, after which they go on.
+        view, members: its number, and who takes part; (): all.
+        exchanges: of the view before, after which ranks go on.
         healers: (who is healed, by whom).
+        hold_s: when somebody is back, for whom it ends.
     """
 
     folder: str = ""
@@ -72,26 +73,17 @@ class Life:
     members: tuple[int, ...] = ()
     exchanges: int = 0
     healers: tuple[tuple[int, int], ...] = ()
+    hold_s: float = math.inf
 
     @property
     def killed(self) -> bool:
         """Whether a worker was killed as planned."""
         return any(Path(self.folder).glob("killed-*"))
 
-    def bury(self, log: RankLog, now_s: float) -> None:
-        """Keep the log of a rank that is killed now."""
-        log.away.append((now_s, math.inf))
-        torch.save((encode(log), log.models), Path(self.folder) / f"log-{log.rank}")
-
-    def dig_up(self, rank: int) -> RankLog | None:
+    def left_behind(self, rank: int) -> RankLog | None:
         """The log of a rank that was killed; None: it never was."""
         path = Path(self.folder) / f"log-{rank}"
-        if not path.exists():
-            return None
-        encoded, models = torch.load(path, weights_only=True)
-        log = decode(*encoded)
-        log.models = models
-        return log
+        return _read(path)[1] if path.exists() else None
 
     def last_checkpoint(self, workers: int) -> int:
         """Steps before the last checkpoint that all workers have written; 0: there is none."""
@@ -103,7 +95,7 @@ class Life:
         if not kept:
             raise SchemeError("the scheme has to publish what it goes on from: publish(k, x, kept=(x, ...))")
         path = Path(self.folder) / f"{steps}.part-{log.rank}"
-        torch.save((kept, encode(log), log.models), path)
+        _write(path, kept, log)
         path.rename(path.with_suffix(f".state-{log.rank}"))
         last = self.last_checkpoint(workers)
         for older in Path(self.folder).glob(f"*.state-{log.rank}"):
@@ -112,13 +104,23 @@ class Life:
 
     def load(self, rank: int) -> tuple[tuple[Any, ...], RankLog]:
         """What a rank goes on from, and its log up to there."""
-        with torch.serialization.safe_globals([State]):
-            path = Path(self.folder) / f"{self.first_step}.state-{rank}"
-            kept, encoded, models = torch.load(path, weights_only=True)
-        log = decode(*encoded)
-        log.models = models
+        kept, log = _read(Path(self.folder) / f"{self.first_step}.state-{rank}")
         log.rename_exchanges(f"before {self.first_step}: ")
         return kept, log
+
+
+def _write(path: Path, kept: tuple[Any, ...], log: RankLog) -> None:
+    torch.save((kept, encode(log), log.models), path)
+
+
+def _read(path: Path) -> tuple[tuple[Any, ...], RankLog]:
+    with torch.serialization.safe_globals([State]):
+        kept, encoded, models = torch.load(path, weights_only=True)
+    return kept, replace(decode(*encoded), models=models)
+
+
+class Held(Stopped):
+    """The view is over, as somebody is back."""
 
 
 @dataclass
@@ -131,6 +133,7 @@ class Standing:
         states: by the number of exchanges in the present view.
         exchanges: that number.
         exchanging: whether there was one since the last step.
+        prefix: of the names of the view's exchanges.
         took_s: duration of a gradient.
     """
 
@@ -139,51 +142,57 @@ class Standing:
     states: dict[int, Resumed]
     exchanges: int = 0
     exchanging: bool = False
+    prefix: str = ""
     took_s: float = 0.0
 
     @classmethod
     def of(cls, job: Job, life: Life, rank: int) -> Standing:
         """That of a rank which begins, or is to be healed."""
-        buried = life.dig_up(rank)
-        return cls(job, buried or RankLog(rank, job.start), {} if buried else {0: Resumed()})
-
-    def program(self, job: Job, life: Life, place: int) -> Program:
-        """This rank's coroutines in the view with ``job``."""
-        return Program(self._main(job, life, place))
+        log = life.left_behind(rank)
+        return cls(job, log or RankLog(rank, job.start), {} if log else {0: Resumed()})
 
     def enter(self, life: Life) -> None:
-        """Begin a view with the state after ``life.exchanges`` of the one before."""
+        """Begin a view. Who heals others leaves shapes and numbers in the folder; the values follow."""
         self.states = {0: self.states[life.exchanges]} if self.states else {}
-        self.exchanges, self.exchanging = 0, False
+        self.exchanges, self.exchanging, self.prefix = 0, False, f"view {life.view}: "
+        if self.log.rank in dict(life.healers).values():
+            state, empty = self.states[0], lambda each: each.new_zeros(()).expand(each.shape)
+            shells = tree_map_only(torch.Tensor, empty, state.kept)
+            torch.save((state.step, state.gradients, shells), Path(life.folder) / f"shells-{self.log.rank}")
+
+    def note(self, operation: ops.Operation[Any]) -> None:
+        """Note an exchange that begins or is waited for."""
+        of = operation.handle if isinstance(operation, ops.Wait) else operation
+        self.exchanging |= type(of.operation if isinstance(of, ops.Start | ops.Handle) else of) in EXCHANGES
 
     def publish(self, state: Resumed) -> None:
         """Note the end of a step."""
         self.exchanges += self.exchanging
         self.exchanging = False
         self.states[self.exchanges] = state
-        # Nobody is as many exchanges behind: each needs those of others, and these those of further ones.
+        # Nobody is that many exchanges behind: each needs those of others, and these those of further ones.
         self.states.pop(self.exchanges - 2 * self.job.workers, None)
 
+    def program(self, job: Job, life: Life, place: int) -> Program:
+        """This rank's coroutines in the view with ``job``."""
+        return Program(self._main(job, life, place))
+
     async def _main(self, job: Job, life: Life, place: int) -> None:
-        """The main one: this rank heals others, or is healed, before it goes on."""
-        state = self.states.get(0)
         for healed, healer in life.healers:
-            shells = Path(life.folder) / f"heals-{healed}-{life.view}"
-            if state is not None and healer == self.log.rank:
-                state = self.states[0] = replace(state, kept=self.job.scheme.split(state.kept))
-                torch.save((state.step, state.gradients, _shells(state.kept)), shells.with_suffix(".part"))
-                shells.with_suffix(".part").rename(shells)
-                await ops.Send(job.ranks.index(healed), self._payload(state.kept), "heal")
+            if healer == self.log.rank:
+                kept = job.scheme.split(self.states[0].kept)
+                self.states[0] = replace(self.states[0], kept=kept)
+                await ops.Send(job.ranks.index(healed), self._payload(kept), "heal")
             elif healed == self.log.rank:
-                while not shells.exists():
-                    await ops.Sleep(POLL_S)
                 with torch.serialization.safe_globals([State]):
-                    step, gradients, kept = torch.load(shells, weights_only=True)
+                    shells = torch.load(Path(life.folder) / f"shells-{healer}", weights_only=True)
+                step, gradients, kept = shells
                 like = self._payload(kept)
-                message = await ops.Receive(job.ranks.index(healer), like, "heal")
-                parts = message.value.split([each.numel() for each in tensors_of(kept)] or like.numel())
-                state = self.states[0] = Resumed(step, _filled(kept, iter(parts)), gradients)
-        assert state is not None
+                value = (await ops.Receive(job.ranks.index(healer), like, "heal")).value
+                parts = iter(value.split([each.numel() for each in tensors_of(kept)] or like.numel()))
+                kept = tree_map_only(torch.Tensor, lambda each: next(parts).view(each.shape).to(each), kept)
+                self.states[0] = Resumed(step, kept, gradients)
+        state = self.states[0]
         self.log.timing.gradients = state.gradients
         await job.program(place, first_step=state.step, kept=state.kept).main
 
@@ -191,43 +200,14 @@ class Standing:
         return torch.cat([each.flatten() for each in tensors_of(kept or (self.job.start,))])
 
 
-def _shells(kept: Any) -> Any:
-    """What is kept, with tensors that have shapes but no values."""
-    if isinstance(kept, torch.Tensor):
-        return torch.zeros((), dtype=kept.dtype).expand(kept.shape)
-    return _like(kept, map(_shells, kept)) if isinstance(kept, tuple) else kept
-
-
-def _filled(shells: Any, values: Iterator[torch.Tensor]) -> Any:
-    """The inverse: what is kept, with values from a message."""
-    if isinstance(shells, torch.Tensor):
-        return next(values).reshape(shells.shape).to(shells.dtype)
-    return _like(shells, [_filled(each, values) for each in shells]) if isinstance(shells, tuple) else shells
-
-
-def _like(kept: tuple[Any, ...], parts: Iterable[Any]) -> tuple[Any, ...]:
-    return State(*parts) if isinstance(kept, State) else tuple(parts)
-
-
 class Outages:
-    """The outages of one rank; its alarms in ``loop`` are late by the time for which it was stopped.
+    """The outages of one rank; its alarms in ``loop`` are late by the time for which it was stopped."""
 
-    ``last_words`` is called before it is killed; ``away`` has the times for which it was.
-    """
-
-    def __init__(
-        self,
-        churn: Churn | None,
-        rank: int,
-        loop: Loop,
-        life: Life,
-        last_words: Callable[[], None],
-        away: Sequence[tuple[float, float]] = (),
-    ) -> None:
-        self._rank, self._loop, self._churn, self._life = rank, loop, churn, life
-        self._last_words = last_words
-        self._begun_s = max(life.begun_s, *(until_s for _, until_s in away)) if away else life.begun_s
-        self._in_time = iter(()) if churn is None else churn.outages(rank)
+    def __init__(self, churn: Churn | None, log: RankLog, loop: Loop, life: Life) -> None:
+        self._log, self._loop, self._churn, self._life = log, loop, churn, life
+        self._rank = log.rank
+        self._begun_s = max([life.begun_s, *(until_s for _, until_s in log.away)])
+        self._in_time = iter(()) if churn is None else churn.outages(log.rank)
         self._await_next()
 
     def begin_step(self, step: int) -> None:
@@ -258,8 +238,10 @@ class Outages:
                 os.kill(own, signal.SIGSTOP)
             self._loop.postpone(self._loop.now - since_s)
         else:
-            self._last_words()
-            zero_s = self._loop.zero_s
+            zero_s, folder = self._loop.zero_s, Path(self._life.folder)
+            if self._churn is not None and self._churn.policy == "shrink":
+                self._log.away.append((since_s, math.inf))
+                _write(folder / f"log-{self._rank}", (), self._log)
             note = {"rank": self._rank, "zero_s": zero_s, "over_s": outage.over_s, "step": step}
-            (Path(self._life.folder) / f"killed-{self._rank}").write_text(json.dumps(note))
+            (folder / f"killed-{self._rank}").write_text(json.dumps(note))
             os.kill(os.getpid(), signal.SIGKILL)

@@ -25,7 +25,7 @@ from .cluster import ClusterDriver
 from .collect import RankResult, collect, hand_in
 from .drain import PostedCounts, plan_drains
 from .loop import Loop
-from .outages import Life, Standing
+from .outages import Held, Life, Standing
 from .rank import Rank
 from .rank_log import RankLog
 from .watchdog import Watchdog
@@ -64,9 +64,9 @@ def run_job(
         InputError: the ranks have different jobs, or the job has no real run.
         RunError: a rank is missing at the start, or the backend does not connect.
     """
-    life = life or Life()
-    if job.shrinks:
-        whole, job = job, job.among(tuple(life.members or range(job.workers)))
+    life, whole = life or Life(), job
+    if whole.shrinks:
+        job = whole.among(tuple(life.members or range(whole.workers)))
         standing = standing or Standing.of(whole, life, job.rank_of(group.rank))
         standing.enter(life)
     _check(group, job, backend)
@@ -92,14 +92,11 @@ def run_job(
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(begun.zero_s, job.transfer.seed)
     machines = clocks.unaligned(begun)
-    loop, prefix = Loop(begun.zero_s), f"view {life.view}: " if standing else ""
-    rank = Rank(job, group.rank, transport, group.threads, control, watchdog, loop, log, prefix)
-    if log.away:
-        log.away[-1] = (log.away[-1][0], min(log.away[-1][1], loop.now))
+    loop = Loop(begun.zero_s)
+    log.away[-1:] = [(since_s, min(until_s, loop.now)) for since_s, until_s in log.away[-1:]]
+    rank = Rank(job, group.rank, transport, group.threads, control, watchdog, loop, log, standing)
     die_at = (faults or {}).get(group.rank)
-    driver = ClusterDriver(
-        rank, program, took_s=took_s, die_at=die_at, progress=progress, life=life, standing=standing
-    )
+    driver = ClusterDriver(rank, program, took_s=took_s, die_at=die_at, progress=progress, life=life)
     try:
         driver.run()
         if not control.dead():
@@ -108,10 +105,10 @@ def run_job(
     except (Stopped, RunError) as error:
         if isinstance(error, RunError):
             watchdog.fail(error, driver.step)
-        if standing is not None and life.killed:
+        if standing is not None and (life.killed or isinstance(error, Held)):
             return RankResult(None, None, log.final, standing=standing)
     _note_limits(log, transport, driver)
-    return _collect(group, rank, log, machines, backend, job if standing is None else standing.job, life)
+    return _collect(group, rank, log, machines, backend, whole, life)
 
 
 def _note_limits(log: RankLog, transport: Transport, driver: ClusterDriver) -> None:
@@ -202,8 +199,8 @@ def _collect(
     if group.rank != collector:
         hand_in(group.gloo, control, log, collector, group.broken)
         return RankResult(None, error, log.final)
-    others = sorted(set(range(whole.workers)).difference(job.ranks or range(job.workers)))
-    absent = [buried for other in others if (buried := life.dig_up(other)) is not None]
+    away = set(range(whole.workers)).difference(map(job.rank_of, range(job.workers)))
+    absent = [left for other in away if (left := life.left_behind(other)) is not None]
     run, logs = collect(group.gloo, control, job, log, gone, str(failure) if failure else "", whole, absent)
     kind = "lab" if start.in_lab() else "cluster"
     hosts = {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}

@@ -182,7 +182,6 @@ def run_request(
     request: RunRequest,
     timeout_s: float,
     progress: Callable[[int], None] | None = None,
-    standing: Standing | None = None,
     **options: Any,
 ) -> RankResult:
     """Run a request on a group; every rank calls this alike. ``options`` as for ``run_job``.
@@ -192,7 +191,6 @@ def run_request(
         RunError: a rank did not come to the start, or the backend does not connect them.
     """
     backend = _parsed(request.scenario).cluster.backend
+    standing: Standing | None = options.get("standing")
     job = requested_job(request, group.rank) if standing is None else standing.job
-    return run_job(
-        group, job, backend=backend, timeout_s=timeout_s, progress=progress, standing=standing, **options
-    )
+    return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)

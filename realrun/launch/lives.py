@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.membership import NOBODY, healers_of, members_of
 from paceline.sim.errors import InputError, KeyedError, RunError, shorten
 from paceline.sim.experiments.prepare import churn_of
@@ -15,7 +17,7 @@ from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes import find_scheme
 
 from ..driver.outages import Life
-from .cells import RunRequest, requested_job
+from .cells import RunRequest
 
 
 def check_faults(scenario: Scenario, lab: bool) -> None:
@@ -39,6 +41,8 @@ def check_faults(scenario: Scenario, lab: bool) -> None:
                 f"{shorten(entry.label)}: on_fault: {policy} has no real run with how: {wrong[0]}; one "
                 "waits for workers that are stopped or cut off, and restarts or shrinks after one is killed"
             )
+        if policy == "shrink" and find_scheme(entry.name).inside(entry.options):
+            raise InputError(f"{shorten(entry.label)}: a real run with 'inside' does not shrink")
         if churn is None or policy == "wait":
             continue
         if not find_scheme(entry.name).in_step(entry.options):
@@ -57,33 +61,33 @@ def _notes(life: Life) -> list[dict[str, Any]]:
     return notes
 
 
-class Views:
-    """Who takes part in a run whose living go on: the rule of ``sim.drivers.views``, on the wall clock."""
+def next_view(life: Life, job: Job, left: Mapping[int, int], back_s: dict[int, float]) -> Life:
+    """The view that follows, by the rule of ``paceline.sim.drivers.views``.
 
-    def __init__(self, request: RunRequest) -> None:
-        self._job = requested_job(request, 0)
-        self._back_s: dict[int, float] = {}
+    Args:
+        left: ranks that have left the last one, and after how many exchanges (-1: not healed yet).
+        back_s: who is away, and until when; brought up to date.
 
-    def next(self, life: Life, left: Mapping[int, int]) -> Life:
-        """The view after ``life``, which ranks have ``left`` after that number of exchanges (-1: unhealed).
-
-        Raises:
-            RunError: nobody has a model, or the scheme is not for that few and nobody returns.
-        """
-        notes = _notes(life)
-        self._back_s |= {note["rank"]: note["over_s"] for note in notes}
-        able = {rank: exchanges for rank, exchanges in left.items() if exchanges >= 0}
-        if not able:
-            raise RunError(NOBODY)
-        members = members_of(self._job, self._back_s)
-        if not members:
-            raise RunError(f"{self._job.label} is not for {len(left)} workers, and nobody returns")
-        struck = (*life.struck, *(note["step"] for note in notes))
-        healers = tuple(healers_of(self._job, members, able).items())
-        return Life(
-            life.folder, zero_s=notes[0]["zero_s"], struck=struck, view=life.view + 1, members=members,
-            exchanges=min(able.values()), healers=healers,
-        )  # fmt: skip
+    Raises ``RunError``: nobody has a model any more.
+    """
+    notes = _notes(life)
+    zero_s, struck = life.zero_s, (*life.struck, *(note["step"] for note in notes))
+    back_s |= {note["rank"]: note["over_s"] for note in notes}
+    zero_s = notes[0]["zero_s"] if notes else life.zero_s
+    able = {rank: exchanges for rank, exchanges in left.items() if exchanges >= 0}
+    if not able:
+        raise RunError(NOBODY)
+    while True:
+        for rank in [rank for rank, at_s in back_s.items() if at_s <= time.monotonic() - zero_s]:
+            del back_s[rank]
+        if members := members_of(job, back_s):
+            break
+        time.sleep(max(0.0, zero_s + min(back_s.values()) - time.monotonic()))
+    return Life(
+        life.folder, zero_s=zero_s, struck=struck, view=life.view + 1, members=members,
+        exchanges=min(able.values()), healers=tuple(healers_of(job, members, able).items()),
+        hold_s=min(back_s.values(), default=math.inf),
+    )  # fmt: skip
 
 
 def next_life(life: Life, request: RunRequest) -> Life:

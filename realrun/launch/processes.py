@@ -42,8 +42,8 @@ from ..group.store import Control
 from ..lab import Lab
 from ..lab.lab import python_environment
 from ..lab.protocol import Statistics
-from .cells import REQUEST, RankPool, Result, RunRequest
-from .lives import Views, next_life
+from .cells import REQUEST, RankPool, Result, RunRequest, requested_job
+from .lives import next_life, next_view
 from .run_state import AFTER_A_RECORD_S, RunState
 
 RunProgress = Callable[[str, int], None]
@@ -173,37 +173,33 @@ class Processes(RankPool):
     @override
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
         with make_temporary_folder() as folder:
-            life, left = Life(folder), dict[int, int]()
-            views = Views(request) if request.churn and request.churn.policy == "shrink" else None
-            while (result := self._live(request, progress, life, left)) is None:
-                if views is not None:
-                    life, left = views.next(life, left), {}
+            life, back_s, job = Life(folder), dict[int, float](), requested_job(request, 0)
+            while not isinstance(result := self._live(request, progress, life, job.shrinks), Result):
+                if not job.shrinks:
+                    self._end()
+                    life = next_life(life, request)
                     continue
-                self._end()
-                life = next_life(life, request)
+                for rank in set(life.members or range(job.workers)).difference(result):
+                    self._children[rank].reap()
+                    self._children[rank] = self._start(rank)  # a spare, ready when it is to return
+                life = next_view(life, job, result, back_s)
             if life.view:
                 self._end()
             return result
 
     def _live(
-        self, request: RunRequest, progress: Callable[[int], None] | None, life: Life, left: dict[int, int]
-    ) -> Result | None:
-        """The result; None if workers are killed as planned before it is there.
-
-        Where the living go on, they have all ``left`` then, after that number of exchanges.
-        """
-        workers, limit_s = request.workers, self._timeout_s + patience_s(request.churn)
-        members, shrinks = (
-            life.members or range(workers),
-            request.churn is not None and request.churn.policy == "shrink",
-        )
+        self, request: RunRequest, progress: Callable[[int], None] | None, life: Life, shrinks: bool
+    ) -> Result | Mapping[int, int]:
+        """The result; if workers are killed as planned before it is there, who has left its view instead."""
+        limit_s = self._timeout_s + patience_s(request.churn)
+        members = life.members or range(request.workers)
         self._join(members, request.connects_anew or life.view > 0)
         order = {
             "request": REQUEST.dump_python(request), "timeout_s": limit_s, "faults": self._faults,
             "code": code_folders(), "life": asdict(life),
         }  # fmt: skip
         self._send(members, {"run": order})
-        state = RunState(members, request.crashing)
+        state = RunState(members, frozenset(members) if shrinks else request.crashing)
         while state.waited:
             # In a run its ranks watch over each other, and this process stays idle.
             watches = state.failed_s is not None or not state.begun
@@ -212,22 +208,19 @@ class Processes(RankPool):
             except Empty:
                 if state.lost_patience(limit_s):
                     break
-                for child in self._children[:workers]:
-                    child.end_if_stopped(limit_s)
+                for rank in members:
+                    self._children[rank].end_if_stopped(limit_s)
                 continue
             if answer is not None and "progress" in answer:
                 state.begun = True
                 if progress is not None:
                     progress(answer["progress"])
-            elif answer is not None and "left" in answer:
-                left[rank] = answer["left"]
-                state.waited.discard(rank)
             elif answer is None and life.killed and not shrinks:
-                return None
+                return {}
             else:
-                self._note(state, rank, answer, members, shrinks and life.killed)
-        if left:
-            return None
+                self._note(state, rank, answer, members)
+        if state.left:
+            return state.left
         if state.failed_s is None and state.result is not None:
             if request.crashing:
                 self._end()
@@ -236,12 +229,10 @@ class Processes(RankPool):
         self._end()
         return state.failure(fates)
 
-    def _note(
-        self, state: RunState, rank: int, answer: _Answer, members: Sequence[int], planned: bool
-    ) -> None:
+    def _note(self, state: RunState, rank: int, answer: _Answer, members: Sequence[int]) -> None:
         if answer is not None:
             state.note_answer(rank, answer)
-        elif state.note_end(rank, planned):
+        elif state.note_end(rank):
             place = members.index(rank)
             Control(FileStore(str(self._store), -1), place, len(members)).note_death(place)
 

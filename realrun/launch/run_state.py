@@ -23,6 +23,7 @@ class RunState:
     Attributes:
         waited: ranks that are not done yet.
         begun: whether the first rank has done a step.
+        left: ranks that have left their view, and after how many exchanges.
         lost: ranks whose processes ended without reporting an error.
         result: the record, once it is there.
         failed_s: time of the first sign of failure; None: none.
@@ -30,6 +31,7 @@ class RunState:
 
     def __init__(self, members: Iterable[int], planned: frozenset[int]) -> None:
         self.waited = set(members)
+        self.left: dict[int, int] = {}
         self._planned = planned
         self.begun = False
         self.lost: set[int] = set()
@@ -47,15 +49,18 @@ class RunState:
             kind, text = answer["error"]
             self._errors[rank] = (kind, text)
             self._fail()
+        elif "left" in answer:
+            self.left[rank] = answer["left"]
+            self.waited.discard(rank)
         elif "done" in answer:
             self.waited.discard(rank)
 
-    def note_end(self, rank: int, planned: bool = False) -> bool:
-        """Record the end of a rank's process, perhaps a ``planned`` one; returns whether to tell the others."""
+    def note_end(self, rank: int) -> bool:
+        """Record the end of a rank's process; returns whether to tell the others."""
         if rank not in self.waited:
             return False
         self.waited.discard(rank)
-        if planned or rank in self._planned:
+        if rank in self._planned:
             return True
         self._fail()
         if rank in self._errors:

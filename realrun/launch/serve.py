@@ -4,7 +4,7 @@ An order is ``{"join": {"rank", "size", "store", "timeout_s"}}`` to meet the oth
 ``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults", "code", "life"}}``, where ``code`` has the
 folders of the scenario's own modules. Answers to a run, or to a failed join, are ``{"progress": steps}``
 from rank 0, ``{"result": ...}`` from the collecting rank, ``{"done": rank}`` from every rank, or
-``{"error": [kind, text]}``; ``{"left": exchanges}`` of a rank whose view ends before the run does.
+``{"error": [kind, text]}``; from a rank whose view is over, ``{"left": exchanges}`` (-1: not healed yet).
 
 A process of the launcher gets orders as lines of JSON on standard input, and answers in lines of JSON on what
 was standard output; all other output goes to standard error. For a rank of torchrun or Slurm both go through
@@ -71,7 +71,7 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
             assert group is not None
             standing = run_order(group, report, standing, **details)
             if standing is not None:
-                abandoned.append(group)  # to destroy it, gloo would wait for ever for what the others left
+                abandoned.append(group)  # gloo would wait for what others have left undone, for ever
             if group.broken:
                 return 1
             continue
@@ -99,10 +99,7 @@ def run_order(
     code: Sequence[str],
     life: Mapping[str, Any],
 ) -> Standing | None:
-    """Take part in a run; returns what this rank goes on from, where only its view is over.
-
-    Errors as ``run_request``.
-    """
+    """Take part in a run; returns what this rank goes on from, if it is not over. Errors as ``run_request``."""
     add_folders(code)
     reported_s = 0.0
 
@@ -114,8 +111,8 @@ def run_order(
             report({"progress": steps})
 
     dying = {int(rank): number for rank, number in faults.items()}
-    options = {"faults": dying, "life": Life(**life)}
-    ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, standing, **options)
+    options = {"faults": dying, "life": Life(**life), "standing": standing}
+    ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, **options)
     if ended.standing is not None:
         report({"left": ended.standing.exchanges if ended.standing.states else -1})
         return ended.standing
