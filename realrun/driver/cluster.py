@@ -26,12 +26,13 @@ from paceline.sim.program.worker import Program
 from paceline.sim.training.gradients import loss_given
 
 from ..group.job_store import POLL_S
+from ..group.store import Stopped
 from ..transport.connections import PeerGone
 from ..transport.threads import CallResult
 from .clocks import TO_START_S
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
-from .outages import Held, Life, Outages, saved_every
+from .outages import Life, Outages, saved_every
 from .rank import ClusterPending, Rank
 from .rank_log import Exchange, Exposure, LoggedOperation
 from .watchdog import Heartbeat
@@ -268,7 +269,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         if self._standing is not None and self._standing.exchanges >= self._hold_at:
             self._hold_at = max(self._rank.control.meet("hold", self._hold_at, TO_START_S))
             if self._standing.exchanges >= self._hold_at:
-                raise Held
+                raise Stopped  # the view is over
         return self._next_step(task, operation)
 
     @override

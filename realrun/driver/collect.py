@@ -22,7 +22,7 @@ from paceline.sim.training.snapshots import Published, Snapshots, WorkerLost
 
 from ..group.store import Control
 from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
-from .outages import Standing
+from .outages import Life, Standing
 from .rank_log import FINAL, LEADER, Exchange, ModelRef, RankLog, Timing, decode, encode
 
 _RESUMPTIONS: Final = frozenset({"wait", "wait_any", "poll", "segment"})
@@ -188,15 +188,17 @@ def collect(
     gone: Collection[int],
     failure: str,
     whole: Job,
-    absent: Sequence[RankLog],
+    life: Life,
 ) -> tuple[Run, list[RankLog]]:
     """Record of the run, from the logs of all ranks but the ``gone`` ones; ``RunError``: another was lost.
 
-    ``job`` is that of these ranks, ``whole`` that of all, with the logs of those ``absent``.
+    ``job`` is that of these ranks, ``whole`` that of all; the others have left their logs behind in ``life``.
     """
     patience_s = _GRACE_S if failure or gone else _HAND_IN_S
     try:
-        logs = [*_collect(gloo, control, job, log, gone, patience_s), *absent]
+        logs = _collect(gloo, control, job, log, gone, patience_s)
+        others = set(range(whole.workers)).difference(map(job.rank_of, range(job.workers)))
+        logs += [left for other in others if (left := life.left_behind(other)) is not None]
         logs.sort(key=lambda each: each.rank)
         models = KeptModels(gloo, control, job, logs, patience_s)
         try:

@@ -28,7 +28,6 @@ from paceline.sim.faults.outages import Churn, WorkerOutage, outage_of
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Program, State
 
-from ..group.store import Stopped
 from ..lab import start
 from .loop import Loop
 from .rank_log import RankLog, decode, encode
@@ -95,7 +94,7 @@ class Life:
         if not kept:
             raise SchemeError("the scheme has to publish what it goes on from: publish(k, x, kept=(x, ...))")
         path = Path(self.folder) / f"{steps}.part-{log.rank}"
-        _write(path, kept, log)
+        torch.save((kept, encode(log), log.models), path)
         path.rename(path.with_suffix(f".state-{log.rank}"))
         last = self.last_checkpoint(workers)
         for older in Path(self.folder).glob(f"*.state-{log.rank}"):
@@ -109,18 +108,10 @@ class Life:
         return kept, log
 
 
-def _write(path: Path, kept: tuple[Any, ...], log: RankLog) -> None:
-    torch.save((kept, encode(log), log.models), path)
-
-
 def _read(path: Path) -> tuple[tuple[Any, ...], RankLog]:
     with torch.serialization.safe_globals([State]):
         kept, encoded, models = torch.load(path, weights_only=True)
     return kept, replace(decode(*encoded), models=models)
-
-
-class Held(Stopped):
-    """The view is over, as somebody is back."""
 
 
 @dataclass
@@ -134,7 +125,6 @@ class Standing:
         exchanges: that number.
         exchanging: whether there was one since the last step.
         prefix: of the names of the view's exchanges.
-        took_s: duration of a gradient.
     """
 
     job: Job
@@ -143,7 +133,6 @@ class Standing:
     exchanges: int = 0
     exchanging: bool = False
     prefix: str = ""
-    took_s: float = 0.0
 
     @classmethod
     def of(cls, job: Job, life: Life, rank: int) -> Standing:
@@ -189,15 +178,21 @@ class Standing:
                 step, gradients, kept = shells
                 like = self._payload(kept)
                 value = (await ops.Receive(job.ranks.index(healer), like, "heal")).value
-                parts = iter(value.split([each.numel() for each in tensors_of(kept)] or like.numel()))
-                kept = tree_map_only(torch.Tensor, lambda each: next(parts).view(each.shape).to(each), kept)
-                self.states[0] = Resumed(step, kept, gradients)
+                self.states[0] = Resumed(step, _filled(kept, value), gradients)
         state = self.states[0]
         self.log.timing.gradients = state.gradients
         await job.program(place, first_step=state.step, kept=state.kept).main
 
     def _payload(self, kept: tuple[Any, ...]) -> torch.Tensor:
         return torch.cat([each.flatten() for each in tensors_of(kept or (self.job.start,))])
+
+
+def _filled(shells: tuple[Any, ...], value: torch.Tensor) -> tuple[Any, ...]:
+    parts = iter(value.split([each.numel() for each in tensors_of(shells)])) if shells else iter(())
+    filled: tuple[Any, ...] = tree_map_only(
+        torch.Tensor, lambda each: next(parts).view(each.shape).to(each.dtype), shells
+    )
+    return filled
 
 
 class Outages:
@@ -241,7 +236,7 @@ class Outages:
             zero_s, folder = self._loop.zero_s, Path(self._life.folder)
             if self._churn is not None and self._churn.policy == "shrink":
                 self._log.away.append((since_s, math.inf))
-                _write(folder / f"log-{self._rank}", (), self._log)
+                torch.save(((), encode(self._log), self._log.models), folder / f"log-{self._rank}")
             note = {"rank": self._rank, "zero_s": zero_s, "over_s": outage.over_s, "step": step}
             (folder / f"killed-{self._rank}").write_text(json.dumps(note))
             os.kill(os.getpid(), signal.SIGKILL)

@@ -25,7 +25,7 @@ from .cluster import ClusterDriver
 from .collect import RankResult, collect, hand_in
 from .drain import PostedCounts, plan_drains
 from .loop import Loop
-from .outages import Held, Life, Standing
+from .outages import Life, Standing
 from .rank import Rank
 from .rank_log import RankLog
 from .watchdog import Watchdog
@@ -79,12 +79,10 @@ def run_job(
     }, clocks.TO_START_S)  # fmt: skip
     watchdog = Watchdog(control, timeout_s)
     transport = _transport(group, job, backend, timeout_s)
-    took_s = standing.took_s if standing is not None else 0.0
-    if job.problem is not None and warm_up and not took_s:
-        took_s = _warm_up(group, job)
+    took_s = _warm_up(group, job) if job.problem is not None and warm_up else 0.0
     kept, log = life.load(group.rank) if life.first_step else ((), RankLog(group.rank, job.start))
     if standing is not None:
-        log, programs, standing.took_s = standing.log, partial(standing.program, job, life), took_s
+        log, programs = standing.log, partial(standing.program, job, life)
     program = (programs or partial(job.program, first_step=life.first_step, kept=kept))(group.rank)
     begun = clocks.start(group.gloo, control)
     if life.zero_s is not None:
@@ -105,10 +103,10 @@ def run_job(
     except (Stopped, RunError) as error:
         if isinstance(error, RunError):
             watchdog.fail(error, driver.step)
-        if standing is not None and (life.killed or isinstance(error, Held)):
+        if standing is not None and (life.killed or not control.failed()):
             return RankResult(None, None, log.final, standing=standing)
     _note_limits(log, transport, driver)
-    return _collect(group, rank, log, machines, backend, whole, life)
+    return _collect(group, rank, log, machines, backend, life)
 
 
 def _note_limits(log: RankLog, transport: Transport, driver: ClusterDriver) -> None:
@@ -181,13 +179,7 @@ def _drain(rank: Rank, counts: PostedCounts, timeout_s: float) -> None:
 
 
 def _collect(
-    group: Group,
-    rank: Rank,
-    log: RankLog,
-    machines: tuple[Machine, ...],
-    backend: str,
-    whole: Job,
-    life: Life,
+    group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ...], backend: str, life: Life
 ) -> RankResult:
     """Hand in this rank's log, or collect and score the run on the collector."""
     job, control, failure = rank.job, rank.control, rank.watchdog.failure()
@@ -199,9 +191,8 @@ def _collect(
     if group.rank != collector:
         hand_in(group.gloo, control, log, collector, group.broken)
         return RankResult(None, error, log.final)
-    away = set(range(whole.workers)).difference(map(job.rank_of, range(job.workers)))
-    absent = [left for other in away if (left := life.left_behind(other)) is not None]
-    run, logs = collect(group.gloo, control, job, log, gone, str(failure) if failure else "", whole, absent)
+    whole = rank.standing.job if rank.standing is not None else job
+    run, logs = collect(group.gloo, control, job, log, gone, str(failure) if failure else "", whole, life)
     kind = "lab" if start.in_lab() else "cluster"
     hosts = {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}
     run = replace(run, machines=machines, hosts=hosts)

@@ -68,6 +68,11 @@ class RunRequest:
         return frozenset(rank for each in stragglers if each.crash for rank in each.workers or ())
 
     @property
+    def shrinks(self) -> bool:
+        """Whether the living go on without workers that fail."""
+        return self.churn is not None and self.churn.policy == "shrink"
+
+    @property
     def churn(self) -> Churn | None:
         """Faults and checkpoints of the run."""
         scenario = _parsed(self.scenario)

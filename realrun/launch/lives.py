@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes import find_scheme
 
 from ..driver.outages import Life
-from .cells import RunRequest
+from .cells import RunRequest, requested_job
 
 
 def check_faults(scenario: Scenario, lab: bool) -> None:
@@ -61,7 +62,12 @@ def _notes(life: Life) -> list[dict[str, Any]]:
     return notes
 
 
-def next_view(life: Life, job: Job, left: Mapping[int, int], back_s: dict[int, float]) -> Life:
+@lru_cache(maxsize=1)
+def _job(request: RunRequest) -> Job:
+    return requested_job(request, 0)
+
+
+def next_view(life: Life, request: RunRequest, left: Mapping[int, int], back_s: dict[int, float]) -> Life:
     """The view that follows, by the rule of ``paceline.sim.drivers.views``.
 
     Args:
@@ -71,9 +77,9 @@ def next_view(life: Life, job: Job, left: Mapping[int, int], back_s: dict[int, f
     Raises ``RunError``: nobody has a model any more.
     """
     notes = _notes(life)
-    zero_s, struck = life.zero_s, (*life.struck, *(note["step"] for note in notes))
+    job, struck = _job(request), (*life.struck, *(note["step"] for note in notes))
     back_s |= {note["rank"]: note["over_s"] for note in notes}
-    zero_s = notes[0]["zero_s"] if notes else life.zero_s
+    zero_s: float = notes[0]["zero_s"] if notes else life.zero_s
     able = {rank: exchanges for rank, exchanges in left.items() if exchanges >= 0}
     if not able:
         raise RunError(NOBODY)

@@ -42,7 +42,7 @@ from ..group.store import Control
 from ..lab import Lab
 from ..lab.lab import python_environment
 from ..lab.protocol import Statistics
-from .cells import REQUEST, RankPool, Result, RunRequest, requested_job
+from .cells import REQUEST, RankPool, Result, RunRequest
 from .lives import next_life, next_view
 from .run_state import AFTER_A_RECORD_S, RunState
 
@@ -173,25 +173,25 @@ class Processes(RankPool):
     @override
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
         with make_temporary_folder() as folder:
-            life, back_s, job = Life(folder), dict[int, float](), requested_job(request, 0)
-            while not isinstance(result := self._live(request, progress, life, job.shrinks), Result):
-                if not job.shrinks:
+            life, back_s = Life(folder), dict[int, float]()
+            while not isinstance(result := self._live(request, progress, life), Result):
+                if result:
+                    for rank in set(life.members or range(request.workers)).difference(result):
+                        self._children[rank].reap()
+                        self._children[rank] = self._start(rank)  # a spare, ready when it is to return
+                    life = next_view(life, request, result, back_s)
+                else:
                     self._end()
                     life = next_life(life, request)
-                    continue
-                for rank in set(life.members or range(job.workers)).difference(result):
-                    self._children[rank].reap()
-                    self._children[rank] = self._start(rank)  # a spare, ready when it is to return
-                life = next_view(life, job, result, back_s)
             if life.view:
                 self._end()
             return result
 
     def _live(
-        self, request: RunRequest, progress: Callable[[int], None] | None, life: Life, shrinks: bool
+        self, request: RunRequest, progress: Callable[[int], None] | None, life: Life
     ) -> Result | Mapping[int, int]:
         """The result; if workers are killed as planned before it is there, who has left its view instead."""
-        limit_s = self._timeout_s + patience_s(request.churn)
+        limit_s, shrinks = self._timeout_s + patience_s(request.churn), request.shrinks
         members = life.members or range(request.workers)
         self._join(members, request.connects_anew or life.view > 0)
         order = {

@@ -99,7 +99,7 @@ def run_order(
     code: Sequence[str],
     life: Mapping[str, Any],
 ) -> Standing | None:
-    """Take part in a run; returns what this rank goes on from, if it is not over. Errors as ``run_request``."""
+    """Take part in a run; returns what to go on from, if it is not over. Errors as ``run_request``."""
     add_folders(code)
     reported_s = 0.0
 

@@ -44,7 +44,7 @@ class Resumed:
 def members_of(job: Job, away: Collection[int]) -> tuple[int, ...]:
     """The workers of the next view, ascending: those present, but for incomplete units.
 
-    None where the scheme is not for that few: all wait.
+    () where the scheme is not for that few: all wait.
     """
     network, inside = job.transfer.network, job.scheme.inside(job.options)
     here = [rank for rank in range(job.workers) if rank not in away]

@@ -225,7 +225,7 @@ class _View(EventDriver):
         self._states[place][self._exchanges[place]] = Resumed(
             operation.step + 1, operation.kept, self._gradients[place], self._clock.now
         )
-        needed = min(self._exchanges[each] for each in self._living if self._states[each])
+        needed = min(self._exchanges[each] for each in self._living)
         for each in self._living:
             for number in [number for number in self._states[each] if number < needed]:
                 del self._states[each][number]
@@ -237,9 +237,9 @@ class _View(EventDriver):
         ready = [place for place in self._living if self._states[place]]
         exchanges = min((self._exchanges[place] for place in ready), default=0)
         whole.states = {self._members[place]: self._states[place][exchanges] for place in ready}
-        if self.changes and not self._held_s:
-            lost_s = sum(now_s - state.at_s for state in whole.states.values())
-            whole.repeated_s += lost_s / whole.job.workers
+        if self.changes:
+            going = [self._members[place] for place in ready if place not in self._held_s]
+            whole.repeated_s += sum(now_s - whole.states[rank].at_s for rank in going) / whole.job.workers
         for place, since_s in self._held_s.items():
             self.tasks[place][0].breakdown.wait_s += now_s - since_s
         whole.now_s, whole.published = now_s, self._published
@@ -281,6 +281,7 @@ class Views:
 
     def __init__(self, job: Job, scorer: Scorer[Tensor], **driver_options: Any) -> None:
         self._whole, self._scorer, self._options = _Whole(job), scorer, driver_options
+        self._leader: Tensor | None = None
 
     def run(self) -> Outcome:
         """Run to the end; raises as ``EventDriver.run``."""
@@ -296,6 +297,7 @@ class Views:
 
     def _count(self, view: _View, members: Sequence[int]) -> None:
         outcome = view.outcome()
+        self._leader = outcome.leader if outcome.leader is not None else self._leader
         for rank, part, x, averages in zip(
             members, outcome.breakdowns, outcome.finals, outcome.pace.averages, strict=True
         ):
@@ -315,7 +317,7 @@ class Views:
             wall_s=whole.now_s,
             breakdowns=whole.breakdowns,
             finals=[x for rank, x in enumerate(whole.finals) if rank not in lost],
-            leader=None,
+            leader=self._leader,
             events=whole.log.events if whole.log else [],
             status="partial" if failure else "completed",
             message=failure
