@@ -6,7 +6,6 @@ waits run in helper threads, whose results come back through a queue.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -85,12 +84,10 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._issued = 0
         self._computing = Computing(rank, took_s, self.complete, self._catch_up)
         self._life = life or Life()
-        self._standing = rank.standing
-        churn = rank.job.churn if rank.standing is None else rank.standing.job.churn
-        self._outages = Outages(churn, rank.log, rank.loop, self._life)
+        whole = rank.job if rank.standing is None else rank.standing.job
+        self._outages = Outages(whole, rank.log, rank.loop, self._life)
         self._hold_at = sys.maxsize
-        if self._life.hold_s < math.inf:
-            self._loop.alarm(self._life.hold_s, self._hold)
+        self._loop.alarm(self._life.hold_s, self._hold)
         self.exchanges = Exchanges(rank, self)
         self.handlers[ops.NextStep] = self._begin_step
         self.handlers[ops.BatchLoss] = lambda task, _: loss_given(self._computing.loss, task.rank)
@@ -228,8 +225,8 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         if crashes or self._issued == self._die_at:
             os._exit(1)
         self._issued += 1
-        if self._standing is not None:
-            self._standing.note(operation)
+        if self._rank.standing is not None:
+            self._rank.standing.note(operation)
         return False
 
     def known_dead(self, rank: int) -> bool:
@@ -260,15 +257,15 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     def _hold(self) -> None:
         """Somebody is back: tell the others after how many exchanges this worker can stop at the earliest."""
-        assert self._standing is not None
-        self._hold_at = 1 + self._standing.exchanges
+        assert self._rank.standing is not None
+        self._hold_at = 1 + self._rank.standing.exchanges
         self._rank.control.put(f"hold/{self._rank.number}", self._hold_at)
 
     def _begin_step(self, task: _Task, operation: ops.NextStep) -> bool:
         self._outages.begin_step(operation.step)
-        if self._standing is not None and self._standing.exchanges >= self._hold_at:
+        if self._rank.standing is not None and self._rank.standing.exchanges >= self._hold_at:
             self._hold_at = max(self._rank.control.meet("hold", self._hold_at, TO_START_S))
-            if self._standing.exchanges >= self._hold_at:
+            if self._rank.standing.exchanges >= self._hold_at:
                 raise Stopped  # the view is over
         return self._next_step(task, operation)
 
@@ -353,10 +350,12 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         )
         if self._progress is not None:
             self._progress(self._breakdown.steps)
-        if self._standing is not None:
+        if self._rank.standing is not None:
             self._note_sums()
             gradients = self._log.timing.gradients
-            self._standing.publish(Resumed(operation.step + 1, operation.kept, gradients, self._loop.now))
+            self._rank.standing.publish(
+                Resumed(operation.step + 1, operation.kept, gradients, self._loop.now)
+            )
         if self._life.folder and (every := saved_every(self.job)) and self._breakdown.steps % every == 0:
             self._note_sums()
             self._life.save(self._breakdown.steps, self.job.workers, operation.kept, self._log)

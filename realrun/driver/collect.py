@@ -22,7 +22,7 @@ from paceline.sim.training.snapshots import Published, Snapshots, WorkerLost
 
 from ..group.store import Control
 from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
-from .outages import Life, Standing
+from .outages import Life
 from .rank_log import FINAL, LEADER, Exchange, ModelRef, RankLog, Timing, decode, encode
 
 _RESUMPTIONS: Final = frozenset({"wait", "wait_any", "poll", "segment"})
@@ -87,14 +87,12 @@ class RankResult:
         error: cause of a failure, alike on all ranks.
         final: the last model published by this rank; the initial one before.
         timings: one per worker that handed in, on the collector.
-        standing: what this rank goes on from; None: the run is over.
     """
 
     run: Run | None
     error: RunError | None
     final: torch.Tensor
     timings: tuple[Timing, ...] = field(default=())
-    standing: Standing | None = None
 
 
 class KeptModels:
@@ -113,8 +111,8 @@ class KeptModels:
     ) -> None:
         self._gloo, self._control, self._job, self._patience_s = gloo, control, job, patience_s
         self._places = {job.rank_of(place): place for place in range(job.workers)}
-        places = {self._places[log.rank] for log in logs if log.rank in self._places}
-        self._requests = dict.fromkeys(places - {control.rank}, 0)
+        places = (self._places.get(log.rank, control.rank) for log in logs)
+        self._requests = {place: 0 for place in places if place != control.rank}
         self._here: dict[ModelRef, torch.Tensor] = {}
         for log in logs:
             self._here[ModelRef(log.rank, FINAL)] = log.final
@@ -190,10 +188,7 @@ def collect(
     whole: Job,
     life: Life,
 ) -> tuple[Run, list[RankLog]]:
-    """Record of the run, from the logs of all ranks but the ``gone`` ones; ``RunError``: another was lost.
-
-    ``job`` is that of these ranks, ``whole`` that of all; the others have left their logs behind in ``life``.
-    """
+    """Record of the run, from the logs of all ranks but the ``gone`` ones; ``RunError``: another was lost."""
     patience_s = _GRACE_S if failure or gone else _HAND_IN_S
     try:
         logs = _collect(gloo, control, job, log, gone, patience_s)
@@ -252,9 +247,10 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
     lost = set(range(job.workers)).difference(log.rank for log in logs)
     changes: list[Published[ModelRef] | WorkerLost] = [WorkerLost(rank, 0.0) for rank in sorted(lost)]
     lost |= {log.rank for log in logs if log.away and log.away[-1][1] == math.inf}
-    left = ([WorkerLost(log.rank, since_s) for since_s, _ in log.away] for log in logs)
-    columns = (*left, *(log.published for log in logs))
+    columns = (log.published for log in logs)
     changes += heapq.merge(*columns, key=lambda each: (each.time_s, each.worker))
+    changes += (WorkerLost(log.rank, since_s) for log in logs for since_s, _ in log.away)
+    changes.sort(key=lambda each: each.time_s)
     start = [_START] * job.workers
     if job.problem is not None:
         fetch(_scored_anyhow(start, job.every, changes))
@@ -281,15 +277,13 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
         if log.ended_s is None else log.ended_s
         for log in logs
     )  # fmt: skip
-    for log in logs:
-        log.away[:] = [(since_s, min(until_s, wall_s)) for since_s, until_s in log.away]
     event_log = job.event_log()
     if event_log is not None:
         for event in joined_events(logs, starts):
             event_log.add(event)
     outcome = Outcome(
         wall_s=wall_s,
-        breakdowns=breakdowns(),
+        breakdowns=breakdowns(wall_s),
         finals=[log.final for log in logs if log.rank not in lost],
         leader=next((log.leader for log in logs if log.leader is not None), None),
         lost=lost,

@@ -49,7 +49,7 @@ class Exchanges:
         self._loop = rank.loop
         self._in_flight = rank.in_flight
         self._listener = listener
-        self._prefix = rank.standing.prefix if rank.standing is not None else ""
+        self._prefix = rank.prefix
         self._numbers: Counter[str] = Counter()
         self.counts = PostedCounts()
         self.collectives_at_once = 0  # at most
@@ -125,8 +125,9 @@ class Exchanges:
         self._begin(pending, lambda: self._transport.messages.receive(like, peer, tag))
 
     def _message_from(self, source: int, tag: str) -> Exchange:
-        key = _message_key(source, self._rank, tag, self.counts.receives(source, tag))
-        return self._exchange(key, source)
+        return self._exchange(
+            _message_key(source, self._rank, tag, self.counts.receives(source, tag)), source
+        )
 
     def begin_collective(self, pending: ClusterPending) -> None:
         """Take part in a collective of this worker's group."""

@@ -1,8 +1,7 @@
 """Faults on the wall clock: a rank stops or kills itself, or has the lab cut it off, as the scenario says.
 
 Killed ranks leave a note, and all of them checkpoints, in a folder of the launcher's, which begins the next
-*life* of the run from there. Under ``on_fault: shrink`` a life is a *view* (``paceline.sim.drivers.views``):
-ranks go on in it from what they have in memory, and who returns is healed by a message.
+*life* of the run from there. Under ``on_fault: shrink`` it is a view, entered with what ranks have in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.membership import EXCHANGES, Resumed, tensors_of
+from paceline.sim.drivers.membership import EXCHANGES, Resumed, healers_of, tensors_of
 from paceline.sim.errors import SchemeError
 from paceline.sim.faults.outages import Churn, WorkerOutage, outage_of
 from paceline.sim.program import operations as ops
-from paceline.sim.program.worker import Program, State
+from paceline.sim.program.worker import State
 
 from ..lab import start
 from .loop import Loop
@@ -58,9 +57,8 @@ class Life:
         begun_s: earliest start of this life, in seconds since that of the run.
         struck: steps at whose beginning workers have been killed.
         view, members: its number, and who takes part; (): all.
-        exchanges: of the view before, after which ranks go on.
-        healers: (who is healed, by whom).
-        hold_s: when somebody is back, for whom it ends.
+        exchanges, able: of the view before: after how many ranks go on, and those that can.
+        hold_s: when somebody is back, so that it ends.
     """
 
     folder: str = ""
@@ -71,7 +69,7 @@ class Life:
     view: int = 0
     members: tuple[int, ...] = ()
     exchanges: int = 0
-    healers: tuple[tuple[int, int], ...] = ()
+    able: tuple[int, ...] = ()
     hold_s: float = math.inf
 
     @property
@@ -103,9 +101,7 @@ class Life:
 
     def load(self, rank: int) -> tuple[tuple[Any, ...], RankLog]:
         """What a rank goes on from, and its log up to there."""
-        kept, log = _read(Path(self.folder) / f"{self.first_step}.state-{rank}")
-        log.rename_exchanges(f"before {self.first_step}: ")
-        return kept, log
+        return _read(Path(self.folder) / f"{self.first_step}.state-{rank}")
 
 
 def _read(path: Path) -> tuple[tuple[Any, ...], RankLog]:
@@ -119,12 +115,10 @@ class Standing:
     """What a rank has in memory to go on from in the next view.
 
     Attributes:
-        job: of all workers.
-        log: of the run so far.
+        job, log: of the whole run.
         states: by the number of exchanges in the present view.
-        exchanges: that number.
-        exchanging: whether there was one since the last step.
-        prefix: of the names of the view's exchanges.
+        exchanges, exchanging: that number, and whether there was one since the last step.
+        healers: in the present view, who is healed -> by whom.
     """
 
     job: Job
@@ -132,19 +126,14 @@ class Standing:
     states: dict[int, Resumed]
     exchanges: int = 0
     exchanging: bool = False
-    prefix: str = ""
-
-    @classmethod
-    def of(cls, job: Job, life: Life, rank: int) -> Standing:
-        """That of a rank which begins, or is to be healed."""
-        log = life.left_behind(rank)
-        return cls(job, log or RankLog(rank, job.start), {} if log else {0: Resumed()})
+    healers: dict[int, int] = field(default_factory=dict)
 
     def enter(self, life: Life) -> None:
-        """Begin a view. Who heals others leaves shapes and numbers in the folder; the values follow."""
+        """Begin a view. Who heals leaves shapes and numbers in the folder; values follow by message."""
         self.states = {0: self.states[life.exchanges]} if self.states else {}
-        self.exchanges, self.exchanging, self.prefix = 0, False, f"view {life.view}: "
-        if self.log.rank in dict(life.healers).values():
+        self.exchanges, self.exchanging = 0, False
+        self.healers = healers_of(self.job, life.members, life.able)
+        if self.log.rank in self.healers.values():
             state, empty = self.states[0], lambda each: each.new_zeros(()).expand(each.shape)
             shells = tree_map_only(torch.Tensor, empty, state.kept)
             torch.save((state.step, state.gradients, shells), Path(life.folder) / f"shells-{self.log.rank}")
@@ -162,23 +151,19 @@ class Standing:
         # Nobody is that many exchanges behind: each needs those of others, and these those of further ones.
         self.states.pop(self.exchanges - 2 * self.job.workers, None)
 
-    def program(self, job: Job, life: Life, place: int) -> Program:
-        """This rank's coroutines in the view with ``job``."""
-        return Program(self._main(job, life, place))
-
-    async def _main(self, job: Job, life: Life, place: int) -> None:
-        for healed, healer in life.healers:
+    async def main(self, job: Job, life: Life, place: int) -> None:
+        """The main coroutine in the view with ``job``: heal others or be healed, and go on."""
+        for healed, healer in self.healers.items():
             if healer == self.log.rank:
                 kept = job.scheme.split(self.states[0].kept)
                 self.states[0] = replace(self.states[0], kept=kept)
                 await ops.Send(job.ranks.index(healed), self._payload(kept), "heal")
             elif healed == self.log.rank:
                 with torch.serialization.safe_globals([State]):
-                    shells = torch.load(Path(life.folder) / f"shells-{healer}", weights_only=True)
-                step, gradients, kept = shells
-                like = self._payload(kept)
-                value = (await ops.Receive(job.ranks.index(healer), like, "heal")).value
-                self.states[0] = Resumed(step, _filled(kept, value), gradients)
+                    path = Path(life.folder) / f"shells-{healer}"
+                    step, gradients, shells = torch.load(path, weights_only=True)
+                message = await ops.Receive(job.ranks.index(healer), self._payload(shells), "heal")
+                self.states[0] = Resumed(step, _filled(shells, message.value), gradients)
         state = self.states[0]
         self.log.timing.gradients = state.gradients
         await job.program(place, first_step=state.step, kept=state.kept).main
@@ -187,22 +172,18 @@ class Standing:
         return torch.cat([each.flatten() for each in tensors_of(kept or (self.job.start,))])
 
 
-def _filled(shells: tuple[Any, ...], value: torch.Tensor) -> tuple[Any, ...]:
-    parts = iter(value.split([each.numel() for each in tensors_of(shells)])) if shells else iter(())
-    filled: tuple[Any, ...] = tree_map_only(
-        torch.Tensor, lambda each: next(parts).view(each.shape).to(each.dtype), shells
-    )
-    return filled
+def _filled(shells: Any, value: torch.Tensor) -> Any:
+    parts = iter(torch.split(value, [each.numel() for each in tensors_of(shells)] or [value.numel()]))
+    return tree_map_only(torch.Tensor, lambda each: next(parts).view(each.shape).to(each), shells)
 
 
 class Outages:
     """The outages of one rank; its alarms in ``loop`` are late by the time for which it was stopped."""
 
-    def __init__(self, churn: Churn | None, log: RankLog, loop: Loop, life: Life) -> None:
-        self._log, self._loop, self._churn, self._life = log, loop, churn, life
-        self._rank = log.rank
+    def __init__(self, job: Job, log: RankLog, loop: Loop, life: Life) -> None:
+        self._rank, self._log, self._loop, self._churn, self._life = log.rank, log, loop, job.churn, life
         self._begun_s = max([life.begun_s, *(until_s for _, until_s in log.away)])
-        self._in_time = iter(()) if churn is None else churn.outages(log.rank)
+        self._in_time = iter(()) if job.churn is None else job.churn.outages(log.rank)
         self._await_next()
 
     def begin_step(self, step: int) -> None:

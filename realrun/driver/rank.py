@@ -44,5 +44,6 @@ class Rank:
     watchdog: Watchdog
     loop: Loop
     log: RankLog
-    standing: Standing | None = None  # where the living go on without who fails
+    prefix: str  # of the keys of its exchanges
+    standing: Standing | None  # where the living go on without who fails
     in_flight: set[ClusterPending] = field(default_factory=set)

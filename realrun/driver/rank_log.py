@@ -7,7 +7,7 @@ A rank does not know when its peers started; rows carry the *key* of their excha
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
 import torch
@@ -146,15 +146,6 @@ class RankLog:
         """Compute ``iterates``, once the clock has stopped."""
         values = (each.value for each in self.published)
         self.iterates = tuple(iterate_digest(self.models[ref.number]) for ref in values if ref is not None)
-
-    def rename_exchanges(self, prefix: str) -> None:
-        """Tell the exchanges so far from those of the same keys to come."""
-
-        def rename(exchange: Exchange) -> Exchange:
-            return exchange._replace(key=prefix + exchange.key)
-
-        self.rows = [row._replace(exchange=rename(row.exchange)) for row in self.rows]
-        self.exposures = [replace(each, exchange=rename(each.exchange)) for each in self.exposures]
 
     def _keep(self, model: Tensor | None) -> ModelRef | None:
         if model is None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.membership import Resumed
 from paceline.sim.errors import InputError, RunError, shorten
 from paceline.sim.program.worker import Program
 from paceline.sim.records.run import Machine
@@ -42,7 +43,6 @@ def run_job(
     progress: Callable[[int], None] | None = None,
     warm_up: bool = True,
     life: Life | None = None,
-    standing: Standing | None = None,
 ) -> RankResult:
     """Run one job for real.
 
@@ -58,16 +58,18 @@ def run_job(
         progress: called with this rank's number of steps.
         warm_up: compute a gradient before the run: the first one is slow.
         life: of the run; None: it goes from its beginning to its end.
-        standing: what this rank has from the view before.
 
     Raises:
         InputError: the ranks have different jobs, or the job has no real run.
         RunError: a rank is missing at the start, or the backend does not connect.
     """
     life, whole = life or Life(), job
+    standing, group.standing = group.standing, None
     if whole.shrinks:
         job = whole.among(tuple(life.members or range(whole.workers)))
-        standing = standing or Standing.of(whole, life, job.rank_of(group.rank))
+        whole.scheme.check(whole.options, job.workers)
+        log = life.left_behind(job.rank_of(group.rank)) or RankLog(job.rank_of(group.rank), job.start)
+        standing = standing or Standing(whole, log, {} if log.away else {0: Resumed()})
         standing.enter(life)
     _check(group, job, backend)
     control = group.next_run()
@@ -80,19 +82,20 @@ def run_job(
     watchdog = Watchdog(control, timeout_s)
     transport = _transport(group, job, backend, timeout_s)
     took_s = _warm_up(group, job) if job.problem is not None and warm_up else 0.0
-    kept, log = life.load(group.rank) if life.first_step else ((), RankLog(group.rank, job.start))
     if standing is not None:
-        log, programs = standing.log, partial(standing.program, job, life)
-    program = (programs or partial(job.program, first_step=life.first_step, kept=kept))(group.rank)
+        log, program = standing.log, Program(standing.main(job, life, group.rank))
+    else:
+        kept, log = life.load(group.rank) if life.first_step else ((), RankLog(group.rank, job.start))
+        program = (programs or partial(job.program, first_step=life.first_step, kept=kept))(group.rank)
     begun = clocks.start(group.gloo, control)
     if life.zero_s is not None:
         begun = replace(begun, zero_s=life.zero_s)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(begun.zero_s, job.transfer.seed)
     machines = clocks.unaligned(begun)
-    loop = Loop(begun.zero_s)
+    loop, prefix = Loop(begun.zero_s), f"{life.view} {life.first_step} "
     log.away[-1:] = [(since_s, min(until_s, loop.now)) for since_s, until_s in log.away[-1:]]
-    rank = Rank(job, group.rank, transport, group.threads, control, watchdog, loop, log, standing)
+    rank = Rank(job, group.rank, transport, group.threads, control, watchdog, loop, log, prefix, standing)
     die_at = (faults or {}).get(group.rank)
     driver = ClusterDriver(rank, program, took_s=took_s, die_at=die_at, progress=progress, life=life)
     try:
@@ -104,7 +107,8 @@ def run_job(
         if isinstance(error, RunError):
             watchdog.fail(error, driver.step)
         if standing is not None and (life.killed or not control.failed()):
-            return RankResult(None, None, log.final, standing=standing)
+            group.standing = standing
+            return RankResult(None, None, log.final)
     _note_limits(log, transport, driver)
     return _collect(group, rank, log, machines, backend, life)
 

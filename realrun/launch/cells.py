@@ -24,7 +24,6 @@ from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
 
 from ..driver.collect import RankResult
-from ..driver.outages import Standing
 from ..driver.rank_log import Timing
 from ..driver.run import run_job
 from ..group.group import Group
@@ -66,11 +65,6 @@ class RunRequest:
         """Ranks planned by the scenario to end before the run does."""
         stragglers = _parsed(self.scenario).cluster.stragglers
         return frozenset(rank for each in stragglers if each.crash for rank in each.workers or ())
-
-    @property
-    def shrinks(self) -> bool:
-        """Whether the living go on without workers that fail."""
-        return self.churn is not None and self.churn.policy == "shrink"
 
     @property
     def churn(self) -> Churn | None:
@@ -196,6 +190,5 @@ def run_request(
         RunError: a rank did not come to the start, or the backend does not connect them.
     """
     backend = _parsed(request.scenario).cluster.backend
-    standing: Standing | None = options.get("standing")
-    job = requested_job(request, group.rank) if standing is None else standing.job
+    job = requested_job(request, group.rank) if group.standing is None else group.standing.job
     return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)

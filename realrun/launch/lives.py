@@ -6,19 +6,17 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.membership import NOBODY, healers_of, members_of
 from paceline.sim.errors import InputError, KeyedError, RunError, shorten
 from paceline.sim.experiments.prepare import churn_of
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes import find_scheme
 
 from ..driver.outages import Life
-from .cells import RunRequest, requested_job
+from .cells import RunRequest
 
 
 def check_faults(scenario: Scenario, lab: bool) -> None:
@@ -53,7 +51,6 @@ def check_faults(scenario: Scenario, lab: bool) -> None:
 
 
 def _notes(life: Life) -> list[dict[str, Any]]:
-    """Take the notes of those who were killed."""
     notes = []
     for path in Path(life.folder).glob("killed-*"):
         if text := path.read_text():  # else it was ended before it had written
@@ -62,37 +59,22 @@ def _notes(life: Life) -> list[dict[str, Any]]:
     return notes
 
 
-@lru_cache(maxsize=1)
-def _job(request: RunRequest) -> Job:
-    return requested_job(request, 0)
-
-
-def next_view(life: Life, request: RunRequest, left: Mapping[int, int], back_s: dict[int, float]) -> Life:
-    """The view that follows, by the rule of ``paceline.sim.drivers.views``.
-
-    Args:
-        left: ranks that have left the last one, and after how many exchanges (-1: not healed yet).
-        back_s: who is away, and until when; brought up to date.
-
-    Raises ``RunError``: nobody has a model any more.
+def next_view(life: Life, left: Mapping[int, int], back_s: dict[int, float]) -> Life:
+    """The view after ``life``, which ranks have ``left`` after that number of exchanges (-1: not healed yet).
+    ``back_s``: when who failed is back; brought up to date. ``RunError``: nobody has a model any more.
     """
     notes = _notes(life)
-    job, struck = _job(request), (*life.struck, *(note["step"] for note in notes))
     back_s |= {note["rank"]: note["over_s"] for note in notes}
-    zero_s: float = notes[0]["zero_s"] if notes else life.zero_s
+    zero_s = float(notes[0]["zero_s"] if notes else life.zero_s or 0.0)
     able = {rank: exchanges for rank, exchanges in left.items() if exchanges >= 0}
     if not able:
-        raise RunError(NOBODY)
-    while True:
-        for rank in [rank for rank, at_s in back_s.items() if at_s <= time.monotonic() - zero_s]:
-            del back_s[rank]
-        if members := members_of(job, back_s):
-            break
-        time.sleep(max(0.0, zero_s + min(back_s.values()) - time.monotonic()))
-    return Life(
-        life.folder, zero_s=zero_s, struck=struck, view=life.view + 1, members=members,
-        exchanges=min(able.values()), healers=tuple(healers_of(job, members, able).items()),
-        hold_s=min(back_s.values(), default=math.inf),
+        raise RunError("all workers have failed, so that nobody can heal those that return")
+    now_s = time.monotonic() - zero_s
+    return replace(
+        life, zero_s=zero_s, struck=(*life.struck, *(note["step"] for note in notes)), view=life.view + 1,
+        members=tuple(rank for rank in sorted({*left, *back_s}) if back_s.get(rank, 0.0) <= now_s),
+        exchanges=min(able.values()), able=tuple(able),
+        hold_s=min((each for each in back_s.values() if each > now_s), default=math.inf),
     )  # fmt: skip
 
 

@@ -175,23 +175,24 @@ class Processes(RankPool):
         with make_temporary_folder() as folder:
             life, back_s = Life(folder), dict[int, float]()
             while not isinstance(result := self._live(request, progress, life), Result):
-                if result:
+                if result is not None:
                     for rank in set(life.members or range(request.workers)).difference(result):
                         self._children[rank].reap()
                         self._children[rank] = self._start(rank)  # a spare, ready when it is to return
-                    life = next_view(life, request, result, back_s)
+                    life = next_view(life, result, back_s)
                 else:
                     self._end()
                     life = next_life(life, request)
-            if life.view:
+            if life.view or request.crashing:
                 self._end()
             return result
 
     def _live(
         self, request: RunRequest, progress: Callable[[int], None] | None, life: Life
-    ) -> Result | Mapping[int, int]:
-        """The result; if workers are killed as planned before it is there, who has left its view instead."""
-        limit_s, shrinks = self._timeout_s + patience_s(request.churn), request.shrinks
+    ) -> Result | Mapping[int, int] | None:
+        """The result, or if workers are killed before it is there, who has left the view; None: restart."""
+        limit_s = self._timeout_s + patience_s(request.churn)
+        shrinks = request.churn is not None and request.churn.policy == "shrink"
         members = life.members or range(request.workers)
         self._join(members, request.connects_anew or life.view > 0)
         order = {
@@ -216,14 +217,12 @@ class Processes(RankPool):
                 if progress is not None:
                     progress(answer["progress"])
             elif answer is None and life.killed and not shrinks:
-                return {}
+                return None
             else:
                 self._note(state, rank, answer, members)
-        if state.left:
+        if state.left or (shrinks and life.killed and state.result is None):
             return state.left
         if state.failed_s is None and state.result is not None:
-            if request.crashing:
-                self._end()
             return state.result
         fates = "; ".join(self._children[rank].fate() for rank in sorted(state.lost))
         self._end()
@@ -233,8 +232,7 @@ class Processes(RankPool):
         if answer is not None:
             state.note_answer(rank, answer)
         elif state.note_end(rank):
-            place = members.index(rank)
-            Control(FileStore(str(self._store), -1), place, len(members)).note_death(place)
+            Control(FileStore(str(self._store), -1), 0, len(members)).note_death(members.index(rank))
 
     def _join(self, members: Sequence[int], anew: bool) -> None:
         """Join these processes in a group of their own, unless they are in one.

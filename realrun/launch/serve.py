@@ -26,7 +26,7 @@ from paceline.sim.config.problems import format_message
 from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.errors import InputError, PacelineError
 
-from ..driver.outages import Life, Standing
+from ..driver.outages import Life
 from ..group.group import Group, join, leave
 from .cells import REQUEST, RESULT, Result, run_request
 
@@ -63,14 +63,13 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
     Raises ``InputError`` for an order without a real run, ``RunError`` if other ranks did not come.
     """
     group: Group | None = None
-    standing: Standing | None = None
     abandoned: list[Group] = []
     for each in orders:
         ((order, details),) = each.items()
         if order == "run":
             assert group is not None
-            standing = run_order(group, report, standing, **details)
-            if standing is not None:
+            run_order(group, report, **details)
+            if group.standing is not None:
                 abandoned.append(group)  # gloo would wait for what others have left undone, for ever
             if group.broken:
                 return 1
@@ -81,6 +80,7 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
         if order == "join":
             size = details["size"]
             group = join(open_store(details["store"], size), details["rank"], size, details["timeout_s"])
+            group.standing = abandoned[-1].standing if abandoned else None
     return 0
 
 
@@ -92,14 +92,13 @@ def error_answer(error: PacelineError) -> Mapping[str, Any]:
 def run_order(
     group: Group,
     report: Report,
-    standing: Standing | None,
     request: Mapping[str, Any],
     timeout_s: float,
     faults: Mapping[str, int],
     code: Sequence[str],
     life: Mapping[str, Any],
-) -> Standing | None:
-    """Take part in a run; returns what to go on from, if it is not over. Errors as ``run_request``."""
+) -> None:
+    """Take part in a run; errors as ``run_request``."""
     add_folders(code)
     reported_s = 0.0
 
@@ -111,12 +110,11 @@ def run_order(
             report({"progress": steps})
 
     dying = {int(rank): number for rank, number in faults.items()}
-    options = {"faults": dying, "life": Life(**life), "standing": standing}
+    options = {"faults": dying, "life": Life(**life)}
     ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, **options)
-    if ended.standing is not None:
-        report({"left": ended.standing.exchanges if ended.standing.states else -1})
-        return ended.standing
+    if group.standing is not None:
+        report({"left": group.standing.exchanges if group.standing.states else -1})
+        return
     if ended.run is not None:
         report({"result": RESULT.dump_python(Result(ended.run, ended.timings), mode="json")})
     report({"done": group.rank})
-    return None

@@ -1,4 +1,4 @@
-"""Who takes part when workers fail and the others go on (``on_fault: shrink``), and who heals whom."""
+"""What workers go on from when others fail, and who heals whom: ``on_fault: shrink``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from ..errors import InputError
 from ..network.network import rate_of
 from ..program import operations as ops
 from ..program.averaging import COLLECTIVES
@@ -18,45 +17,15 @@ from .job import Job
 EXCHANGES: Final = frozenset({ops.Mix, *COLLECTIVES})
 """Operations by which workers average."""
 
-NOBODY: Final = (
-    "all workers have failed, so that nobody can heal those that return; write a checkpoint, "
-    "with 'on_fault: restart'"
-)
-
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a worker goes on from.
-
-    Attributes:
-        step: number of its next step.
-        kept: as it published it; () before the first step.
-        gradients: that it had computed.
-        at_s: when.
-    """
+    """What a worker goes on from: its next step, what it ``kept`` (() before the first one), and when."""
 
     step: int = 0
     kept: tuple[Any, ...] = ()
     gradients: int = 0
     at_s: float = 0.0
-
-
-def members_of(job: Job, away: Collection[int]) -> tuple[int, ...]:
-    """The workers of the next view, ascending: those present, but for incomplete units.
-
-    () where the scheme is not for that few: all wait.
-    """
-    network, inside = job.transfer.network, job.scheme.inside(job.options)
-    here = [rank for rank in range(job.workers) if rank not in away]
-    places = network.nodes if inside == "hosts" else network.site_of if inside else range(job.workers)
-    whole, there = Counter(places), Counter(places[rank] for rank in here)
-    units = [place for place in there if there[place] == whole[place]]
-    options = job.options.model_copy(update={"inside": None}) if inside else job.options
-    try:
-        job.scheme.check(options, len(units))
-    except InputError:
-        return ()
-    return tuple(rank for rank in here if places[rank] in units)
 
 
 def healers_of(job: Job, members: Sequence[int], able: Collection[int]) -> dict[int, int]:

@@ -13,6 +13,7 @@ Where workers act as one (``inside``), a host or site that lacks one of them wai
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from ..errors import RunError
+from ..errors import InputError, RunError
 from ..faults.outages import WorkerOutage, check_number, outage_of
 from ..program import operations as ops
 from ..program.operations import Operation
@@ -31,7 +32,7 @@ from ..records.run import FaultCost, Pace
 from ..training.scoring import Scorer
 from .event import EventDriver
 from .job import Job
-from .membership import EXCHANGES, NOBODY, Resumed, healers_of, members_of, tensors_of
+from .membership import EXCHANGES, Resumed, healers_of, tensors_of
 from .outcome import Outcome
 from .tasks.clocked import Pending
 from .tasks.runner import SUSPENDED, CoroutineTask
@@ -92,8 +93,11 @@ class _Whole:
         while True:
             self.back_s = {rank: back_s for rank, back_s in self.back_s.items() if back_s > self.now_s}
             if not self.states:
-                raise RunError(NOBODY)
-            members = members_of(self.job, self.back_s)
+                raise RunError(
+                    "all workers have failed, so that nobody can heal those that return; write a checkpoint, "
+                    "with 'on_fault: restart'"
+                )
+            members = self.members()
             for rank in set(range(self.job.workers)) - self.absent_s.keys() - set(members):
                 self.leave(rank, self.now_s, scorer)
             if not self.states.keys().isdisjoint(members):
@@ -106,6 +110,25 @@ class _Whole:
                 return ()
             while self.next is not None and self.next.at_s <= self.now_s:
                 self.strike(self.take())
+
+    def members(self) -> tuple[int, ...]:
+        """The workers of the next view, ascending: those present, but for incomplete units.
+
+        () where the scheme is not for that few: all wait.
+        """
+        network, inside = self.job.transfer.network, self.job.scheme.inside(self.job.options)
+        here = [rank for rank in range(self.job.workers) if rank not in self.back_s]
+        places = (
+            network.nodes if inside == "hosts" else network.site_of if inside else range(self.job.workers)
+        )
+        whole, there = Counter(places), Counter(places[rank] for rank in here)
+        units = [place for place in there if there[place] == whole[place]]
+        options = self.job.options.model_copy(update={"inside": None}) if inside else self.job.options
+        try:
+            self.job.scheme.check(options, len(units))
+        except InputError:
+            return ()
+        return tuple(rank for rank in here if places[rank] in units)
 
 
 class _View(EventDriver):
