@@ -180,6 +180,8 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
                 self.gone(pending, -1)
         for rank in watchdog.dead:
             self._died_s.setdefault(rank, now_s)
+            if self._rank.standing is not None:  # what everybody does is discarded
+                raise PeerLost(self.job.rank_of(rank), waiting)
         if self._died_s:
             self._lose_old(now_s)
 

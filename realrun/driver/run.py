@@ -80,6 +80,7 @@ def run_job(
         "backend": backend,
     }, clocks.TO_START_S)  # fmt: skip
     watchdog = Watchdog(control, timeout_s)
+    watchdog.period_s /= 10 if whole.shrinks else 1  # all stop as soon as somebody has failed
     transport = _transport(group, job, backend, timeout_s)
     took_s = _warm_up(group, job) if job.problem is not None and warm_up else 0.0
     if standing is not None:

@@ -177,6 +177,7 @@ class Processes(RankPool):
             while not isinstance(result := self._live(request, progress, life), Result):
                 if result is not None:
                     for rank in set(life.members or range(request.workers)).difference(result):
+                        self._children[rank].end()
                         self._children[rank].reap()
                         self._children[rank] = self._start(rank)  # a spare, ready when it is to return
                     life = next_view(life, result, back_s)
