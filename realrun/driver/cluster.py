@@ -15,7 +15,6 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.sim.drivers.membership import Resumed
 from paceline.sim.drivers.tasks.clocked import ClockedRunner
 from paceline.sim.drivers.tasks.runner import CoroutineTask
 from paceline.sim.errors import PeerLost, RunError
@@ -31,7 +30,7 @@ from ..transport.threads import CallResult
 from .clocks import TO_START_S
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
-from .outages import Life, Outages, saved_every
+from .outages import Outages, saved_every
 from .rank import ClusterPending, Rank
 from .rank_log import Exchange, Exposure, LoggedOperation
 from .watchdog import Heartbeat
@@ -51,7 +50,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         took_s: duration of a gradient before the run; 0: unknown, and every one may take long.
         die_at: number of the main coroutine's operation at which this process dies.
         progress: called with the number of steps published by this worker.
-        life: of the run.
     """
 
     may_crash = True
@@ -64,7 +62,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         took_s: float = 0.0,
         die_at: int | None = None,
         progress: Callable[[int], None] | None = None,
-        life: Life | None = None,
     ) -> None:
         super().__init__(rank.job, {rank.number: program}, rank.loop, ClusterPending)
         self._rank = rank
@@ -83,11 +80,9 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._since_s = 0.0
         self._issued = 0
         self._computing = Computing(rank, took_s, self.complete, self._catch_up)
-        self._life = life or Life()
-        whole = rank.job if rank.standing is None else rank.standing.job
-        self._outages = Outages(whole, rank.log, rank.loop, self._life)
+        self._outages = Outages(rank.whole, rank.log, rank.loop, rank.life)
         self._hold_at = sys.maxsize
-        self._loop.alarm(self._life.hold_s, self._hold)
+        self._loop.alarm(rank.life.hold_s, self._hold)
         self.exchanges = Exchanges(rank, self)
         self.handlers[ops.NextStep] = self._begin_step
         self.handlers[ops.BatchLoss] = lambda task, _: loss_given(self._computing.loss, task.rank)
@@ -354,10 +349,8 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
             self._progress(self._breakdown.steps)
         if self._rank.standing is not None:
             self._note_sums()
-            gradients = self._log.timing.gradients
-            self._rank.standing.publish(
-                Resumed(operation.step + 1, operation.kept, gradients, self._loop.now)
-            )
-        if self._life.folder and (every := saved_every(self.job)) and self._breakdown.steps % every == 0:
+            self._rank.standing.publish(operation)
+        life, every = self._rank.life, saved_every(self.job)
+        if life.folder and every and self._breakdown.steps % every == 0:
             self._note_sums()
-            self._life.save(self._breakdown.steps, self.job.workers, operation.kept, self._log)
+            life.save(self._breakdown.steps, self.job.workers, operation.kept, self._log)

@@ -49,7 +49,7 @@ class Exchanges:
         self._loop = rank.loop
         self._in_flight = rank.in_flight
         self._listener = listener
-        self._prefix = rank.prefix
+        self._prefix = f"{rank.life.view} {rank.life.first_step} "
         self._numbers: Counter[str] = Counter()
         self.counts = PostedCounts()
         self.collectives_at_once = 0  # at most
@@ -76,7 +76,7 @@ class Exchanges:
         else:
             self._threads.run(pending, wait)
 
-    def _exchange(self, key: str, *peers: int) -> Exchange:
+    def _named(self, key: str, *peers: int) -> Exchange:
         return Exchange(self._prefix + key, tuple(map(self._job.rank_of, peers)))
 
     def _number(self, name: str) -> int:
@@ -89,7 +89,7 @@ class Exchanges:
         pattern, value = operation.pattern, operation.value
         sources, destinations = pattern.sources[self._rank], pattern.destinations[self._rank]
         number = self._number("mix")
-        pending.exchange = self._exchange(f"mix {number}", *{*sources, *destinations})
+        pending.exchange = self._named(f"mix {number}", *{*sources, *destinations})
         pending.version = value._version
         num_bytes = message_bytes(value, self._job.bytes_per_parameter)
         pending.sends = [(self._job.rank_of(destination), num_bytes) for destination in destinations]
@@ -108,7 +108,7 @@ class Exchanges:
         pending.sends = ((self._job.rank_of(peer), message_bytes(value, self._job.bytes_per_parameter)),)
         if self._expect(pending, peer):
             number = self.counts.sends(peer, tag, self._transport.messages.buffers.message_bytes(value))
-            pending.exchange = self._exchange(_message_key(self._rank, peer, tag, number), peer)
+            pending.exchange = self._named(_message_key(self._rank, peer, tag, number), peer)
             self._begin(pending, lambda: self._transport.messages.send(value, peer, tag))
 
     def begin_receive(self, pending: ClusterPending) -> None:
@@ -125,9 +125,7 @@ class Exchanges:
         self._begin(pending, lambda: self._transport.messages.receive(like, peer, tag))
 
     def _message_from(self, source: int, tag: str) -> Exchange:
-        return self._exchange(
-            _message_key(source, self._rank, tag, self.counts.receives(source, tag)), source
-        )
+        return self._named(_message_key(source, self._rank, tag, self.counts.receives(source, tag)), source)
 
     def begin_collective(self, pending: ClusterPending) -> None:
         """Take part in a collective of this worker's group."""
@@ -140,7 +138,7 @@ class Exchanges:
         if isinstance(operation, ops.Broadcast):
             pending.peer = root_of(operation, self._rank, group)
             needed = tuple(r for r in others if r == pending.peer)
-        pending.exchange = self._exchange(f"{name} {number}", *needed)
+        pending.exchange = self._named(f"{name} {number}", *needed)
         collective, order = self._job.choice.collective_of(operation, group, self._rank)
         sends = sends_of(((collective, order),)).of_hosts.get(self._rank, ())  # as in the simulator
         pending.sends = [(self._job.rank_of(peer), num_bytes) for peer, num_bytes in sends]

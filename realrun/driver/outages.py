@@ -56,9 +56,8 @@ class Life:
         zero_s: start of the run, on ``time.monotonic``; None: it starts with this life.
         begun_s: earliest start of this life, in seconds since that of the run.
         struck: steps at whose beginning workers have been killed.
-        view, members: its number, and who takes part; (): all.
+        view, members, hold_s: its number, who takes part ((): all), and when it ends for one that is back.
         exchanges, able: of the view before: after how many ranks go on, and those that can.
-        hold_s: when somebody is back, so that it ends.
     """
 
     folder: str = ""
@@ -143,11 +142,10 @@ class Standing:
         of = operation.handle if isinstance(operation, ops.Wait) else operation
         self.exchanging |= type(of.operation if isinstance(of, ops.Start | ops.Handle) else of) in EXCHANGES
 
-    def publish(self, state: Resumed) -> None:
+    def publish(self, end: ops.Publish) -> None:
         """Note the end of a step."""
-        self.exchanges += self.exchanging
-        self.exchanging = False
-        self.states[self.exchanges] = state
+        self.exchanges, self.exchanging = self.exchanges + self.exchanging, False
+        self.states[self.exchanges] = Resumed(end.step + 1, end.kept, self.log.timing.gradients)
         # Nobody is that many exchanges behind: each needs those of others, and these those of further ones.
         self.states.pop(self.exchanges - 2 * self.job.workers, None)
 
@@ -160,10 +158,9 @@ class Standing:
                 await ops.Send(job.ranks.index(healed), self._payload(kept), "heal")
             elif healed == self.log.rank:
                 with torch.serialization.safe_globals([State]):
-                    path = Path(life.folder) / f"shells-{healer}"
-                    step, gradients, shells = torch.load(path, weights_only=True)
+                    step, done, shells = torch.load(Path(life.folder) / f"shells-{healer}", weights_only=True)
                 message = await ops.Receive(job.ranks.index(healer), self._payload(shells), "heal")
-                self.states[0] = Resumed(step, _filled(shells, message.value), gradients)
+                self.states[0] = Resumed(step, _filled(shells, message.value), done)
         state = self.states[0]
         self.log.timing.gradients = state.gradients
         await job.program(place, first_step=state.step, kept=state.kept).main

@@ -94,11 +94,13 @@ def run_job(
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(begun.zero_s, job.transfer.seed)
     machines = clocks.unaligned(begun)
-    loop, prefix = Loop(begun.zero_s), f"{life.view} {life.first_step} "
+    loop = Loop(begun.zero_s)
     log.away[-1:] = [(since_s, min(until_s, loop.now)) for since_s, until_s in log.away[-1:]]
-    rank = Rank(job, group.rank, transport, group.threads, control, watchdog, loop, log, prefix, standing)
+    rank = Rank(
+        job, group.rank, transport, group.threads, control, watchdog, loop, log, whole, life, standing
+    )
     die_at = (faults or {}).get(group.rank)
-    driver = ClusterDriver(rank, program, took_s=took_s, die_at=die_at, progress=progress, life=life)
+    driver = ClusterDriver(rank, program, took_s=took_s, die_at=die_at, progress=progress)
     try:
         driver.run()
         if not control.dead():
@@ -111,7 +113,7 @@ def run_job(
             group.standing = standing
             return RankResult(None, None, log.final)
     _note_limits(log, transport, driver)
-    return _collect(group, rank, log, machines, backend, life)
+    return _collect(group, rank, log, machines, backend)
 
 
 def _note_limits(log: RankLog, transport: Transport, driver: ClusterDriver) -> None:
@@ -184,10 +186,10 @@ def _drain(rank: Rank, counts: PostedCounts, timeout_s: float) -> None:
 
 
 def _collect(
-    group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ...], backend: str, life: Life
+    group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ...], backend: str
 ) -> RankResult:
     """Hand in this rank's log, or collect and score the run on the collector."""
-    job, control, failure = rank.job, rank.control, rank.watchdog.failure()
+    job, control, failure, life = rank.job, rank.control, rank.watchdog.failure(), rank.life
     dead = control.dead()
     group.broken = failure is not None or bool(dead)
     collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
@@ -196,8 +198,9 @@ def _collect(
     if group.rank != collector:
         hand_in(group.gloo, control, log, collector, group.broken)
         return RankResult(None, error, log.final)
-    whole = rank.standing.job if rank.standing is not None else job
-    run, logs = collect(group.gloo, control, job, log, gone, str(failure) if failure else "", whole, life)
+    run, logs = collect(
+        group.gloo, control, job, log, gone, str(failure) if failure else "", rank.whole, life
+    )
     kind = "lab" if start.in_lab() else "cluster"
     hosts = {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}
     run = replace(run, machines=machines, hosts=hosts)

@@ -145,8 +145,8 @@ def test_nobody_is_left_to_heal(processes: Processes) -> None:
 def _shrinking(
     scheme: str, *faults: dict[str, Any], steps: int, period: int = 4, time: str = "50 ms"
 ) -> Scenario:
-    ring = {"topology": "ring"}
-    some = {"compression": {"top_k": {"share": 0.4}}, "gamma": 0.4}
+    ring: dict[str, Any] = {"topology": "ring"}
+    some: dict[str, Any] = {"compression": {"top_k": {"share": 0.4}}, "gamma": 0.4}
     options: dict[str, Any] = {
         "all_reduce": {}, "gossip": ring, "sgp": ring, "choco_sgd": {**ring, **some},
     }.get(scheme, {"period": period})  # fmt: skip
