@@ -22,7 +22,6 @@ from paceline.sim.compute.batch_sizes import seconds_at
 from paceline.sim.compute.measure import timer_of, typical_times_s
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import simulate
@@ -40,6 +39,7 @@ from paceline.sim.workloads.workload import Workload
 from tests.support import attach_jobs
 from tests.support.cluster_pool import Pool
 from tests.support.factory import make_job, placed
+from tests.support.lockstep import run_lockstep
 
 TASKS: Final = ("digits-mlp", "resnet-20", "text-transformer")
 WORKERS: Final = 64

@@ -29,10 +29,10 @@ from docs.make.page import renewed, save_picture
 from paceline.sim.config.files import write_atomically
 from paceline.sim.devices import one_thread
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import parse
+from tests.support.lockstep import run_lockstep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

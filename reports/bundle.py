@@ -44,9 +44,7 @@ from paceline.sim.records.integrity.checksums import write_checksums
 from .anonymise import anonymise, stand_ins
 
 BUNDLE_VERSION: Final = 1
-"""Version of the file's format."""
 MAX_BUNDLE_BYTES: Final = 16 * 2**20
-"""Largest file that is read."""
 _DIGITS: Final = 9
 """Significant digits of scores and times."""
 _MADE_BY: Final = "'paceline report --bundle'"

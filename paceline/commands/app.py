@@ -53,7 +53,7 @@ COMMANDS: Final = _Commands(
         "replay": ".predict:replay", "report": ".app:report", "schema": ".app:schema",
         "list": ".app:list_names", "new": ".app:new", "lab": ".measure:lab_app",
         "topology": ".topology:topology_app", "recommend": ".recommend:recommend",
-        "import": ".foreign_files:import_files",
+        "import": ".foreign_files:import_files", "explore": ".explore:explore",
     },
 )  # fmt: skip
 

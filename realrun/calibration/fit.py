@@ -64,7 +64,6 @@ _NOISE_FLOOR_S: Final = 1e-4
 _NOISE_SHARE: Final = 0.003
 """Least uncertainty of every duration: an absolute part, and a share of it."""
 _LEVEL: Final = 0.95
-"""Confidence level of the intervals."""
 _MOSTLY_PRIOR: Final = 0.5
 """Remaining share of a factor's prior standard deviation above which it was hardly measured."""
 PICTURE_MARK: Final = "paceline calibrate"

@@ -57,7 +57,7 @@ class Life:
         begun_s: earliest start of this life, in seconds since that of the run.
         struck: steps at whose beginning workers have been killed.
         view, members, hold_s: its number, who takes part ((): all), and when it ends for one that is back.
-        exchanges, able: of the view before: after how many ranks go on, and those that can.
+        exchanges, able: of the view before: after how many ranks resume, and those that can.
     """
 
     folder: str = ""
@@ -89,7 +89,7 @@ class Life:
     def save(self, steps: int, workers: int, kept: tuple[Any, ...], log: RankLog) -> None:
         """Write a checkpoint of one rank, whole or not at all; remove those before the last complete one."""
         if not kept:
-            raise SchemeError("the scheme has to publish what it goes on from: publish(k, x, kept=(x, ...))")
+            raise SchemeError("the scheme has to publish what it resumes from: publish(k, x, kept=(x, ...))")
         path = Path(self.folder) / f"{steps}.part-{log.rank}"
         torch.save((kept, encode(log), log.models), path)
         path.rename(path.with_suffix(f".state-{log.rank}"))
@@ -99,7 +99,7 @@ class Life:
                 older.unlink()
 
     def load(self, rank: int) -> tuple[tuple[Any, ...], RankLog]:
-        """What a rank goes on from, and its log up to there."""
+        """What a rank resumes from, and its log up to there."""
         return _read(Path(self.folder) / f"{self.first_step}.state-{rank}")
 
 
@@ -111,7 +111,7 @@ def _read(path: Path) -> tuple[tuple[Any, ...], RankLog]:
 
 @dataclass
 class Standing:
-    """What a rank has in memory to go on from in the next view.
+    """What a rank has in memory to resume from in the next view.
 
     Attributes:
         job, log: of the whole run.
@@ -150,7 +150,7 @@ class Standing:
         self.states.pop(self.exchanges - 2 * self.job.workers, None)
 
     async def main(self, job: Job, life: Life, place: int) -> None:
-        """The main coroutine in the view with ``job``: heal others or be healed, and go on."""
+        """The main coroutine in the view with ``job``: heal others or be healed, and resume."""
         for healed, healer in self.healers.items():
             if healer == self.log.rank:
                 kept = job.scheme.split(self.states[0].kept)

@@ -25,7 +25,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 MAX_MESSAGE_BYTES: Final = 1 << 24
-"""Largest message read, in bytes."""
 HANDSHAKE_S: Final = 5.0
 """Time limit of the other side's proof that it knows the secret."""
 MAX_STRANGERS: Final = 256

@@ -51,7 +51,7 @@ class Group:
         lazy_groups: by members, the groups used by collectives.
         ordered_backends: by name, the backends used by jobs.
         shown: lines printed by rank 0.
-        standing: what this process goes on from in its next group, where a run is not over with this one.
+        standing: what this process resumes from in its next group, where a run is not over with this one.
     """
 
     rank: int

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LABEL_LETTERS: Final = 22
-"""Letters of a label that fit on a line."""
 _FAR: Final = 4.0
 """Ratio to the median bar above which a bar is cut off."""
 

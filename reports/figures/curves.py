@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 By = Literal["time_s", "step", "bytes_sent"]
 
 _POINTS: Final = 300
-"""Largest number of points of a curve."""
 _LOW, _HIGH = 0.1, 0.9
 """Quantiles of the repeats that bound the band."""
 _FAR: Final = 8.0

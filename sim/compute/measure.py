@@ -16,9 +16,7 @@ Timer = Callable[[Callable[[], object]], float]
 WARM_UP_RUNS: Final = 5
 """Runs that do not count: caches, allocators and kernels that are compiled at first use."""
 MIN_RUNS: Final = 20
-"""Fewest runs that count."""
 MAX_RUNS: Final = 1000
-"""Most runs that count."""
 ENOUGH_S: Final = 1.0
 """Total seconds after which ``MIN_RUNS`` are enough."""
 

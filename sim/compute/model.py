@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -156,7 +157,8 @@ def steady_compute(model: ComputeModel, workers: int) -> ComputeModel:
     compute = model.compute
     mean_s = compute.time
     if compute.trace is not None:
-        mean_s = statistics.fmean(compute.trace.all_durations)
+        trace = compute.trace
+        mean_s = statistics.fmean(itertools.chain(trace.durations, *trace.workers))
     elif compute.model is not None:
         undisturbed = ComputeModel(compute, (), model.seed)
         mean_s = sum(float(undisturbed.block_s(rank, 0).mean()) for rank in range(workers)) / workers

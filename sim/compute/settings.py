@@ -89,11 +89,6 @@ class Trace(Settings):
             raise mistake("a worker needs at least one duration", "workers")
         return self
 
-    @property
-    def all_durations(self) -> tuple[float, ...]:
-        """The durations of all workers."""
-        return self.durations or tuple(value for each in self.workers for value in each)
-
 
 def _as_text(seconds: Iterable[float]) -> tuple[str, ...]:
     return tuple(f"{value!r} s" for value in seconds)

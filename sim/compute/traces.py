@@ -17,7 +17,6 @@ from ..errors import InputError, did_you_mean, quote
 MAX_DURATIONS: Final = 4096
 """Most durations kept: of a longer file every k-th."""
 MAX_TRACE_BYTES: Final = 256 * 2**20
-"""Largest trace that is read."""
 
 _NUMBERED: Final = re.compile(r"#[0-9]+$")
 _HOST: Final = ("user_annotation", "cpu_op", "Operator")

@@ -93,7 +93,6 @@ def one_line(text: str, limit: int = 500) -> str:
 
 
 MAX_LINES: Final = 10
-"""Printed lines of one error."""
 MAX_LINE: Final = 1000
 """Letters of a printed line."""
 

@@ -17,7 +17,6 @@ from .problems import one_line
 from .yaml_file import read_text
 
 MAX_TABLE_BYTES: Final = 64 * 2**20
-"""Size limit of a table file."""
 
 
 @dataclass(frozen=True)

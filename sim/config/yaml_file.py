@@ -27,7 +27,6 @@ from .settings import Settings
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 MAX_BYTES: Final = 2**20
-"""Size limit of a file."""
 MAX_VALUES: Final = 100_000
 """Values in a document, aliases unfolded."""
 MAX_PATH: Final = 400

@@ -1,4 +1,4 @@
-"""What workers go on from when others fail, and who heals whom: ``on_fault: shrink``."""
+"""What workers resume from when others fail, and who heals whom: ``on_fault: shrink``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXCHANGES: Final = frozenset({ops.Mix, *COLLECTIVES})
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a worker goes on from: its next step, what it ``kept`` (() before the first one), and when."""
+    """What a worker resumes from: its next step, what it ``kept`` (() before the first one), and when."""
 
     step: int = 0
     kept: tuple[Any, ...] = ()

@@ -299,10 +299,6 @@ def can_be_sent(scenario: Scenario) -> bool:
         return False
 
 
-def _text_of(scenario: Scenario, entry: SchemeEntry) -> str:
-    return dump(scenario.model_copy(update={"schemes": (entry,)}))
-
-
 def order_of(device: torch.device | None, **content: Any) -> str:
     """Text of an order for another process, for ``at_work``; plain ``content``."""
     where = None if device is None else str(device)
@@ -310,10 +306,11 @@ def order_of(device: torch.device | None, **content: Any) -> str:
 
 
 def _text(planned: PlannedRun, device: torch.device | None, engine: str) -> str:
-    text = _text_of(planned.scenario, planned.entry)
+    alone = planned.scenario.model_copy(update={"schemes": (planned.entry,)})
     return order_of(
-        device, scenario=text, kind=planned.kind, number=planned.number, seed=planned.seed, engine=engine
-    )
+        device, scenario=dump(alone), kind=planned.kind, number=planned.number, seed=planned.seed,
+        engine=engine,
+    )  # fmt: skip
 
 
 _ANSWER: Final = TypeAdapter(

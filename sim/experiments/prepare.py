@@ -257,14 +257,10 @@ def _measured(scenario: Scenario, device: torch.device) -> Scenario:
         return scenario
     if scenario.workload.timing_only:
         raise InputError("cluster.compute: nothing is trained (timing_only), so there is nothing to measure")
-    sizes = _sizes(measured, scenario)
+    sizes = measured.batch_sizes or (scenario.workload.batch_size,)
     times = measure_gradients_s(scenario, sizes, device)
     update = {"batch_sizes": sizes, "times": times, "device": device_name(device)}
     return _with_measured(scenario, measured.model_copy(update=update))
-
-
-def _sizes(measured: MeasuredCompute, scenario: Scenario) -> tuple[int, ...]:
-    return measured.batch_sizes or (scenario.workload.batch_size,)
 
 
 def _with_measured(scenario: Scenario, measured: MeasuredCompute) -> Scenario:

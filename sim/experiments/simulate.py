@@ -94,6 +94,9 @@ def _simulate(
     warn: Callable[[str], None] | None,
     engine: Engine,
 ) -> Run:
+    from ..drivers.event import EventDriver
+    from ..drivers.views import Views
+
     reason = "the event driver is asked for"
     if engine != "event":
         run = _in_lockstep(job, progress)
@@ -102,8 +105,24 @@ def _simulate(
         reason = run
         if engine == "lockstep":
             raise InputError(f"--engine lockstep: {shorten(job.label)}: {reason}; use --engine auto")
-    run = _by_events(job, progress, profile, warn)
-    return replace(run, engine="event", engine_reason=reason)
+    scorer = _begun_scorer(job)
+    report = report_steps(job, progress)
+    priced = profile is None  # whose range is that of messages
+    driver: Views | EventDriver
+    if job.shrinks:
+        driver = Views(job, scorer, progress=report, priced=priced)
+    else:
+        programs = [job.program(rank) for rank in range(job.workers)]
+        driver = EventDriver(job, programs, scorer, progress=report, priced=priced)
+    try:
+        outcome = driver.run()
+    except RunError as error:
+        outcome = driver.outcome(format_message(error))
+    traffic = driver.traffic if isinstance(driver, EventDriver) else None
+    if profile is not None and warn is not None and traffic is not None:
+        for sentence in traffic.outside(profile.range):
+            warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")
+    return replace(run_record(job, outcome, scorer, "simulated"), engine="event", engine_reason=reason)
 
 
 def engine_of(job: Job) -> tuple[Engine, str]:
@@ -136,37 +155,6 @@ def _in_lockstep(job: Job, progress: Progress | None) -> Run | str:
     except RunError as error:  # the event driver shows whether it is the scheme's own
         return str(error)
     return replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
-
-
-def _by_events(
-    job: Job,
-    progress: Progress | None,
-    profile: Profile | None,
-    warn: Callable[[str], None] | None,
-) -> Run:
-    from ..drivers.event import EventDriver
-    from ..drivers.views import Views
-
-    scorer = _begun_scorer(job)
-    report = report_steps(job, progress)
-    priced = profile is None  # whose range is that of messages
-    if job.shrinks:
-        views = Views(job, scorer, progress=report, priced=priced)
-        try:
-            outcome = views.run()
-        except RunError as error:
-            outcome = views.outcome(format_message(error))
-        return run_record(job, outcome, scorer, "simulated")
-    programs = [job.program(rank) for rank in range(job.workers)]
-    driver = EventDriver(job, programs, scorer, progress=report, priced=priced)
-    try:
-        outcome = driver.run()
-    except RunError as error:
-        outcome = driver.outcome(format_message(error))
-    if profile is not None and warn is not None and driver.traffic is not None:
-        for sentence in driver.traffic.outside(profile.range):
-            warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")
-    return run_record(job, outcome, scorer, "simulated")
 
 
 def _begun_scorer(job: Job) -> Scorer[torch.Tensor]:

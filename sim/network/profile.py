@@ -26,7 +26,6 @@ from .settings import QueueName
 from .transfer import TransferModel
 
 PROFILE_VERSION: Final = 2
-"""Version of the file's format."""
 
 _EFFICIENCIES: Final = (0.5, 1.0)
 """Bounds of a drawn efficiency; the other factors only cannot be negative."""

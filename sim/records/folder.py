@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..config.files import is_file, parse_json, write_folder_atomically
+from ..config.files import MAX_JSON_BYTES, is_file, parse_json, read_json, write_folder_atomically
 from ..config.problems import join_keys, one_line, refuse_foreign
 from ..config.yaml_file import read_text
 from ..errors import InputError, quote, shorten
@@ -60,10 +60,7 @@ _OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, REPORT_
 
 _NAMED: Final = 3
 """Most missing runs named in a message."""
-MAX_SUMMARY_BYTES: Final = 64 * 2**20
-"""Largest summary that is read."""
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
-"""Largest resolved scenario that is read."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "runs.parquet", "figures"})
 """Names in the folder ``report-files`` beside a report."""
@@ -264,7 +261,7 @@ def read_validation(folder: Path) -> Comparison | None:
     if not os.path.lexists(path):
         return None
     try:
-        document = parse_json(read_text(path, MAX_SUMMARY_BYTES, (".json",)))
+        document = parse_json(read_text(path, MAX_JSON_BYTES, (".json",)))
         return TypeAdapter(Comparison).validate_python(document)
     except (ValueError, ValidationError) as error:
         raise InputError(f"{path} is damaged: {one_line(str(error), 200)}; validate again") from error
@@ -341,12 +338,7 @@ def runs_of(results: Results) -> list[Run]:
 
 
 def _read_summary(path: Path) -> Summary:
-    try:
-        document = parse_json(read_text(path, MAX_SUMMARY_BYTES, (".json",)))
-    except ValueError as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-    if not isinstance(document, dict) or "version" not in document:
-        raise InputError(f"{path} is no summary of results: it has no version")
+    document = read_json(path, "a result folder")
     if document["version"] != SUMMARY_VERSION:
         raise InputError(
             f"{path} has version {shorten(document['version'])}, this program reads version {SUMMARY_VERSION}"

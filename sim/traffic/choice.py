@@ -26,8 +26,6 @@ from .placing import place, price_s
 BY_PRICE: Final = "fastest_for_each"
 """Choose the algorithm that ``fastest`` finds for a collective's size and group."""
 
-_HIERARCHICAL: Final = "hierarchical"
-
 MAX_FLOWS: Final = 20_000
 """Most blocks sharing links of a collective that is priced where an alternative exists."""
 

@@ -309,7 +309,7 @@ class Transfers:
         transfer.source, transfer.destination = source, destination
         transfer.latency_s, transfer.links = self._latency_s(source, destination), route.links
         transfer.cap = route.per_flow_bytes_per_s * self._efficiency
-        transfer.weight = self._weight(source, destination) if self._by_rtt else 1
+        transfer.weight = rtt_weight(self._round_trip_s(source, destination)) if self._by_rtt else 1
         if self._uneven and transfer.num_bytes:
             transfer.weight = self._drawn_weight(transfer)
 
@@ -339,9 +339,6 @@ class Transfers:
             self._begin(transfer)
         else:
             self._clock.at(start_s, self._begin, transfer)
-
-    def _weight(self, source: int, destination: int) -> int:
-        return rtt_weight(self._round_trip_s(source, destination))
 
     def _round_trip_s(self, source: int, destination: int) -> float:
         """Round trip without jitter and queues."""

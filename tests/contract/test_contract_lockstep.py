@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import SchemeError
 from tests.contract import cases
 from tests.contract.case import Case, Log, close_to, contract_job, says
 from tests.contract.point_to_point import POINT_TO_POINT
+from tests.support.lockstep import run_lockstep
 
 
 @pytest.mark.parametrize("case", [c for c in cases.GOOD if c.lockstep], ids=lambda case: case.name)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from paceline.sim.config.user_code.code_files import search_beside
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.training.scoring import digest
 from tests.support.factory import make_job, run_events, simulated
+from tests.support.lockstep import run_lockstep
 from tests.support.quadratics import close, finals_of, quadratic_job
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemes"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,21 +12,8 @@ import pytest
 
 from paceline.reports.page import build
 from paceline.sim.records.folder import write_results
+from tests.support.browser import browse, found_in, in_a_browser
 from tests.support.made_results import SCENARIO, measured, simulated
-
-BROWSER = next(
-    (
-        path
-        for name in ("chromium", "chromium-browser", "google-chrome", "chrome")
-        if (path := shutil.which(name))
-    ),
-    None,
-)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine"),
-    pytest.mark.timeout(300),
-]
 
 MEASURE = """
 <script>
@@ -69,18 +54,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top / "report.html"
 
 
-def browse(page: Path, folder: Path, *flags: str) -> str:
-    assert BROWSER is not None
-    done = subprocess.run(
-        [
-            BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-            "--disable-background-networking", f"--user-data-dir={folder / 'profile'}", *flags, page.as_uri(),
-        ],
-        capture_output=True, text=True, timeout=200, check=True,
-    )  # fmt: skip
-    return done.stdout
-
-
+@in_a_browser
 @pytest.mark.parametrize(
     ("width", "flags", "dark"),
     [
@@ -102,7 +76,7 @@ def test_nothing_is_cut_off(
     framed.write_text(FRAME.format(width=width), encoding="utf-8")
     shown, how = (probe, ()) if width >= 500 else (framed, ("--virtual-time-budget=5000",))
     text = browse(shown, tmp_path, f"--window-size={max(width, 500)},2000", "--dump-dom", *how, *flags)
-    measures = json.loads(text.partition('<pre id="found">')[2].partition("</pre>")[0])
+    measures = json.loads(found_in(text))
     assert measures["width"] == width
     assert measures["wide"] == []
     assert measures["scroll"] <= width
@@ -111,6 +85,7 @@ def test_nothing_is_cut_off(
     assert (sum(map(int, measures["paper"][4:-1].split(","))) < 200) == dark
 
 
+@in_a_browser
 def test_it_prints(page: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.pdf"
     browse(page, tmp_path, f"--print-to-pdf={out}")
@@ -142,6 +117,7 @@ def proxy() -> Iterator[tuple[int, list[bytes]]]:
         thread.join()
 
 
+@in_a_browser
 def test_no_request_leaves_the_page(page: Path, tmp_path: Path, proxy: tuple[int, list[bytes]]) -> None:
     port, requests = proxy
     flags = (f"--proxy-server=127.0.0.1:{port}", "--proxy-bypass-list=<-loopback>", "--dump-dom")

@@ -171,7 +171,7 @@ def in_metrics(key: str, value: Any) -> Any:
         (changed(version=2), "has version 2, this program reads version 1"),
         (changed(code="os.system"), "code"),
         (changed(metrics=[]), "metrics"),
-        (changed(summary={}), "is no summary of results"),
+        (changed(summary={}), "is no file of a result folder"),
         (in_summary("runs", "all"), "is damaged: runs"),
         (in_summary("winner", 5), "is damaged: winner"),
         (changed(comparison={"decision": {}}), "is damaged: comparison"),

@@ -123,12 +123,12 @@ class CollectiveTimes:
         if known is not None and known[0] is operation and known[1] is joined_s:
             return known[2]
         joined = []
-        signature = _signature(operation)
+        kind = signature(operation)
         for group in partition(operation.groups, self._job.workers):
             root = root_of(operation, group[0], group) if isinstance(operation, ops.Broadcast) else -1
-            placed = self._placed.get((*signature, root, group))
+            placed = self._placed.get((*kind, root, group))
             if placed is None:
-                placed = self._placed[*signature, root, group] = self._place(_of_one_worker(operation), group)
+                placed = self._placed[*kind, root, group] = self._place(of_one_worker(operation), group)
             joined.append(self._join(placed, joined_s, root))
         if self._shared and len(joined) > 1 and not all(each.on_each.each[0].access_only for each in joined):
             joined = [self._join_together(operation, joined, joined_s)]
@@ -169,7 +169,7 @@ class CollectiveTimes:
         )
 
 
-def _of_one_worker(operation: Any) -> Any:
+def of_one_worker(operation: Any) -> Any:
     """The operation with the value of worker 0 alone: all workers' values have equally many bytes."""
     value: Payload | None = getattr(operation, "value", None)
     if value is None:
@@ -177,7 +177,7 @@ def _of_one_worker(operation: Any) -> Any:
     return replace(operation, value=value.row(0) if isinstance(value, Encoded) else value[0])
 
 
-def _signature(operation: Any) -> tuple[Any, ...]:
+def signature(operation: Any) -> tuple[Any, ...]:
     """All that determines a collective's messages in a group: its kind and its bytes."""
     value: Payload | None = getattr(operation, "value", None)
     kind = type(operation), getattr(operation, "length", None)

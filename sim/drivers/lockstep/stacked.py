@@ -33,20 +33,6 @@ _ELSEWHERE = "run on the event driver"
 StackedTask = CoroutineTask[InFlight]
 
 
-def run_lockstep(job: Job) -> Tensor:
-    """Run a synchronous scheme without a clock; return the last published values [n, d].
-
-    Raises ``NotInLockstep`` for operations of single workers, ``RunError`` if the scheme raised or broke a
-    rule.
-    """
-    run = StackedRunner(job)
-    try:
-        run.begin(0)
-        return run.published
-    finally:
-        run.close(0)
-
-
 class StackedRunner(Runner[InFlight]):
     """Runs a job's scheme once, on the values of all workers; ``published``: their last ones [n, d].
 

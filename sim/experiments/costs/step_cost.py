@@ -394,7 +394,8 @@ def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
 
 
 def _watch(job: Job, cycle: int, wanted: Enough | Span) -> _Watch:
-    return _Watch(PaceMarks(job.workers, cycle, job.synchronous), wanted, _clock_here(job))
+    clock = _device_s if job.start.device.type == "cuda" else time.process_time
+    return _Watch(PaceMarks(job.workers, cycle, job.synchronous), wanted, clock)
 
 
 class _CyclesInLockstep(LockstepDriver):
@@ -428,10 +429,6 @@ def _follow_in_lockstep(job: Job, cycle: int, wanted: Enough | Span) -> Followed
     driver = _CyclesInLockstep(replace(job, record_events=False), _watch(job, cycle, wanted))
     outcome = driver.run()
     return _with_exchanges(driver.watch.followed(driver.work), outcome, job)
-
-
-def _clock_here(job: Job) -> Callable[[], float]:
-    return _device_s if job.start.device.type == "cuda" else time.process_time
 
 
 def _device_s() -> float:

@@ -55,14 +55,8 @@ def begin(
 ) -> Iterator[tuple[list[Scenario], list[Parts]]]:
     """Begin the settings of a sweep, or continue those in ``out``: scenarios as first resolved, and runs.
 
-    Args:
-        scenarios: one for each setting, in the order of its folders.
-        out: the sweep's folder; None: nothing is kept.
-        force: whether older results may be replaced.
-        say: called with notes for the user.
-
-    Raises:
-        InputError: ``out`` is in use or taken, or a scenario cannot be resolved.
+    ``scenarios``: one for each setting, in the order of its folders. Other arguments and errors are as for
+    ``simulate.begin``.
     """
     if out is None:
         yield resolve(scenarios, device), [NOTHING_KEPT] * len(scenarios)

@@ -99,12 +99,7 @@ def simulate(
 ) -> list[list[Run]]:
     """Simulate all schemes under all seeds in each scenario; its runs are those of ``simulate`` for it alone.
 
-    Args:
-        scenarios: resolved, and their values chosen.
-        device: of the gradients.
-        warn: as for ``simulate_job``; called as well where the time of a gradient is extrapolated.
-        parts: of each scenario: runs in it are not run again, new ones are kept there.
-        processes: for runs that share no training; the runs do not depend on their number.
+    Arguments are as for that; ``parts`` of each scenario, ``processes`` for runs that share no training.
     """
     if warn is not None:
         for sentence in sorted({prepare.warn_of_extrapolation(scenario) for scenario in scenarios} - {""}):

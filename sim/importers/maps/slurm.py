@@ -1,4 +1,4 @@
-"""Slurm's topology.conf and topology.yaml: a tree of switches over nodes, without latencies or bandwidths."""
+"""Slurm's topology.conf: a tree of switches over nodes, without latencies or bandwidths."""
 
 from __future__ import annotations
 
@@ -6,40 +6,24 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from ...config import yaml_file
 from ...config.limits import MAX_GRAPH_HOSTS
 from ...errors import quote
 from ..readings import ForeignFile, LinkReading, Readings
 
 
-class _Switch(NamedTuple):
-    """A switch, with the nodes or the switches right below it."""
-
-    line: int
-    name: object
-    nodes: object
-    switches: object
-
-
 def read(source: ForeignFile) -> Readings:
     """A graph of nodes and switches; ``InputError``: no tree, or no latency and bandwidth of its links."""
-    yaml = re.search(r"(?m)^- topology\s*:", source.text)
     hosts: list[str] = []
     below: dict[str, list[str]] = {}
     above: dict[str, str] = {}
-    for line, name, nodes, switches in _from_yaml(source) if yaml else _from_conf(source):
-        names = nodes if switches is None else switches
-        if (
-            not isinstance(name, str)
-            or not isinstance(names, str)
-            or None not in (nodes, switches)
-            or name in below
-        ):
+    for line, keys in _switches(source):
+        name, nodes, switches = (keys.get(key) for key in ("switchname", "nodes", "switches"))
+        names = nodes or switches
+        if not name or not names or (nodes and switches) or name in below:
             raise source.refuse("needs a switch, once, and either the nodes or the switches below it", line)
         below[name] = _expand(source, line, names)
-        hosts += below[name] if switches is None else []
+        hosts += below[name] if nodes else []
         for each in below[name]:
             if each in above:
                 raise source.refuse(f"{quote(each)} is below {above[each]} already", line)
@@ -64,7 +48,8 @@ def read(source: ForeignFile) -> Readings:
     return Readings(hosts=tuple(hosts), links=links, notes=notes)
 
 
-def _from_conf(source: ForeignFile) -> Iterator[_Switch]:
+def _switches(source: ForeignFile) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line and values of each switch, by keys in small letters."""
     text = re.sub(r"(?m)#.*$", "", source.text)
     for match in re.finditer(r"(?:.*\\[ \t\r]*\n)*.+", text):  # a backslash continues a line
         line, words = text.count("\n", 0, match.start()) + 1, match[0].replace("\\", " ").split()
@@ -72,20 +57,7 @@ def _from_conf(source: ForeignFile) -> Iterator[_Switch]:
         if not keys.keys() <= {"switchname", "nodes", "switches", "linkspeed"} or len(keys) < len(words):
             raise source.refuse("is no line of SwitchName=... with Nodes=... or Switches=...", line)
         if keys:
-            yield _Switch(line, keys.get("switchname"), keys.get("nodes"), keys.get("switches"))
-
-
-def _from_yaml(source: ForeignFile) -> Iterator[_Switch]:
-    document = yaml_file.parse(source.text, source.name)
-    for n, entry in enumerate(document.value if isinstance(document.value, tuple) else ()):
-        match entry:
-            case {"tree": {"switches": [*switches]}} if entry.get(
-                "cluster_default", len(document.value) == 1
-            ):
-                for m, switch in enumerate(switches):
-                    keys = switch if isinstance(switch, dict) else {}
-                    line = document.place((n, "tree", "switches", m)).line
-                    yield _Switch(line, keys.get("switch"), keys.get("nodes"), keys.get("children"))
+            yield line, keys
 
 
 def _expand(source: ForeignFile, line: int, text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Reports of ``mtr``: text (``-r``, ``-w``), JSON (``-j``) and CSV (``--csv``)."""
+"""Reports of ``mtr``: text (``-r``, ``-w``) and JSON (``-j``)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ _COLUMNS: Final = ("Loss%", "Snt", "Avg", "StDev")
 def read(source: ForeignFile) -> Readings:
     """Half of the mean round trip to the last hop. ``InputError``: it is silent, or columns are missing."""
     text = source.text.lstrip()
-    if text.startswith("<"):
-        raise source.refuse("is mtr's XML; run mtr with -j")
-    if text.startswith("{"):
-        line, last = _of_json(source)
-    else:
-        *_, (line, last) = _of_csv(source, text) if text.startswith("Mtr_Version") else _of_text(source)
+    if text.startswith(("<", "Mtr_Version")):
+        raise source.refuse("is mtr's XML or CSV; run mtr with -j")
+    line, last = _of_json(source) if text.startswith("{") else _of_text(source)
     if missing := [name for name in _COLUMNS if name not in last]:
         raise source.refuse(f"has no column {missing[0]}; run mtr without -o", line)
     cells = (str(last[name]).strip().rstrip("%") for name in _COLUMNS)
     lost_pct, sent, mean_ms, deviation_ms = (parse_decimal(source, cell, line) for cell in cells)
-    host = str(last.get("Ip", last.get("host")))
+    host = str(last.get("host"))
     if host == "???" or lost_pct >= 100 or not mean_ms:
         raise source.refuse("the last hop did not answer, so its target is not measured; ping it", line)
     what = f"the mean round trip of {sent:.0f} packets to {host}"
@@ -34,8 +31,8 @@ def read(source: ForeignFile) -> Readings:
     return half_of(source, mean_ms / 1000, what, deviation_ms / 1000, int(sent), lost_pct / 100, lost)
 
 
-def _of_text(source: ForeignFile) -> list[tuple[int, dict[str, Any]]]:
-    """Line and columns of each hop."""
+def _of_text(source: ForeignFile) -> tuple[int, dict[str, Any]]:
+    """Line and columns of the last hop."""
     names: list[str] = []
     hops = []
     for number, line in enumerate(source.text.splitlines(), 1):
@@ -50,18 +47,7 @@ def _of_text(source: ForeignFile) -> list[tuple[int, dict[str, Any]]]:
             hops.append((number, dict(zip(["host", *names], cells, strict=True))))
     if not hops:
         raise source.refuse("has no hop")
-    return hops
-
-
-def _of_csv(source: ForeignFile, text: str) -> list[tuple[int, dict[str, Any]]]:
-    rows = [re.split("[,;]", line.rstrip(",; ")) for line in text.splitlines()]
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(rows[0]):
-            raise source.refuse(f"has {len(row)} cells, the header has {len(rows[0])}", number)
-    named = [(number, dict(zip(rows[0], row, strict=True))) for number, row in enumerate(rows[1:], 2)]
-    if len({hop.get("Host") for _, hop in named}) != 1:
-        raise source.refuse("needs hops to one target; write each report to a file of its own")
-    return named
+    return hops[-1]
 
 
 def _of_json(source: ForeignFile) -> tuple[int, dict[str, Any]]:

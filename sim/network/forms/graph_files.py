@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MAX_GRAPH_BYTES: Final = 16 * 2**20
-"""Size limit of a file."""
 
 _KINDS: Final = ("host", "switch")
 _UNREADABLE: Final = (ParseError, ValueError, KeyError, TypeError, AttributeError, RecursionError)

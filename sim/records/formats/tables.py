@@ -13,4 +13,3 @@ STEP_VECTOR: Final = "steps"
 """Column of step vectors; missing in a folder that was written before they were recorded."""
 
 MAX_FILE_BYTES: Final = 4 * 2**30
-"""Size limit of a file of results."""

@@ -19,7 +19,6 @@ CHECKSUMS_FILE: Final = "checksums.sha256"
 TRACE_FILE: Final = "trace.json"
 """The one file that may be removed: it is large, and Paceline does not read it."""
 MAX_CHECKSUMS_BYTES: Final = 2**20
-"""Largest list of checksums that is read."""
 
 
 def write_checksums(folder: Path) -> None:

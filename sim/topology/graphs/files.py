@@ -28,7 +28,6 @@ from ..matrix import Matrix, adjacency, edges_of, is_symmetric, keeping_rest, ra
 from ..topology import Graphs, Topology, static
 
 MAX_TOPOLOGY_BYTES: Final = 64 * 2**20
-"""Largest file that is read."""
 MAX_SCENARIO_EDGES: Final = 20_000
 """Most edges that a scenario takes from a file: its resolved form, whose size is limited, holds them."""
 MAX_RANK: Final = 10_000_000
@@ -136,26 +135,16 @@ def from_file(workers: int, options: FileOptions, seed: int) -> Graphs:
     return static(matrix) if kept.weights is None else Graphs(lambda step: matrix, weighted=True)
 
 
-def write_graph(
-    path: Path,
-    graph: Matrix,
-    *,
-    weights: Matrix | None = None,
-    provenance: Mapping[str, Any] | None = None,
-) -> None:
-    """Write a graph, adjacency [n, n], as JSON, whole or not at all.
+def write_graph(path: Path, graph: Matrix, provenance: Mapping[str, Any] | None = None) -> None:
+    """Write a graph, adjacency [n, n], as JSON, whole or not at all, with free facts about it.
 
-    ``weights``: mixing matrix [n, n] on the graph, whose rows sum to 1; None: rules decide. ``provenance``:
-    free facts. Raises ``InputError`` if the file cannot be written.
+    Raises ``InputError`` if the file cannot be written.
     """
-    directed = not is_symmetric(graph) or (weights is not None and not is_symmetric(weights, 1e-12))
+    directed = not is_symmetric(graph)
     content: dict[str, Any] = {"workers": graph.shape[0]}
-    edges = edges_of(graph, directed)
     if directed:
         content["directed"] = True
-    content["edges"] = edges.tolist()
-    if weights is not None:
-        content["weights"] = np.asarray(weights[edges[:, 1], edges[:, 0]]).ravel().tolist()
+    content["edges"] = edges_of(graph, directed).tolist()
     if provenance:
         content["provenance"] = dict(provenance)
     write_atomically(path, json.dumps(content, allow_nan=False) + "\n")

@@ -17,7 +17,7 @@ from ... import seeds
 from ...config.limits import MAX_WORKERS
 from ...config.settings import Settings
 from ...errors import InputError
-from ..matrix import Matrix, adjacency, from_networkx, refuse_too_many, undirected
+from ..matrix import Matrix, from_networkx, refuse_too_many, undirected
 from ..topology import Graphs, Topology, static
 from .static import Degree, refuse_degree
 
@@ -46,7 +46,8 @@ def _connected(
 def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
     """A random graph with ``degree`` neighbours of each worker, by pairing half-edges.
 
-    Source: Steger and Wormald, Combin. Probab. Comput. 1999; asymptotically uniform, Kim and Vu, STOC 2003.
+    Source: Steger and Wormald, Combin. Probab. Comput. 1999; asymptotically uniform, Kim and Vu, STOC 2003;
+    drawn as in networkx.
 
     Raises:
         InputError: there is no such graph, or no connected one.
@@ -56,45 +57,24 @@ def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
     refuse_too_many(degree * workers)
 
     def draw(random: np.random.Generator) -> Matrix:
-        # Draw a dense graph's missing edges: pairing its own would hardly ever succeed.
-        dense = 2 * degree >= workers
-        fewer = workers - 1 - degree if dense else degree
-        while (pairs := _pair_half_edges(workers, fewer, random)) is None:
-            pass
-        if not dense:
-            return undirected(workers, pairs)
-        neighbours = ~np.eye(workers, dtype=bool)
-        neighbours[pairs[:, 0], pairs[:, 1]] = neighbours[pairs[:, 1], pairs[:, 0]] = False
-        return adjacency(workers, *np.nonzero(neighbours))
+        return undirected(workers, random_regular_edges(workers, degree, int(random.integers(2**63))))
 
     more = degree + 1 + workers * (degree + 1) % 2  # half-edges come in pairs
     return _connected("random_regular", workers, f"use degree {more}", seed, draw)
 
 
-def _pair_half_edges(workers: int, degree: int, random: np.random.Generator) -> NDArray[np.int64] | None:
-    """Edges [n degree / 2, 2] of a simple regular graph; None where this attempt got stuck.
+def random_regular_edges(workers: int, degree: int, seed: int) -> NDArray[np.int64]:
+    """Edges [n degree / 2, 2], u < v, of a random regular graph, drawn as in networkx; it may have parts."""
+    import networkx as nx
 
-    Half-edges are paired at random; pairs that would be a loop or a second edge are drawn again.
-    """
-    taken: NDArray[np.int64] = np.empty(0, np.int64)  # edges u < v as u n + v, ascending
-    loose = np.repeat(np.arange(workers), degree)
-    while loose.size:
-        random.shuffle(loose)
-        ends = loose.reshape(-1, 2)
-        keys, first = np.unique(ends.min(axis=1) * workers + ends.max(axis=1), return_index=True)
-        good = (keys // workers != keys % workers) & ~_among(keys, taken)
-        if not good.any():
-            left = np.unique(loose)
-            first_left, second_left = (left[each] for each in np.triu_indices(left.size, 1))
-            if _among(first_left * workers + second_left, taken).all():
-                return None  # all that are left are neighbours of each other already
-        taken = np.insert(taken, np.searchsorted(taken, keys[good]), keys[good])
-        loose = np.delete(ends, first[good], axis=0).ravel()
-    return np.stack(np.divmod(taken, workers), axis=1)
-
-
-def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return np.searchsorted(known, keys, "right") > np.searchsorted(known, keys, "left")
+    dense = 2 * degree > workers  # then its missing edges are drawn
+    graph = nx.random_regular_graph(workers - 1 - degree if dense else degree, workers, seed=seed)
+    edges = np.sort(np.array(graph.edges, dtype=np.int64).reshape(-1, 2), axis=1)
+    if not dense:
+        return edges
+    kept = np.triu(np.ones((workers, workers), dtype=bool), 1)
+    kept[edges[:, 0], edges[:, 1]] = False
+    return np.argwhere(kept)
 
 
 class Probability(Settings):

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 MAX_POLYNOMIAL_DEGREE: Final = 9
-"""The largest degree of the polynomials f."""
 
 POINTS: Final = 60
 """Points at which the programme demands f <= 0; between them f is checked afterwards."""

@@ -13,8 +13,9 @@ from threadpoolctl import threadpool_limits
 from ... import seeds
 from ...config.limits import MAX_GRAPH
 from ...errors import InputError, shorten
+from ..graphs.random import random_regular_edges
 from .anneal import Cooling, Tally, anneal
-from .graph import EdgeArray, SearchGraph, lattice, random_even, random_regular_edges
+from .graph import EdgeArray, SearchGraph, lattice, random_even
 from .objective import Objective, StepTime, modulus_for
 from .spectrum import eigenvalues
 

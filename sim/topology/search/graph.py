@@ -8,6 +8,8 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graphs.random import random_regular_edges
+
 EdgeArray = NDArray[np.int64]
 """Pairs of workers [..., 2]."""
 
@@ -85,21 +87,11 @@ def lattice(workers: int, degree: int) -> EdgeArray:
     return np.array(nx.circulant_graph(workers, offsets).edges, dtype=np.int64).reshape(-1, 2)
 
 
-def random_regular_edges(workers: int, degree: int, seed: int) -> EdgeArray:
-    """A random regular graph; a dense one is the complement of a sparse one. It may be disconnected."""
-    if 2 * degree > workers:
-        return _edges(nx.complement(nx.random_regular_graph(workers - 1 - degree, workers, seed=seed)))
-    return _edges(nx.random_regular_graph(degree, workers, seed=seed))
-
-
 def random_even(workers: int, edges: int, seed: int) -> EdgeArray:
     """A random graph whose degrees differ by one at most."""
     degree, more = divmod(2 * edges, workers)
     if more == 0:
         return random_regular_edges(workers, degree, seed)
     degrees = [degree + 1] * more + [degree] * (workers - more)
-    return _edges(nx.random_degree_sequence_graph(degrees, seed=seed, tries=1000))
-
-
-def _edges(graph: nx.Graph[int]) -> EdgeArray:
-    return np.sort(np.array(graph.edges, dtype=np.int64).reshape(-1, 2), axis=1)
+    graph = nx.random_degree_sequence_graph(degrees, seed=seed, tries=1000)
+    return np.sort(np.array(graph.edges, dtype=np.int64), axis=1)

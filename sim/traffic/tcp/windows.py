@@ -225,7 +225,7 @@ class Connection:
         if room < min(num_bytes, SEGMENT_BYTES):
             return Departure(0.0, not_before_s=self._acked_s(self._chunks[0]))
         leave = self._paced(now_s, min(room, num_bytes))
-        acked_s = now_s + waits_s + self._rtt_s + self._burst_s(leave.num_bytes)
+        acked_s = now_s + waits_s + self._rtt_s + self._packet_bytes(leave.num_bytes) / self._peak
         counted = leave.num_bytes if self._tcp.congestion == "bbr" else _in_segments(leave.num_bytes)
         self._in_flight += counted
         late = SEGMENT_BYTES if self._alone and room < num_bytes else 0
@@ -332,9 +332,6 @@ class Connection:
         self._sampled_s = now_s
         more_s = (self._variation_s - _LEAST_VARIATION_S) * math.pow(_VARIATION_DECAY, round_trips)
         self._variation_s = _LEAST_VARIATION_S + more_s
-
-    def _burst_s(self, num_bytes: float) -> float:
-        return self._packet_bytes(num_bytes) / self._peak
 
     def _packet_bytes(self, num_bytes: float) -> float:
         """Size of a packet that the host sends as a whole, of several segments."""

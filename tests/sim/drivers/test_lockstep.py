@@ -156,7 +156,7 @@ def test_collectives_that_share_links_with_themselves(
     which=st.sampled_from(SCHEMES),
     sharing=st.sampled_from(["max_min", "none"]),
     cv=st.sampled_from([0.0, 0.4]),
-    limit_s=st.floats(0.5, 12.0),
+    limit_s=st.floats(0.5, 12.0).map(lambda at_s: at_s * 1.000123),  # at an end rounding would decide
     network=st.sampled_from(NETWORKS[:3]),
 )
 def test_a_limit_of_time_cuts_both_alike(

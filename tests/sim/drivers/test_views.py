@@ -273,14 +273,18 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
 
 
 @st.composite
-def drawn(draw: st.DrawFn) -> Job:
-    scheme, options = draw(st.sampled_from(FORMS))
+def drawn(draw: st.DrawFn) -> tuple[tuple[str, dict[str, Any]], dict[str, Any], list[dict[str, Any]]]:
+    """A form of a scheme, other arguments of ``make_job``, and faults."""
     workers = draw(st.integers(3, 6))
-    job = make_job(
-        scheme, options, workers=workers, seed=draw(st.integers(0, 99)), cv=draw(st.sampled_from([0.0, 0.3])),
-        latency_s=draw(st.sampled_from([0.0, 0.2])),
-        bandwidth_bytes_per_s=draw(st.sampled_from([8.0, math.inf])),
-        max_iterations=draw(st.integers(1, 20)), **TASK,
+    given = draw(
+        st.fixed_dictionaries({
+            "workers": st.just(workers),
+            "seed": st.integers(0, 99),
+            "cv": st.sampled_from([0.0, 0.3]),
+            "latency_s": st.sampled_from([0.0, 0.2]),
+            "bandwidth_bytes_per_s": st.sampled_from([8.0, math.inf]),
+            "max_iterations": st.integers(1, 20),
+        })
     )  # fmt: skip
     faults = draw(
         st.lists(
@@ -297,13 +301,17 @@ def drawn(draw: st.DrawFn) -> Job:
             max_size=5,
         )
     )  # fmt: skip
-    return shrinking(job, *faults)
+    return draw(st.sampled_from(FORMS)), given, faults
 
 
 @settings(max_examples=40)
 @given(drawn())
-def test_every_run_ends_with_all_its_steps(job: Job) -> None:
+def test_every_run_ends_with_all_its_steps(
+    scenario: tuple[tuple[str, dict[str, Any]], dict[str, Any], list[dict[str, Any]]],
+) -> None:
     """Worker 0 never fails: whatever befalls the others, those present at the end have done all steps."""
+    (scheme, options), arguments, faults = scenario
+    job = shrinking(make_job(scheme, options, **arguments, **TASK), *faults)
     run, again = run_of(job), run_of(job)
     assert (run.digest, run.wall_clock_s, run.evaluations) == (
         again.digest,

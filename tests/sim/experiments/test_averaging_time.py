@@ -9,8 +9,9 @@ import pytest
 
 from paceline.sim.experiments.costs.averaging_time import AveragingStepTime
 from paceline.sim.scenario.schema import Scenario, parse
+from paceline.sim.topology.graphs.random import random_regular_edges
 from paceline.sim.topology.search import Budget, EdgeArray, Request, search
-from paceline.sim.topology.search.graph import lattice, random_regular_edges
+from paceline.sim.topology.search.graph import lattice
 
 HEAD = """
 name: step-times

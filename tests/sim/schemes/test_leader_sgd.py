@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network
 from paceline.sim.program.worker import Worker
@@ -26,6 +25,7 @@ from paceline.sim.training.optimizer import Sgd
 from paceline.sim.training.scoring import digest
 from tests.support.closed_forms import bowl, double_well, line_job
 from tests.support.factory import make_job, run_events, simulated
+from tests.support.lockstep import run_lockstep
 from tests.support.quadratics import (
     DIMENSION,
     Array,

@@ -18,7 +18,6 @@ from scipy.sparse import csr_array
 from paceline.reports.tables import warnings
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network
 from paceline.sim.program import operations as ops
@@ -32,6 +31,7 @@ from paceline.sim.schemes.sgp import Mass, pass_on, push_freely, push_in_step, t
 from paceline.sim.topology import Plan, plan
 from paceline.sim.training.optimizer import Adam, AdamSettings
 from tests.support.factory import make_job, make_scheme, run_events, simulated
+from tests.support.lockstep import run_lockstep
 from tests.support.quadratics import Array, close, finals_of, gradients_of, quadratic_job, start_of
 
 WORKERS, STEPS, LR, BETA = 6, 17, 0.1, 0.9

@@ -11,11 +11,11 @@ import torch
 
 from paceline.sim import topology
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.records.run import Run
 from paceline.sim.schemes import SCHEMES
 from tests.support.factory import make_job, simulated
+from tests.support.lockstep import run_lockstep
 from tests.support.quadratics import Array, close, finals_of, gradients_of, quadratic_job, start_of
 
 WORKERS, STEPS, LR, BETA = 8, 19, 0.1, 0.9

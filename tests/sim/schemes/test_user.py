@@ -9,7 +9,6 @@ import torch
 
 from paceline.realrun.launch.cells import RunRequest
 from paceline.realrun.launch.length import with_length
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError, SchemeError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
@@ -17,6 +16,7 @@ from paceline.sim.scenario.schema import dump, parse
 from paceline.sim.schemes import find_scheme
 from tests.sim.scenario.test_schema import FLAT
 from tests.support.factory import make_job, run_events, simulated
+from tests.support.lockstep import run_lockstep
 
 WORKLOAD: dict[str, Any] = {"task": "digits-mlp", "momentum": 0.9, "max_iterations": 7, "cv": 0.2}
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from docs.make import topologies
 from paceline.sim.config import yaml_file
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.topology import TOPOLOGIES, TopologyEntry, plan
 from paceline.sim.topology.matrix import circulant, in_degrees, off_diagonal, row_sums, support
 from paceline.sim.topology.spectra import second_modulus
 from paceline.sim.training.scoring import digest
 from tests.support.factory import make_job, run_events
+from tests.support.lockstep import run_lockstep
 
 
 def matrices(name: str, workers: int, weights: str = "auto", seed: int = 0) -> list[np.ndarray]:

@@ -18,6 +18,7 @@ from paceline.sim import topology
 from paceline.sim.errors import InputError
 from paceline.sim.seeds import Floats
 from paceline.sim.topology import TopologyEntry
+from paceline.sim.topology.graphs.random import random_regular_edges
 from paceline.sim.topology.matrix import laplacian
 from paceline.sim.topology.search import (
     Budget,
@@ -39,7 +40,6 @@ from paceline.sim.topology.search.graph import (
     SearchGraph,
     lattice,
     random_even,
-    random_regular_edges,
 )
 from paceline.sim.topology.search.objective import Objective, laplacian_modulus, metropolis_modulus
 from paceline.sim.topology.search.spectrum import best_case, eigenvalues, ends_of, move_ends

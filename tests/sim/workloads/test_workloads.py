@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.scenario.schema import dump, parse
 from paceline.sim.training.gradients import TrainingProblem, cannot_batch, choose_method
@@ -24,6 +23,7 @@ from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.supervised import initial_weights
 from tests.sim.scenario.test_schema import FLAT
 from tests.support.factory import make_job, make_problem, run_events, simulated
+from tests.support.lockstep import run_lockstep
 
 
 def own(name: str) -> str:

@@ -66,15 +66,16 @@ PLATFORM = """\
   </zone>
 </platform>
 """
-CLUSTERS = """\
+FLOYD = """\
 <platform version="4">
-  <AS id="all" routing="Full">
-    <cluster id="one" prefix="n" radical="0-2,7" suffix=".one" speed="1Gf" bw="125MBps" lat="50us"/>
-    <cluster id="two" prefix="n" radical="0-1" suffix=".two" speed="1Gf" bw="1.25E8" lat="5.0E-5"
-             bb_bw="2.25GBps" bb_lat="500us"/>
+  <AS id="all" routing="Floyd">
+    <host id="h1" power="1Gf"/><host id="h2" power="1Gf"/><host id="h3" power="1Gf"/><router id="r"/>
+    <link id="a" bandwidth="125MBps" latency="100us"/><link id="b" bandwidth="1Gbps" latency="2ms"/>
     <link id="wide" bandwidth="1.25GBps" latency="10ms" sharing_policy="FATPIPE"/>
-    <ASroute src="one" dst="two" gw_src="none_router.one" gw_dst="ntwo_router.two">
-      <link_ctn id="wide"/></ASroute>
+    <link id="d" bandwidth="1Gbps" latency="2ms"/>
+    <route src="h1" dst="r"><link_ctn id="a"/></route>
+    <route src="r" dst="h2"><link_ctn id="b"/></route>
+    <route src="r" dst="h3"><link_ctn id="wide"/><link_ctn id="d"/></route>
   </AS>
 </platform>
 """
@@ -90,19 +91,6 @@ SwitchName=leaf1 Nodes=n[1-2],login LinkSpeed=100
 switchname=leaf2 \\
   nodes=n[08-10]
 SwitchName=spine Switches=leaf[1-2]
-"""
-SLURM_YAML = """\
----
-- topology: trees
-  cluster_default: true
-  tree:
-    switches:
-      - switch: spine
-        children: leaf[1-2]
-      - switch: leaf1
-        nodes: n[01-02]
-      - switch: leaf2
-        nodes: n[03-04]
 """
 NCCL = """\
 <system version="1">
@@ -128,9 +116,9 @@ PROFILE = """\
 SAMPLES: Final = {
     "region-matrix": (CSV, MARKDOWN, HTML),
     "topology-zoo": (GML, GRAPHML),
-    "simgrid": (PLATFORM, CLUSTERS),
+    "simgrid": (PLATFORM, FLOYD),
     "astra-sim": (ASTRA,),
-    "slurm": (SLURM, SLURM_YAML),
+    "slurm": (SLURM,),
     "nccl-topology": (NCCL,),
     "diloco-profile": (PROFILE,),
 }

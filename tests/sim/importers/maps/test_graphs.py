@@ -16,7 +16,6 @@ from tests.sim.importers.maps.samples import (
     NCCL,
     PROFILE,
     SLURM,
-    SLURM_YAML,
     network_of,
     read,
 )
@@ -82,13 +81,17 @@ def test_astra_sim_refused(old: str, new: str, message: str) -> None:
         read(ASTRA.replace(old, new))
 
 
+def test_slurms_yaml_is_refused_by_its_kind() -> None:
+    with pytest.raises(InputError, match="no line of SwitchName"):
+        read("- topology: trees\n  tree:\n    switches:\n      - switch: leaf\n        nodes: n[1-2]\n")
+
+
 def test_slurm_trees() -> None:
-    for text in (SLURM, SLURM_YAML):
-        with pytest.raises(InputError, match="add --latency '5 us' --bandwidth"):
-            read(text)
+    with pytest.raises(InputError, match="add --latency '5 us' --bandwidth"):
+        read(SLURM)
     readings = read(SLURM, ANSWERS)
     assert readings.hosts == ("n1", "n2", "login", "n08", "n09", "n10")
-    network = network_of(SLURM_YAML, ANSWERS)
+    network = network_of(SLURM, ANSWERS)
     assert network.route(0, 1).latency_s == pytest.approx(2e-3)
     assert network.route(0, 3).latency_s == pytest.approx(4e-3)
 

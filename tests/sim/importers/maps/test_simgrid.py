@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import rate_of
-from tests.sim.importers.maps.samples import CLUSTERS, PLATFORM, network_of, read
+from tests.sim.importers.maps.samples import FLOYD, PLATFORM, network_of, read
 
 
 def test_a_route_of_two_links() -> None:
@@ -27,14 +27,11 @@ def test_what_is_not_read_is_named() -> None:
     assert read(text).notes[-1] == "not used: speeds of hosts, <prop>, bandwidth_file"
 
 
-def test_clusters_and_the_way_between() -> None:
-    readings = read(CLUSTERS)
-    assert readings.hosts == ("n0.one", "n1.one", "n2.one", "n7.one", "n0.two", "n1.two")
-    network = network_of(CLUSTERS)
-    assert network.route(0, 3).latency_s == pytest.approx(100e-6)
-    assert network.route(4, 5).latency_s == pytest.approx(600e-6)
-    assert network.route(0, 4).latency_s == pytest.approx(50e-6 + 10e-3 + 550e-6)
-    assert rate_of(network, network.route(0, 4)) == pytest.approx(125e6)
+def test_the_way_through_routers_has_the_fewest_links() -> None:
+    network = network_of(FLOYD)
+    assert network.route(0, 1).latency_s == pytest.approx(2.1e-3)
+    assert network.route(0, 2).latency_s == pytest.approx(12.1e-3)
+    assert rate_of(network, network.route(0, 2)) == pytest.approx(125e6)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +42,8 @@ def test_clusters_and_the_way_between() -> None:
         ("SPLITDUPLEX", "WIFI", r"sharing_policy 'WIFI' is not read"),
         ('link_ctn id="a"', 'link_ctn id="z"', r"there is no link 'z'"),
         ("<router id", "<peer id", r"has a <peer>, which is not read"),
+        ("<router id", "<cluster id", r"has a <cluster>, which is not read"),
+        ('<router id="r"/>', '<zone id="r"/>', r"has 2 zones; one"),
         ('dst="h2"', 'dst="r"', r"no route from 'h1' to 'h2'"),
         ('host id="h2"', 'host id="h1"', r"'h1' twice"),
         ('routing="Full"', 'routing="Vivaldi"', r"no route from .*routing Vivaldi"),
@@ -62,19 +61,10 @@ def test_refused(old: str, new: str, message: str) -> None:
         read(PLATFORM.replace(old, new))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('radical="0-1"', 'radical="1-0"', r"radical '1-0'"),
-        ('id="two"', 'id="two" topology="TORUS"', r"cluster 'two': only a flat one"),
-        ('gw_src="none_router.one"', 'gw_src="n0.two"', r"gateway 'n0.two' is not in 'one'"),
-        ('bandwidth="1.25GBps"', 'bandwidth="1MBps"', r"FATPIPE"),
-    ],
-)
-def test_clusters_refused(old: str, new: str, message: str) -> None:
-    assert old in CLUSTERS
-    with pytest.raises(InputError, match=message):
-        read(CLUSTERS.replace(old, new))
+def test_a_fatpipe_that_limits_is_refused() -> None:
+    text = FLOYD.replace('bandwidth="1.25GBps"', 'bandwidth="1MBps"')
+    with pytest.raises(InputError, match="FATPIPE"):
+        read(text)
 
 
 def test_routes_that_are_not_the_shortest_are_refused() -> None:

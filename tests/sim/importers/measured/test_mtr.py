@@ -22,11 +22,6 @@ JSON = """\
  "hubs": [{"count": 1, "host": "gateway", "Loss%": 0.0, "Snt": 10, "Avg": 0.4, "StDev": 0.1},
           {"count": 3, "host": "eu.example", "Loss%": 10.0, "Snt": 10, "Avg": 81.0, "StDev": 2.0}]}}
 """
-CSV = """\
-Mtr_Version,Start_Time,Status,Host,Hop,Ip,Loss%,Snt, ,Last,Avg,Best,Wrst,StDev,
-MTR.0.95,1795806944,OK,eu.example,1,gateway,0.00,10,0,0.30,0.40,0.30,0.60,0.10
-MTR.0.95,1795806944,OK,eu.example,3,192.0.2.9,10.00,10,0,80.10,81.00,80.00,84.00,2.00
-"""
 
 
 def _path(text: str) -> PathReading:
@@ -35,7 +30,7 @@ def _path(text: str) -> PathReading:
     return path
 
 
-@pytest.mark.parametrize("text", [TEXT, TEXT.replace("\n", "\r\n"), JSON, CSV, CSV.replace(",", ";")])
+@pytest.mark.parametrize("text", [TEXT, TEXT.replace("\n", "\r\n"), JSON])
 def test_half_of_the_mean_round_trip_to_the_last_hop(text: str) -> None:
     path = _path(text)
     assert path.latency_s == pytest.approx(0.0405)
@@ -55,12 +50,10 @@ def test_half_of_the_mean_round_trip_to_the_last_hop(text: str) -> None:
         (TEXT[: TEXT.index("  1.")], r"^mtr\.txt: has no hop"),
         (TEXT + TEXT, r"^mtr\.txt:8: has a second report"),
         (TEXT.replace("Avg", "Jttr"), r"has no column Avg; run mtr without -o"),
-        (CSV.replace(",80.00", ""), r"^mtr\.txt:3: has 13 cells, the header has 14"),
-        (CSV.replace("eu.example,3", "us.example,3"), r"needs hops to one target"),
+        ("Mtr_Version,Start_Time\n", "is mtr's XML or CSV; run mtr with -j"),
         (JSON.replace("hubs", "hops"), r"has no hop: there is no list 'hubs'"),
         (JSON[:-9], r"is cut, or no JSON"),
-        ('<?xml version="1.0"?>\n<MTR SRC="here" DST="192.0.2.9">', r"is mtr's XML; run mtr with -j"),
-        (CSV.replace("81.00", "81 ms"), r"^mtr\.txt:3: '81 ms' is no number from 0"),
+        ('<?xml version="1.0"?>\n<MTR SRC="here" DST="192.0.2.9">', r"is mtr's XML or CSV; run mtr with -j"),
     ],
 )
 def test_refused(text: str, message: str) -> None:

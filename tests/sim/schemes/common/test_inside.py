@@ -10,7 +10,6 @@ import torch
 
 from paceline.sim import topology
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.program.pattern import Pattern
@@ -20,6 +19,7 @@ from paceline.sim.schemes.common.inside import Units
 from paceline.sim.training.optimizer import Sgd
 from tests.support.factory import run_events
 from tests.support.gpu_hosts import hosts_scenario, two_sites
+from tests.support.lockstep import run_lockstep
 from tests.support.quadratics import DIMENSION, Array, close, finals_of, gradients_of, quadratic_job, start_of
 
 HOSTS, GPUS, STEPS, LR, BETA = 4, 2, 12, 0.1, 0.9

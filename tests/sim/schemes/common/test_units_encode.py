@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import parse
 from tests.support.factory import run_events
 from tests.support.gpu_hosts import two_sites
+from tests.support.lockstep import run_lockstep
 from tests.support.quadratics import DIMENSION, close, finals_of, gradients_of, quadratic_job, start_of
 
 WORKERS, STEPS, LR = 8, 12, 0.1

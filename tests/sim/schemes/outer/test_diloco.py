@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
@@ -17,6 +16,7 @@ from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes.outer.diloco import DilocoOptions, check
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
 from tests.support.factory import make_job, run_events, simulated
+from tests.support.lockstep import run_lockstep
 from tests.support.quadratics import (
     DIMENSION,
     Array,

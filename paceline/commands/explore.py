@@ -1,0 +1,39 @@
+"""``paceline explore``: a page on which the cluster of a study can be changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.commands.console import Device, ScenarioFile, SetOption, load_scenario, say, showing
+
+
+def explore(
+    scenario: ScenarioFile,
+    changes: SetOption = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page")] = Path("explore.html"),
+    device: Device = "auto",
+) -> None:
+    """Write a page with sliders: who is first on other links, machines or prices?
+
+    SCENARIO may be a result folder. Each scheme is trained once; the page computes its clock anew.
+    """
+    from paceline.reports.explore.page import build
+    from paceline.reports.page import check_page
+    from paceline.sim.experiments import prepare
+    from paceline.sim.experiments.explore.export import export
+    from paceline.sim.experiments.simulate import choose_values
+    from paceline.sim.records.folder import SCENARIO_FILE
+
+    check_page(out)
+    scenario = scenario / SCENARIO_FILE if scenario.is_dir() else scenario
+    where = prepare.device_named(device)
+    with showing("explore"):
+        chosen, _ = choose_values(prepare.resolve(load_scenario(scenario, changes), where), device=where)
+        content = export(chosen, where)
+    build(content, out)
+    for label, why in content["left_out"].items():
+        say(f"not in the page: {label}: {why}")
+    say(f"wrote {out}: open it in a browser")

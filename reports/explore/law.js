@@ -1,0 +1,124 @@
+// The law of sim/drivers/lockstep and sim/collectives/pricing, on the tables of sim/experiments/explore, under a
+// setting of factors: latency, bandwidth, payload, compute, and straggler (of worker 0). Times are in seconds.
+
+const binary = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+const unpack = (text) => new Float64Array(binary(text).buffer);
+
+function lawOf(data, setting) {
+  const { pairs, workers: n } = data, known = new Map();
+  const latency = data.costs.map(([fixed, scaled]) => fixed + scaled * setting.latency);
+  const perByte = data.costs.map(([, , fixed, scaled]) => Math.max(fixed, scaled / setting.bandwidth));
+
+  // When each rank of a collective is through with an algorithm, by the times at which the ranks join.
+  function completion({ plain }, { layout, hosts }, joined) {
+    const { nodes, piece_bytes: sizes, rendezvous, tail } = data.layouts[layout];
+    const overhead = data.overhead_s[rendezvous ? 0 : 1], announcements = rendezvous ? data.announcements[0] : 0;
+    const at = joined.map((time) => time + data.launch_s), done = at.slice();
+    const first = [], last = [], firstCame = [], lastCame = [];
+    let longest = 0;
+    for (const node of nodes) {
+      if (node.length === 4) {
+        const [post, rank, before, ends] = node;
+        at[post] = ends.reduce((time, [block, comes]) => Math.max(time, (comes ? lastCame : last)[block]), at[before]);
+        done[rank] = Math.max(done[rank], at[post]);
+        continue;
+      }
+      const [source, destination, offered, posted, pieces, after, behind] = node;
+      const a = hosts[source], b = hosts[destination], cost = pairs[a][b], hop = latency[cost];
+      const piece = sizes[last.length] * (plain ? 1 : setting.payload) * perByte[cost];
+      let begin = Math.max(at[offered], at[posted] + announcements * latency[pairs[b][a]]), end = begin;
+      for (const block of after) {
+        begin = Math.max(begin, firstCame[block]);
+        end = Math.max(end, lastCame[block]);
+      }
+      begin = behind.reduce((time, block) => Math.max(time, last[block]), begin + overhead);
+      const left = Math.max(begin + pieces * piece, after.length ? end + overhead + piece : -Infinity);
+      firstCame.push(begin + piece + hop);
+      last.push(left);
+      lastCame.push(left + hop);
+      longest = Math.max(longest, hop);
+      done[source] = Math.max(done[source], left);
+      done[destination] = Math.max(done[destination], left + hop);
+    }
+    return done.map((time) => time + tail * longest);
+  }
+
+  function together(row, of) {
+    if (!known.has(of)) known.set(of, completion(row, of, of.hosts.map(() => 0)));
+    return known.get(of);
+  }
+
+  function byPrice(row) {
+    const prices = Object.values(row.of).map((of) => Math.max(...together(row, of)));
+    return Object.keys(row.of)[prices.indexOf(Math.min(...prices))];
+  }
+
+  function collective(row, of, now, end) {
+    const latest = Math.max(...of.hosts.map((host) => now[host]));
+    const late = of.hosts.some((host) => now[host] !== latest);
+    const done = late ? completion(row, of, of.hosts.map((host) => now[host] - latest)) : together(row, of);
+    of.hosts.forEach((host, rank) => { end[host] = latest + (row.root ? done[rank] : Math.max(done[rank], 0)); });
+  }
+
+  function mix([bytes, sources], now) {
+    const end = now.slice();
+    sources.forEach((senders, i) => senders.forEach((j) => {
+      const announced = now[i] + data.announcements[1] * latency[pairs[i][j]];
+      const left = Math.max(now[j], announced) + data.overhead_s[1] + bytes * setting.payload * perByte[pairs[j][i]];
+      end[j] = Math.max(end[j], left);
+      end[i] = Math.max(end[i], left + latency[pairs[j][i]]);
+    }));
+    return end;
+  }
+
+  // Times at which each worker publishes each step, side by side; and the seconds that all workers compute.
+  function run(steps, durations, names) {
+    const published = new Float64Array(steps.length * n);
+    let now = new Array(n).fill(0), begun = now, gradients = 0, computed = 0;
+    const pass = (seconds) => {
+      now = now.map((time, rank) => time + seconds(rank));
+      for (let rank = 0; rank < n; rank++) computed += seconds(rank);
+    };
+    steps.forEach((number, step) => {
+      for (const [kind, what] of data.steps[number]) {
+        if (kind === "gradient") {
+          const row = durations.length > n ? n * gradients++ : 0;
+          pass((rank) => durations[row + rank] * setting.compute * (rank ? 1 : setting.straggler));
+        } else if (kind === "encode") pass((rank) => what[rank] * setting.payload);
+        else if (kind === "pass") pass(() => what);
+        else if (kind === "mix") now = mix(data.mixes[what], now);
+        else if (kind === "start") begun = mix(data.mixes[what], now);
+        else if (kind === "wait") now = now.map((time, rank) => Math.max(time, begun[rank]));
+        else {
+          const end = now.slice();
+          for (const row of what.map((place) => data.collectives[place]))
+            collective(row, row.of[row.what && (names[row.what] ?? byPrice(row))], now, end);
+          now = end;
+        }
+      }
+      published.set(now, step * n);
+    });
+    return { published, computed, end: Math.max(...now) };
+  }
+
+  // A scheme's algorithms by its shortest cycle with nothing random, as in sim/experiments/choice.py.
+  function choose({ steps, durations, tries }) {
+    const used = steps.flatMap((number) => data.steps[number]).filter(([kind]) => kind === "collectives")
+      .flatMap(([, places]) => places).map((place) => data.collectives[place]).filter((row) => row.what);
+    let names = {}, best = Infinity;
+    const trial = (tried) => {
+      const [one, three] = [steps.length / 3, steps.length].map((end) => run(steps.slice(0, end), durations, tried).end);
+      if ((three - one) / 2 < best * (1 - 1e-9)) [names, best] = [tried, (three - one) / 2];
+    };
+    if (tries) trial(names);
+    for (const what of new Set(used.map((row) => row.what))) {
+      const own = used.filter((row) => row.what === what), prices = new Set(own.map(byPrice));
+      if (prices.size === 1) names = { ...names, [what]: [...prices][0] };
+      for (const name of tries ? Object.keys(own[0].of) : [])
+        if (name !== names[what]) trial({ ...names, [what]: name });
+    }
+    return names;
+  }
+
+  return { run, choose };
+}

@@ -1,0 +1,39 @@
+"""One self-contained page from what ``paceline.sim.experiments.explore`` exports."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from paceline.sim.config.files import claim, save_atomically
+
+from ..folders import styles_of
+from ..page import render_template
+
+_HERE = Path(__file__).parent
+
+
+def build(content: Mapping[str, Any], out: Path) -> None:
+    """Write the page to ``out``, which ``check_page`` allows; ``InputError``: in use or not writable."""
+    styles = styles_of(content["schemes"], [each["scheme"] for each in content["schemes"]], solid=True)
+    coloured = [{**each, "colour": styles[each["label"]].colour} for each in content["schemes"]]
+    packed = zlib.compress(json.dumps({**content, "schemes": coloured}, allow_nan=False).encode(), 9)
+    script, style = (
+        "".join((_HERE / name).read_text(encoding="utf-8") for name in names)
+        for names in (("law.js", "view.js"), ("../style.css", "explore.css"))
+    )
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (script, style)]
+    text = render_template(
+        "explore/page.html", title=content["name"], between=content["between"], left_out=content["left_out"],
+        data=base64.b64encode(packed).decode(), script=Markup(script), own_style=Markup(style),
+        script_hash=hashes[0], style_hash=hashes[1],
+    )  # fmt: skip
+    with claim(out):
+        save_atomically(out, lambda new: new.write_text(text, encoding="utf-8"))

@@ -1,0 +1,159 @@
+"""A study as the page of ``paceline explore`` re-prices it: trained once, then any cluster."""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import replace
+from itertools import permutations
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from ...collectives.pipelines import TREE_SEGMENT_BYTES, TREE_SEGMENTS
+from ...compute.model import steady_compute
+from ...config import yaml_file
+from ...config.tracking import track
+from ...devices import one_thread
+from ...drivers.job import Job
+from ...drivers.lockstep.clock import Durations
+from ...drivers.lockstep.exact import why_not
+from ...errors import InputError, NotInLockstep, RunError
+from ...network.build import build_network
+from ...network.network import Network, rate_of
+from ...network.settings import NetworkSettings
+from ...records.money.cost import read_price
+from ...records.run import Run
+from ...scenario.entries import SchemeEntry
+from ...scenario.ready import ready_clusters
+from ...scenario.schema import Scenario
+from .. import prepare
+from ..jobs import PlannedRun
+from ..simulate import job_of
+from .recording import Tables, pairs_of, record
+
+MAX_DRAWS: Final = 40_000
+"""Most computing times of one scheme in a page, which has as many repeats as they allow."""
+
+
+def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
+    """Train a resolved scenario's schemes in lockstep; return the content of the page, ready for JSON.
+
+    Raises ``InputError`` if no scheme's clock is in closed form, with the reasons.
+    """
+    tables, shown, left_out = Tables(), list[dict[str, Any]](), dict[str, str]()
+    seeds, drawn = prepare.seeds_of(scenario), dict[str, tuple[int, Job]]()
+    with one_thread():
+        for entry in track("scheme", list(scenario.schemes)):
+            try:
+                steady = _steady(scenario, entry, tables, device)
+            except RunError as error:
+                left_out[entry.label] = str(error)
+                continue
+            runs = list[dict[str, Any]]()
+            while len(runs) < len(seeds):
+                job = _job(scenario, entry, seeds[len(runs)], device)
+                run, steps = record(job, tables)
+                kinds = [kind for step in steps for kind, _ in tables.rows["steps"][step]]
+                gradients = kinds.count("gradient") if job.computing.varies else 1
+                if not shown and not runs:
+                    seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
+                key = f"{job.seed} {job.averaging_share}"
+                drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
+                met = None if run.met is None else run.evaluations.index(run.met)
+                scores = _scores(run, job.every * job.workers)
+                runs.append({"steps": steps, "durations": key, "scores": scores, "met": met})
+            shown.append({"label": entry.label, "scheme": entry.name, "steady": steady, "runs": runs})
+    if not shown:
+        whys = "; ".join(f"{label}: {why}" for label, why in left_out.items())
+        how = "where links are shared, add --set cluster.network.sharing=none, or use 'paceline sweep'"
+        raise InputError(f"no scheme's clock has a closed form ({whys}); {how}")
+    return {
+        "name": scenario.name,
+        "workers": scenario.cluster.workers,
+        "schemes": shown,
+        "left_out": left_out,
+        "repeats": len(seeds),
+        "target": scenario.stop.target and scenario.stop.target.model_dump(mode="json"),
+        "durations": {key: _pack(*each) for key, each in drawn.items()},
+        **tables.rows,
+        **_costs(scenario, _job(scenario, scenario.schemes[0], scenario.seed, device)),
+    }
+
+
+def _job(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.device) -> Job:
+    """The job of a run without events, and without a limit of time unless nothing else stops it."""
+    job = job_of(PlannedRun("trial", 0, scenario, entry, seed), device)
+    job = prepare.over_profile(job, scenario.cluster.profile)
+    return job if job.max_iterations is None else replace(job, max_time_s=math.inf)
+
+
+def _steady(scenario: Scenario, entry: SchemeEntry, tables: Tables, device: torch.device) -> dict[str, Any]:
+    """Three cycles on the clock alone, to choose algorithms by; ``RunError``: no closed form."""
+    job = _job(scenario, entry, scenario.seed, device)
+    if job.transfer.connect_s or job.churn or len(prepare.units_to_encode(scenario, job)) > 1:
+        raise NotInLockstep("connecting, faults and values encoded by site are only simulated")
+    if reason := why_not(job):
+        raise NotInLockstep(reason)
+    compute = steady_compute(job.compute, job.workers)
+    job = prepare.clock_only(replace(job, compute=compute, options=job.scheme.long_run(job.options)))
+    cycle, chosen = job.scheme.cycle(job.options, job.units), scenario.collectives.chosen
+    return {
+        "steps": record(replace(job, max_iterations=3 * cycle), tables)[1],
+        "durations": Durations([job.computing], job.workers).next_s()[0].tolist(),
+        "tries": isinstance(chosen, dict) and entry.label in chosen,
+    }
+
+
+def _scores(run: Run, every: int) -> list[tuple[int, dict[str, float | None]]]:
+    """Each score after how many publications: a multiple of ``every``, though others fell on that instant."""
+    totals = [sum(each.steps) for each in run.evaluations]
+    due = [total // every * every for total in totals]
+    done = [new if new > old else total for old, new, total in zip([-1, *due], due, totals, strict=False)]
+    return [(number, each.metrics) for number, each in zip(done, run.evaluations, strict=True)]
+
+
+def _pack(gradients: int, job: Job) -> str:
+    """Computing times [gradients, n], or [n] where they do not vary, in base64."""
+    durations = Durations([job.computing], job.workers)
+    rows = np.stack([durations.next_s()[0] for _ in range(gradients)])
+    return base64.b64encode(rows.astype("<f8").tobytes()).decode()
+
+
+def _costs(scenario: Scenario, job: Job) -> dict[str, Any]:
+    """Costs of messages, and what the sliders start from."""
+    model, compute = job.transfer, steady_compute(job.compute, job.workers)
+    payload, segments = len(job.start) * job.bytes_per_parameter, 2 * TREE_SEGMENTS * TREE_SEGMENT_BYTES
+    price = None if scenario.price is None else read_price(scenario.model_dump(mode="json"))
+    whole = job.transport.name == "ideal" and payload > segments  # else blocks change with the payload
+    return {
+        **pairs_of(model),
+        "overhead_s": [model.overhead_s, model.block_overhead_s],
+        "announcements": [model.announcement, 0.0 if model.plain_patterns else model.announcement],
+        "launch_s": model.launch_s,
+        "between": "sites" if len(model.network.sites) > 1 and not model.network.routes else "workers",
+        "link": _typical_link(model.network),
+        "compute_s": float(np.mean([compute.duration_s(worker, 0) for worker in range(job.workers)])),
+        "payload_bytes": payload,
+        "least_payload": segments / payload if whole else 1.0,
+        "price": [price["per_hour"] / job.workers, price["currency"]] if price else [1.0, "$"],
+        "clusters": {
+            name: _typical_link(_cluster(path.read_text())) for name, path in ready_clusters().items()
+        },
+    }
+
+
+def _cluster(text: str) -> Network:
+    settings = NetworkSettings.model_validate(yaml_file.parse(text, "cluster").value["cluster"]["network"])
+    return build_network(settings, sum((settings.sites or {}).values()))
+
+
+def _typical_link(network: Network) -> tuple[float, float | None]:
+    """Median latency and bytes per second between two workers, of different sites if there are several."""
+    sites = range(len(network.sites))
+    hosts = map(network.site_of.index, sites) if len(sites) > 1 else range(network.num_hosts)
+    routes = [network.route(*pair) for pair in permutations(hosts, 2)]
+    bytes_per_s = float(np.median([rate_of(network, route) for route in routes] or [math.inf]))
+    latency_s = float(np.median([route.latency_s for route in routes] or [0.0]))
+    return latency_s, bytes_per_s if math.isfinite(bytes_per_s) else None
