@@ -21,7 +21,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.membership import EXCHANGES, Resumed, healers_of, tensors_of
+from paceline.sim.drivers.membership import AVERAGING, Resumed, healers_of, tensors_of
 from paceline.sim.errors import SchemeError
 from paceline.sim.faults.outages import Churn, WorkerOutage, outage_of
 from paceline.sim.program import operations as ops
@@ -140,7 +140,7 @@ class Standing:
     def note(self, operation: ops.Operation[Any]) -> None:
         """Note an exchange that begins or is waited for."""
         of = operation.handle if isinstance(operation, ops.Wait) else operation
-        self.exchanging |= type(of.operation if isinstance(of, ops.Start | ops.Handle) else of) in EXCHANGES
+        self.exchanging |= type(of.operation if isinstance(of, ops.Start | ops.Handle) else of) in AVERAGING
 
     def publish(self, end: ops.Publish) -> None:
         """Note the end of a step."""

@@ -14,7 +14,7 @@ from ..program import operations as ops
 from ..program.averaging import COLLECTIVES
 from .job import Job
 
-EXCHANGES: Final = frozenset({ops.Mix, *COLLECTIVES})
+AVERAGING: Final = frozenset({ops.Mix, *COLLECTIVES})
 """Operations by which workers average."""
 
 
@@ -45,7 +45,7 @@ def healers_of(job: Job, members: Sequence[int], able: Collection[int]) -> dict[
 
 
 def tensors_of(kept: Iterable[Any]) -> Iterator[Tensor]:
-    """All tensors of what a worker goes on from: what heals another one."""
+    """All tensors of what a worker resumes from: what heals another one."""
     for each in kept:
         if isinstance(each, Tensor):
             yield each

@@ -32,7 +32,7 @@ from ..records.run import FaultCost, Pace
 from ..training.scoring import Scorer
 from .event import EventDriver
 from .job import Job
-from .membership import EXCHANGES, Resumed, healers_of, tensors_of
+from .membership import AVERAGING, Resumed, healers_of, tensors_of
 from .outcome import Outcome
 from .tasks.clocked import Pending
 from .tasks.runner import SUSPENDED, CoroutineTask
@@ -231,12 +231,12 @@ class _View(EventDriver):
 
     @override
     def issue(self, task: CoroutineTask[Pending], operation: Operation[Any], handle: Any) -> Pending:
-        self._exchanged[task.rank] |= type(operation) in EXCHANGES
+        self._exchanged[task.rank] |= type(operation) in AVERAGING
         return super().issue(task, operation, handle)
 
     @override
     def _wait(self, task: CoroutineTask[Pending], operation: ops.Wait) -> Any:
-        self._exchanged[task.rank] |= type(operation.handle.operation) in EXCHANGES
+        self._exchanged[task.rank] |= type(operation.handle.operation) in AVERAGING
         return super()._wait(task, operation)
 
     @override
