@@ -30,7 +30,7 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.ready import ready_clusters
 from ...scenario.schema import Scenario
 from .. import prepare
-from ..jobs import PlannedRun
+from ..jobs import ALONE, JobProcesses, PlannedRun
 from ..simulate import job_of, simulate_job
 from .interpolation import step_grid, why_not_interpolated
 from .recording import Tables, pairs_of, record
@@ -39,7 +39,7 @@ MAX_DRAWS: Final = 40_000
 """Most computing times of one scheme in a page, which has as many repeats as they allow."""
 
 
-def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
+def export(scenario: Scenario, device: torch.device, processes: JobProcesses = ALONE) -> dict[str, Any]:
     """Train a resolved scenario's schemes in lockstep; return the content of the page, ready for JSON.
 
     Clocks without a closed form are interpolated; ``InputError``, with the reasons, if none can be.
@@ -69,7 +69,7 @@ def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
             shown.append({"label": entry.label, "scheme": entry.name, "steady": steady, "runs": runs})
         for entry in [each for each in scenario.schemes if each.label in left_out]:
             try:
-                shown.append(_interpolated(scenario, entry, seeds, device))
+                shown.append(_interpolated(scenario, entry, seeds, device, processes))
                 del left_out[entry.label]
             except RunError as error:
                 left_out[entry.label] = str(error)
@@ -115,13 +115,18 @@ def _steady(scenario: Scenario, entry: SchemeEntry, tables: Tables, device: torc
 
 
 def _interpolated(
-    scenario: Scenario, entry: SchemeEntry, seeds: Sequence[int], device: torch.device
+    scenario: Scenario,
+    entry: SchemeEntry,
+    seeds: Sequence[int],
+    device: torch.device,
+    processes: JobProcesses,
 ) -> dict[str, Any]:
     """A scheme with recorded scores whose step is interpolated; ``RunError``: it cannot be."""
     job = _job(scenario, entry, scenario.seed, device)
     if reason := why_not_interpolated(scenario, job):
         raise NotInLockstep(reason)
-    grid, runs = step_grid(scenario, entry, _typical_link(job.transfer.network)), list[dict[str, Any]]()
+    grid = step_grid(scenario, entry, _typical_link(job.transfer.network), processes)
+    runs = list[dict[str, Any]]()
     for seed in track(f"{entry.label}: repeat", seeds):
         job = _job(scenario, entry, seed, device)
         run = simulate_job(job)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -12,14 +14,17 @@ from typing import Any, Final
 import numpy as np
 
 from ...config.tracking import track
+from ...devices import one_thread
 from ...drivers.job import Job
+from ...errors import RunError
 from ...network.network import Network, Route
 from ...scenario.entries import SchemeEntry
-from ...scenario.schema import Scenario
+from ...scenario.schema import Scenario, dump, parse
 from ...seeds import SHARED, generator
 from .. import prepare
 from ..choice import choose_each
 from ..costs.step_cost import ENOUGH_PART_WORK, endless, enough, follow
+from ..jobs import JobProcesses, can_be_sent
 
 DECADES: Final = (-2.0, 2.0)
 """Range of the factors on latency and bandwidth, in powers of ten: that of the page's sliders."""
@@ -33,16 +38,17 @@ def why_not_interpolated(scenario: Scenario, job: Job) -> str:
     """What would change with the links besides the time of a step, as a phrase; "" if nothing does."""
     phrases = {
         "the scheme is not synchronous: what its workers do depends on the clock": not job.synchronous,
-        "connecting and faults are only simulated": job.transfer.connect_s
-        or job.churn
-        or any(each.crash for each in job.compute.stragglers),
+        "connecting is only simulated": job.transfer.connect_s,
+        "faults are only simulated": job.churn or any(each.crash for each in job.compute.stragglers),
         "whose values are encoded depends on the links": len(prepare.units_to_encode(scenario, job)) > 1,
         "latencies or bandwidths vary (network.jitter, network.variation)": job.transfer.network.varies,
     }
     return next((phrase for phrase, there in phrases.items() if there), "")
 
 
-def step_grid(scenario: Scenario, entry: SchemeEntry, link: tuple[float, float | None]) -> dict[str, Any]:
+def step_grid(
+    scenario: Scenario, entry: SchemeEntry, link: tuple[float, float | None], processes: JobProcesses
+) -> dict[str, Any]:
     """How long a scheme's step is by factors on latencies and bandwidths, and how far interpolation is off.
 
     Returns ``axes``, log10 of the factors on latency [a] and bandwidth [b]; ``logs``, natural logarithms of
@@ -56,7 +62,7 @@ def step_grid(scenario: Scenario, entry: SchemeEntry, link: tuple[float, float |
     drawn = generator(scenario.seed, SHARED, "settings off the grid").uniform(*DECADES, (FRESH, 2))
     fresh = [[value * bool(base) for value, base in zip(row, link, strict=True)] for row in drawn.tolist()]
     settings = [*product(*axes), *fresh]
-    steps_s = [_step_s(scenario, entry, *each) for each in track(f"{entry.label}: links", settings)]
+    steps_s = list(_steps_s(scenario, entry, settings, processes))
     logs = np.log(steps_s[:-FRESH]).reshape([len(axis) for axis in axes])
     off = [
         abs(math.exp(interpolate(axes, logs, each)) / step_s - 1)
@@ -70,6 +76,32 @@ def interpolate(axes: Sequence[Sequence[float]], logs: np.ndarray, setting: Sequ
     """Bilinear between the four points of a grid around a setting; ``stepOf`` in the page does the same."""
     rows = [np.interp(setting[1], axes[1], row) for row in logs]
     return float(np.interp(setting[0], axes[0], rows))
+
+
+def _steps_s(
+    scenario: Scenario, entry: SchemeEntry, settings: Sequence[Sequence[float]], processes: JobProcesses
+) -> Iterator[float]:
+    """Seconds of a step in each setting; in processes if there may be several."""
+    alone = scenario.model_copy(update={"schemes": (entry,)})
+    if processes.window == 1 or not can_be_sent(alone):
+        yield from (_step_s(scenario, entry, *each) for each in track(f"{entry.label}: setting", settings))
+        return
+    if processes.executor is None:
+        processes.begin(processes.window)
+    text, batches = dump(alone), [settings[k : k + POINTS] for k in range(0, len(settings), POINTS)]
+    sent = [processes.submit(_steps_of, json.dumps([text, batch])) for batch in batches]
+    for future in track(f"{entry.label}: {POINTS} settings", sent):
+        try:
+            yield from json.loads(future.result())
+        except BrokenExecutor:
+            raise RunError("a process died; is the memory enough?") from None
+
+
+def _steps_of(text: str) -> bytes:
+    resolved, settings = json.loads(text)
+    alone = parse(resolved)
+    with one_thread():
+        return json.dumps([_step_s(alone, alone.schemes[0], *each) for each in settings]).encode()
 
 
 def _step_s(scenario: Scenario, entry: SchemeEntry, latency: float, bandwidth: float) -> float:
@@ -92,20 +124,22 @@ def scaled(network: Network, latency: float, bandwidth: float) -> Network:
     apart = len(network.sites) > 1 and not network.routes
     inside = {*network.inner_up.values(), *network.inner_down.values()}
     inside |= {*network.up.values(), *network.down.values()} if apart else set()
+    rates = [
+        each.bandwidth_bytes_per_s * (1.0 if k in inside else bandwidth)
+        for k, each in enumerate(network.links)
+    ]
 
     def far(values: Sequence[Sequence[float]], factor: float) -> tuple[tuple[float, ...], ...]:
-        return tuple(
-            tuple(value if apart and a == b else factor * value for b, value in enumerate(row))
+        rows = [
+            [value * (1.0 if apart and a == b else factor) for b, value in enumerate(row)]
             for a, row in enumerate(values)
-        )
+        ]
+        return tuple(map(tuple, rows))
 
     return replace(
         network,
         links=tuple(
-            each
-            if link in inside
-            else replace(each, bandwidth_bytes_per_s=bandwidth * each.bandwidth_bytes_per_s)
-            for link, each in enumerate(network.links)
+            replace(each, bandwidth_bytes_per_s=rate) for each, rate in zip(network.links, rates, strict=True)
         ),
         latency_s=far(network.latency_s, latency),
         per_flow_bytes_per_s=far(network.per_flow_bytes_per_s, bandwidth),
