@@ -68,7 +68,7 @@ class Life:
     def save(self, steps: int, workers: int, kept: tuple[Any, ...], log: RankLog) -> None:
         """Write a checkpoint of one rank, whole or not at all; remove those before the last complete one."""
         if not kept:
-            raise SchemeError("the scheme has to publish what it goes on from: publish(k, x, kept=(x, ...))")
+            raise SchemeError("the scheme has to publish what it resumes from: publish(k, x, kept=(x, ...))")
         path = Path(self.folder) / f"{steps}.part-{log.rank}"
         torch.save((kept, encode(log), log.models), path)
         path.rename(path.with_suffix(f".state-{log.rank}"))
@@ -78,7 +78,7 @@ class Life:
                 older.unlink()
 
     def load(self, rank: int) -> tuple[tuple[Any, ...], RankLog]:
-        """What a rank goes on from, and its log up to there."""
+        """What a rank resumes from, and its log up to there."""
         with torch.serialization.safe_globals([State]):
             path = Path(self.folder) / f"{self.first_step}.state-{rank}"
             kept, encoded, models = torch.load(path, weights_only=True)

@@ -5,9 +5,9 @@ A *view* is the workers that take part; a job of these alone runs on an event dr
 - when the others notice a fault: what each is doing is discarded;
 - when somebody is back: at the next step that ends with an exchange, for which everybody stops.
 
-All go on from what they published (``Worker.kept``) after the same number of exchanges, the fewest of
+All resume from what they published (``Worker.kept``) after the same number of exchanges, the fewest of
 anybody: one that is further goes back. Who returns is healed by the closest of them, which sends all that it
-goes on from before its next step. Averages, topologies and weights are those of a job of that many workers.
+resumes from before its next step. Averages, topologies and weights are those of a job of that many workers.
 Where workers act as one (``inside``), a host or site that lacks one of them waits as a whole.
 """
 
@@ -43,7 +43,7 @@ _EXCHANGES: Final = frozenset({ops.Mix, *COLLECTIVES})
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a worker goes on from.
+    """What a worker resumes from.
 
     Attributes:
         step: number of its next step.
@@ -64,7 +64,7 @@ class _Whole:
     Attributes:
         back_s: who has failed, and until when.
         absent_s: who takes no part, and since when.
-        states: what the others go on from; who has none is to be healed.
+        states: what the others resume from; who has none is to be healed.
     """
 
     def __init__(self, job: Job) -> None:
@@ -262,7 +262,7 @@ class _View(EventDriver):
             return SUSPENDED
         return goes_on
 
-    # --- what workers go on from ----------------------------------------------------------------
+    # --- what workers resume from ----------------------------------------------------------------
 
     @override
     def issue(self, task: CoroutineTask[Pending], operation: Operation[Any], handle: Any) -> Pending:
@@ -318,7 +318,7 @@ async def _after(
 def _healed(
     whole: _Whole, members: Sequence[int], healers: Mapping[int, int]
 ) -> tuple[dict[int, Resumed], dict[int, list[Operation[Any]]]]:
-    """What each member goes on from, and how those that are healed get it."""
+    """What each member resumes from, and how those that are healed get it."""
     states = {rank: whole.states[rank] for rank in members if rank not in healers}
     before: dict[int, list[Operation[Any]]] = {rank: [] for rank in members}
     for rank, healer in healers.items():

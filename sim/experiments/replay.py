@@ -79,7 +79,7 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
             job = prepare(scenario, entries[run.label], run.seed)
             if job.shrinks:
                 raise InputError(
-                    f"{folder}: {shorten(run.label)} goes on without workers (on_fault: shrink); "
+                    f"{folder}: {shorten(run.label)} has views of fewer workers (on_fault: shrink); "
                     "simulate it again to verify it"
                 )
             if job.problem is None or job.task is None:

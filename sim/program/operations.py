@@ -102,7 +102,7 @@ class Publish(Operation[None]):
     ``leader`` is the model that stands for all workers, where the scheme has one (an elastic centre, a
     server's model), from any worker that knows it. ``averaged`` is the average over all workers of this step,
     where there was one. ``notes`` are numbers about this step, by name. ``kept`` is all that the worker needs
-    to go on from here after a fault: tensors, numbers, states of optimisers.
+    to resume from here after a fault: tensors, numbers, states of optimisers.
     """
 
     step: int

@@ -99,7 +99,7 @@ class Worker:
         sums_inside: ``hosts`` or ``sites``, whose workers sum values before encoding; None: they do not.
         evaluation_s, every: seconds for which it evaluates its model, and between how many steps.
         first_step: number of its first step.
-        kept: what it goes on from after a fault, as published before that step; (): it begins anew.
+        kept: what it resumes from after a fault, as published before that step; (): it begins anew.
     """
 
     ranks: tuple[int, ...]
@@ -198,7 +198,7 @@ class Worker:
             value: the model [..., d].
             leader: the scheme's model for all workers; default: that with the lowest training loss.
             averaged: the average over all workers of this step, alike on all: ``evaluate.on: averaged``.
-            kept: what this worker needs to go on from here after a fault (``Worker.kept``).
+            kept: what this worker needs to resume from here after a fault (``Worker.kept``).
             **notes: numbers, reported as mean and maximum over workers since the last evaluation.
         """
         if self.evaluation_s and (step + 1) % self.every == 0:

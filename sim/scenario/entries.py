@@ -177,7 +177,7 @@ class SchemeEntry(Named):
     def _check_policy(self) -> Self:
         scheme = find_scheme(self.name)
         if self.on_fault == "shrink" and not (scheme.shrinks(self.options) and scheme.in_step(self.options)):
-            text = "shrink is not for this scheme with these options: its workers share no step to go on from"
+            text = "shrink is not for this scheme with these options: its workers share no step"
             raise mistake(f"{text}; write wait or restart", "on_fault")
         limits = [getattr(self.options, key, None) for key in ("quorum", "deadline")]
         if self.on_fault == "skip" and limits.count(None) == len(limits):

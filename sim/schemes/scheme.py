@@ -59,7 +59,7 @@ class Scheme:
         encodes: whether averages are encoded, so that they cannot be summed in transit.
         collectives: whether it may use any; a scheme that mixes alone has no algorithm to choose.
         shrinks: whether the living can go on without a worker that fails, and take it in again.
-        split: from what a worker had (``Worker.kept``), that from which it and who is healed by it go on.
+        split: from what a worker had (``Worker.kept``), what it and the worker that it heals resume from.
         inside: places whose workers act as one, ``hosts`` or ``sites``; None: each acts alone.
     """
 

@@ -75,7 +75,7 @@ async def gradient_tracking(worker: Worker, options: TrackingOptions) -> None:
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
     x, state = worker.kept or worker.fresh()
     average = CompressedAllReduce(worker, options.compression)
-    tracked = before = torch.zeros_like(x)  # anew after a fault: the sum of y would miss who is gone
+    tracked = before = torch.zeros_like(x)  # anew after a fault: else y would lack the lost part
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         tracked = tracked + (gradient - before)

@@ -47,7 +47,7 @@ def test_a_checkpoint_counts_once_all_have_written_it(written: list[tuple[int, i
 
 
 def test_a_scheme_that_keeps_nothing_has_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(SchemeError, match="publish what it goes on from"):
+    with pytest.raises(SchemeError, match="publish what it resumes from"):
         Life(str(tmp_path)).save(2, 1, (), _log(0))
     assert not [*tmp_path.iterdir()]
 
