@@ -30,8 +30,8 @@ def test_a_folder_of_the_product_holds_few_files() -> None:
 
 
 ROOMS = {
-    "paceline": 737,
-    "paceline/commands": 2_094,
+    "paceline": 723,
+    "paceline/commands": 2_097,
     "realrun": 32,
     "realrun/attach": 682,
     "realrun/calibration": 1_790,
@@ -41,14 +41,14 @@ ROOMS = {
     "realrun/launch": 1_587,
     "realrun/transport": 1_062,
     "reports": 2_690,
-    "reports/explore": 40,
+    "reports/explore": 41,
     "reports/figures": 1_355,
     "sim": 504,
     "sim/collectives": 2_205,
     "sim/compute": 968,
     "sim/config": 2_632,
-    "sim/drivers": 4_306,
-    "sim/experiments": 5_067,
+    "sim/drivers": 4_296,
+    "sim/experiments": 5_250,
     "sim/faults": 749,
     "sim/importers": 2_091,
     "sim/network": 2_022,
