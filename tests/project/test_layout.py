@@ -30,7 +30,7 @@ def test_a_folder_of_the_product_holds_few_files() -> None:
 
 
 ROOMS = {
-    "paceline": 723,
+    "paceline": 737,
     "paceline/commands": 2_097,
     "realrun": 32,
     "realrun/attach": 682,
@@ -47,11 +47,11 @@ ROOMS = {
     "sim/collectives": 2_205,
     "sim/compute": 968,
     "sim/config": 2_632,
-    "sim/drivers": 4_296,
-    "sim/experiments": 5_250,
-    "sim/faults": 749,
-    "sim/importers": 2_091,
-    "sim/network": 2_022,
+    "sim/drivers": 4_306,
+    "sim/experiments": 5_256,
+    "sim/faults": 768,
+    "sim/importers": 2_092,
+    "sim/network": 2_027,
     "sim/program": 1_306,
     "sim/records": 4_601,
     "sim/scenario": 1_971,
