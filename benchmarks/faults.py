@@ -1,7 +1,8 @@
 """Workers stopped, cut off and killed, for real in the lab, beside predictions: benchmarks/faults.csv.
 
     python -m benchmarks.faults --predict     # before anything is measured; probes how long a start takes
-    python -m benchmarks.faults               # a quarter of an hour
+    python -m benchmarks.faults               # a quarter of an hour; or of some kinds:
+    python -m benchmarks.faults shrink
 
 Each scheme runs once with each kind of fault. The second command keeps the predictions, measures each run,
 compares its models with those computed here, and prints the table of docs/faults.md.
@@ -38,12 +39,14 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "stop": {"workers": [2], "at": "8 s", "back_after": "10 s", "how": "stop"},
     "cut": {"workers": [2], "at_step": "40 steps", "back_after": "10 s", "how": "cut"},
     "kill": {"workers": [2], "at_step": "50 steps", "back_after": "10 s", "how": "kill"},
+    "shrink": {"workers": [2], "at_step": "20 steps", "back_after": "8 s", "how": "kill"},
 }
-"""The fault of each run: at a time, else at the beginning of a step."""
+"""The fault of each run: at a time, else at the beginning of a step. ``shrink``: the others go on."""
 SCHEMES: Final = ("all_reduce", "local_sgd", "gossip", "diloco")
 _OPTIONS: Final[dict[str, Any]] = {
     "local_sgd": {"period": 8}, "gossip": {"topology": "ring"}, "diloco": {"period": 8}
 }  # fmt: skip
+_POLICIES: Final = {"stop": "wait", "cut": "wait", "kill": "restart", "shrink": "shrink"}
 _STARTS: Final = 3
 
 
@@ -53,7 +56,8 @@ class FaultRow:
 
     Attributes:
         kind, scheme: of fault, and what ran.
-        start_s: probed time of a start of all workers, for ``kill``.
+        start_s: probed time of a start of all workers, for ``kill``; under ``shrink`` that of who is replaced
+            is over before it is back.
         predicted_s, measured_s: wall clock; NaN: not measured yet.
         same_models: whether the real run went through the models that are computed here.
     """
@@ -91,7 +95,7 @@ def scenario_of(kind: str, scheme: str, start_s: float, steps: int = STEPS, **fa
                 "faults": [{**KINDS[kind], **fault}],
             },
             "evaluate": {"every": "10 steps"},
-            "schemes": [{scheme: _OPTIONS[scheme]} if scheme in _OPTIONS else scheme],
+            "schemes": [{scheme: {**_OPTIONS.get(scheme, {}), "on_fault": _POLICIES[kind]}}],
             "stop": {"max_iterations": steps},
             **({"checkpoint": checkpoint} if kind == "kill" else {}),
         }
@@ -175,14 +179,16 @@ def table_of(rows: Sequence[FaultRow]) -> str:
 
 def main() -> None:
     """Predict everything, or measure it."""
-    if sys.argv[1:] == ["--predict"]:
+    kinds = [each for each in sys.argv[1:] if each in KINDS] or [*KINDS]
+    if "--predict" in sys.argv:
         start_s = probe_start_s()
-        write_rows([predict(kind, scheme, start_s) for kind in KINDS for scheme in SCHEMES])
+        kept = [row for row in read_rows() if row.kind not in kinds]
+        write_rows(kept + [predict(kind, scheme, start_s) for kind in kinds for scheme in SCHEMES])
         print(f"a start takes {start_s:.2f} s; wrote {ROWS}")
         return
     begun_s, load, rows = time.monotonic(), os.getloadavg()[0], []
     for row in read_rows():
-        rows.append(measure(row))
+        rows.append(measure(row) if row.kind in kinds else row)
         print(f"{row.kind}, {row.scheme}: {rows[-1].error_pct:+.1f} %", file=sys.stderr, flush=True)
     write_rows(rows)
     print(table_of(rows))

@@ -24,15 +24,18 @@ def explore(
     from paceline.reports.page import check_page
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.explore.export import export
+    from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.simulate import choose_values
     from paceline.sim.records.folder import SCENARIO_FILE
 
     check_page(out)
     scenario = scenario / SCENARIO_FILE if scenario.is_dir() else scenario
     where = prepare.device_named(device)
-    with showing("explore"):
-        chosen, _ = choose_values(prepare.resolve(load_scenario(scenario, changes), where), device=where)
-        content = export(chosen, where)
+    with showing("explore"), JobProcesses(None) as processes:
+        chosen, _ = choose_values(
+            prepare.resolve(load_scenario(scenario, changes), where), device=where, processes=processes
+        )
+        content = export(chosen, where, processes)
     build(content, out)
     for label, why in content["left_out"].items():
         say(f"not in the page: {label}: {why}")

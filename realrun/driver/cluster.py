@@ -7,6 +7,7 @@ waits run in helper threads, whose results come back through a queue.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,11 +24,13 @@ from paceline.sim.program.worker import Program
 from paceline.sim.training.gradients import loss_given
 
 from ..group.job_store import POLL_S
+from ..group.store import Stopped
 from ..transport.connections import PeerGone
 from ..transport.threads import CallResult
+from .clocks import TO_START_S
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
-from .outages import Life, Outages, saved_every
+from .outages import Outages, saved_every
 from .rank import ClusterPending, Rank
 from .rank_log import Exchange, Exposure, LoggedOperation
 from .watchdog import Heartbeat
@@ -47,7 +50,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         took_s: duration of a gradient before the run; 0: unknown, and every one may take long.
         die_at: number of the main coroutine's operation at which this process dies.
         progress: called with the number of steps published by this worker.
-        life: of the run.
     """
 
     may_crash = True
@@ -60,7 +62,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         took_s: float = 0.0,
         die_at: int | None = None,
         progress: Callable[[int], None] | None = None,
-        life: Life | None = None,
     ) -> None:
         super().__init__(rank.job, {rank.number: program}, rank.loop, ClusterPending)
         self._rank = rank
@@ -79,8 +80,9 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._since_s = 0.0
         self._issued = 0
         self._computing = Computing(rank, took_s, self.complete, self._catch_up)
-        self._life = life or Life()
-        self._outages = Outages(rank.job, rank.number, rank.loop, self._life)
+        self._outages = Outages(rank.whole, rank.log, rank.loop, rank.life)
+        self._hold_at = sys.maxsize
+        self._loop.alarm(rank.life.hold_s, self._hold)
         self.exchanges = Exchanges(rank, self)
         self.handlers[ops.NextStep] = self._begin_step
         self.handlers[ops.BatchLoss] = lambda task, _: loss_given(self._computing.loss, task.rank)
@@ -173,6 +175,8 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
                 self.gone(pending, -1)
         for rank in watchdog.dead:
             self._died_s.setdefault(rank, now_s)
+            if self._rank.standing is not None:  # what everybody does is discarded
+                raise PeerLost(self.job.rank_of(rank), waiting)
         if self._died_s:
             self._lose_old(now_s)
 
@@ -181,7 +185,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         for rank, died_s in self._died_s.items():
             if now_s - died_s >= _GRACE_S:
                 for pending in list(self._rank.in_flight):
-                    if rank in pending.exchange.peers and not isinstance(
+                    if self.job.rank_of(rank) in pending.exchange.peers and not isinstance(
                         pending.operation, ops.Send | ops.Receive
                     ):
                         self.lose(pending, rank)
@@ -218,6 +222,8 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         if crashes or self._issued == self._die_at:
             os._exit(1)
         self._issued += 1
+        if self._rank.standing is not None:
+            self._rank.standing.note(operation)
         return False
 
     def known_dead(self, rank: int) -> bool:
@@ -246,8 +252,18 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     # --- what coroutines do ---------------------------------------------------------------------
 
+    def _hold(self) -> None:
+        """Somebody is back: tell the others after how many exchanges this worker can stop at the earliest."""
+        assert self._rank.standing is not None
+        self._hold_at = 1 + self._rank.standing.exchanges
+        self._rank.control.put(f"hold/{self._rank.number}", self._hold_at)
+
     def _begin_step(self, task: _Task, operation: ops.NextStep) -> bool:
         self._outages.begin_step(operation.step)
+        if self._rank.standing is not None and self._rank.standing.exchanges >= self._hold_at:
+            self._hold_at = max(self._rank.control.meet("hold", self._hold_at, TO_START_S))
+            if self._rank.standing.exchanges >= self._hold_at:
+                raise Stopped  # the view is over
         return self._next_step(task, operation)
 
     @override
@@ -286,6 +302,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         num_bytes: int = 0,
     ) -> None:
         peer, exchange = (-1, Exchange()) if pending is None else (pending.peer, pending.exchange)
+        peer = self.job.rank_of(peer) if peer >= 0 else peer
         self._log.rows.append(
             LoggedOperation(task.number, handle, step, name, start_s, now_s, num_bytes, peer, exchange)
         )
@@ -330,6 +347,10 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         )
         if self._progress is not None:
             self._progress(self._breakdown.steps)
-        if self._life.folder and (every := saved_every(self.job)) and self._breakdown.steps % every == 0:
+        if self._rank.standing is not None:
             self._note_sums()
-            self._life.save(self._breakdown.steps, self.job.workers, operation.kept, self._log)
+            self._rank.standing.publish(operation)
+        life, every = self._rank.life, saved_every(self.job)
+        if life.folder and every and self._breakdown.steps % every == 0:
+            self._note_sums()
+            life.save(self._breakdown.steps, self.job.workers, operation.kept, self._log)

@@ -22,6 +22,7 @@ from paceline.sim.training.snapshots import Published, Snapshots, WorkerLost
 
 from ..group.store import Control
 from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
+from .outages import Life
 from .rank_log import FINAL, LEADER, Exchange, ModelRef, RankLog, Timing, decode, encode
 
 _RESUMPTIONS: Final = frozenset({"wait", "wait_any", "poll", "segment"})
@@ -63,6 +64,7 @@ def time_breakdown(log: RankLog, starts: StartTimes, until_s: float = math.inf) 
     breakdown.operations, breakdown.sent_to = log.operations, log.sent_to
     for published in log.published:
         breakdown.count(published.notes)
+    breakdown.down_s = sum(min(end_s, until_s) - start_s for start_s, end_s in log.away if start_s < until_s)
     for each in log.exposures:
         peer_s, end_s = starts.last_s(each.exchange, each.peer_s), each.start_s + each.exposed_s
         if each.start_s < until_s:
@@ -108,7 +110,9 @@ class KeptModels:
         patience_s: float,
     ) -> None:
         self._gloo, self._control, self._job, self._patience_s = gloo, control, job, patience_s
-        self._requests = {log.rank: 0 for log in logs if log.rank != control.rank}
+        self._places = {job.rank_of(place): place for place in range(job.workers)}
+        places = (self._places.get(log.rank, control.rank) for log in logs)
+        self._requests = {place: 0 for place in places if place != control.rank}
         self._here: dict[ModelRef, torch.Tensor] = {}
         for log in logs:
             self._here[ModelRef(log.rank, FINAL)] = log.final
@@ -121,14 +125,14 @@ class KeptModels:
         numbers: dict[int, list[int]] = {}
         for model in dict.fromkeys(wanted):
             if model not in self._here and model != _START:
-                numbers.setdefault(model.worker, []).append(model.number)
+                numbers.setdefault(self._places[model.worker], []).append(model.number)
         for rank, of_rank in numbers.items():
             self._request(rank, of_rank)
         for rank, of_rank in numbers.items():
             values = torch.empty((len(of_rank), *self._job.start.shape), dtype=self._job.start.dtype)
             finish(receive(self._gloo, values, rank, REPORT_TAG), rank, self._patience_s)
             models = values.to(self._job.start.device).unbind()
-            keys = (ModelRef(rank, number) for number in of_rank)
+            keys = (ModelRef(self._job.rank_of(rank), number) for number in of_rank)
             self._here |= dict(zip(keys, models, strict=True))
         return [self._job.start if model == _START else self._here[model] for model in wanted]
 
@@ -181,14 +185,19 @@ def collect(
     log: RankLog,
     gone: Collection[int],
     failure: str,
+    whole: Job,
+    life: Life,
 ) -> tuple[Run, list[RankLog]]:
     """Record of the run, from the logs of all ranks but the ``gone`` ones; ``RunError``: another was lost."""
     patience_s = _GRACE_S if failure or gone else _HAND_IN_S
     try:
         logs = _collect(gloo, control, job, log, gone, patience_s)
+        others = set(range(whole.workers)).difference(map(job.rank_of, range(job.workers)))
+        logs += [left for other in others if (left := life.left_behind(other)) is not None]
+        logs.sort(key=lambda each: each.rank)
         models = KeptModels(gloo, control, job, logs, patience_s)
         try:
-            return assemble(job, logs, models.fetch, failure), logs
+            return assemble(whole, logs, models.fetch, failure), logs
         finally:
             models.release()
     except PeerGone as lost:
@@ -219,7 +228,7 @@ def _collect(
         for tensor in (packed, values):
             finish(receive(gloo, tensor, rank, REPORT_TAG), rank, patience_s)
         logs.append(decode(packed, values.to(job.start.device)))
-    return sorted(logs, key=lambda each: each.rank)
+    return logs
 
 
 def _report(rank: int) -> str:
@@ -237,8 +246,11 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
     """
     lost = set(range(job.workers)).difference(log.rank for log in logs)
     changes: list[Published[ModelRef] | WorkerLost] = [WorkerLost(rank, 0.0) for rank in sorted(lost)]
+    lost |= {log.rank for log in logs if log.away and log.away[-1][1] == math.inf}
     columns = (log.published for log in logs)
     changes += heapq.merge(*columns, key=lambda each: (each.time_s, each.worker))
+    changes += (WorkerLost(log.rank, since_s) for log in logs for since_s, _ in log.away)
+    changes.sort(key=lambda each: each.time_s)
     start = [_START] * job.workers
     if job.problem is not None:
         fetch(_scored_anyhow(start, job.every, changes))
@@ -248,7 +260,8 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
     for change in changes:
         if isinstance(change, WorkerLost):
             scorer.lose(change.worker, change.time_s)
-            marks.lose(change.worker)
+            if change.worker in lost:
+                marks.lose(change.worker)
         else:
             scorer.publish(change)
             marks.publish(change.worker, change.step, change.time_s, change.bytes_sent)
@@ -270,8 +283,8 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
             event_log.add(event)
     outcome = Outcome(
         wall_s=wall_s,
-        breakdowns=breakdowns(),
-        finals=[log.final for log in logs],
+        breakdowns=breakdowns(wall_s),
+        finals=[log.final for log in logs if log.rank not in lost],
         leader=next((log.leader for log in logs if log.leader is not None), None),
         lost=lost,
         events=event_log.events if event_log else [],
@@ -280,12 +293,19 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
         pace=pace,
         counted=breakdowns(pace.time_s) if marks.complete and not job.synchronous else (),
     )
-    finals = {log.rank: ModelRef(log.rank, FINAL) for log in logs}
+    finals = {log.rank: ModelRef(log.rank, FINAL) for log in logs if log.rank not in lost}
     leader = next((ModelRef(log.rank, LEADER) for log in logs if log.leader is not None), None)
     scorer.finish(wall_s, finals, leader)
-    digests = {log.rank: log.iterates for log in logs}
+    digests = {log.rank: _by_step(job, log) for log in logs}
     iterates = tuple(digests.get(rank, ()) for rank in range(job.workers))
     return replace(scored_record(job, outcome, scorer, "measured"), iterates=iterates)
+
+
+def _by_step(job: Job, log: RankLog) -> tuple[str, ...]:
+    """Digests of a rank's kept models by step, as it did it last; "" for those that it missed."""
+    steps = [each.step + 1 for each in log.published if each.value is not None]
+    known = dict(zip(steps, log.iterates, strict=True))
+    return tuple(known.get(step, "") for step in range(1, max(steps, default=0) + 1) if job.keeps.at(step))
 
 
 def _scored_anyhow(

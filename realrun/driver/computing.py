@@ -104,7 +104,7 @@ class Computing:
     @property
     def next_s(self) -> float:
         """Duration of the worker's next gradient in the compute model."""
-        return self._job.compute.duration_s(self._rank.number, self._timing.gradients)
+        return self._job.compute.duration_s(self._rank.log.rank, self._timing.gradients)
 
     def begin_gradient(self, pending: ClusterPending) -> None:
         """Begin the worker's next gradient."""
@@ -155,7 +155,7 @@ class Computing:
         on_part = None
         if pending.handle is not None and len(self._job.segments) > 1:
             on_part = Segments(self._job.segments, partial(report, pending)).add
-        gradient = partial(self._job.problem.gradient, self._rank.number, index, point, on_part)
+        gradient = partial(self._job.problem.gradient, self._rank.log.rank, index, point, on_part)
         evaluated, took_s = self._side_stream.run(gradient)
         self._side_stream.hand_over(*evaluated)
         return evaluated, took_s

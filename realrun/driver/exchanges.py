@@ -49,6 +49,7 @@ class Exchanges:
         self._loop = rank.loop
         self._in_flight = rank.in_flight
         self._listener = listener
+        self._prefix = f"{rank.life.view} {rank.life.first_step} "
         self._numbers: Counter[str] = Counter()
         self.counts = PostedCounts()
         self.collectives_at_once = 0  # at most
@@ -75,6 +76,9 @@ class Exchanges:
         else:
             self._threads.run(pending, wait)
 
+    def _named(self, key: str, *peers: int) -> Exchange:
+        return Exchange(self._prefix + key, tuple(map(self._job.rank_of, peers)))
+
     def _number(self, name: str) -> int:
         self._numbers[name] += 1
         return self._numbers[name] - 1
@@ -85,10 +89,10 @@ class Exchanges:
         pattern, value = operation.pattern, operation.value
         sources, destinations = pattern.sources[self._rank], pattern.destinations[self._rank]
         number = self._number("mix")
-        pending.exchange = Exchange(f"mix {number}", tuple({*sources, *destinations}))
+        pending.exchange = self._named(f"mix {number}", *{*sources, *destinations})
         pending.version = value._version
         num_bytes = message_bytes(value, self._job.bytes_per_parameter)
-        pending.sends = [(destination, num_bytes) for destination in destinations]
+        pending.sends = [(self._job.rank_of(destination), num_bytes) for destination in destinations]
         if not sources and not destinations:
             pending.result = list
             self._loop.soon(partial(self._listener.complete, pending))
@@ -101,10 +105,10 @@ class Exchanges:
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         peer, tag, value = operation.destination, operation.tag, operation.value
         pending.peer, pending.version = peer, value._version
-        pending.sends = ((peer, message_bytes(value, self._job.bytes_per_parameter)),)
+        pending.sends = ((self._job.rank_of(peer), message_bytes(value, self._job.bytes_per_parameter)),)
         if self._expect(pending, peer):
             number = self.counts.sends(peer, tag, self._transport.messages.buffers.message_bytes(value))
-            pending.exchange = Exchange(_message_key(self._rank, peer, tag, number), (peer,))
+            pending.exchange = self._named(_message_key(self._rank, peer, tag, number), peer)
             self._begin(pending, lambda: self._transport.messages.send(value, peer, tag))
 
     def begin_receive(self, pending: ClusterPending) -> None:
@@ -121,7 +125,7 @@ class Exchanges:
         self._begin(pending, lambda: self._transport.messages.receive(like, peer, tag))
 
     def _message_from(self, source: int, tag: str) -> Exchange:
-        return Exchange(_message_key(source, self._rank, tag, self.counts.receives(source, tag)), (source,))
+        return self._named(_message_key(source, self._rank, tag, self.counts.receives(source, tag)), source)
 
     def begin_collective(self, pending: ClusterPending) -> None:
         """Take part in a collective of this worker's group."""
@@ -134,9 +138,10 @@ class Exchanges:
         if isinstance(operation, ops.Broadcast):
             pending.peer = root_of(operation, self._rank, group)
             needed = tuple(r for r in others if r == pending.peer)
-        pending.exchange = Exchange(f"{name} {number}", needed)
+        pending.exchange = self._named(f"{name} {number}", *needed)
         collective, order = self._job.choice.collective_of(operation, group, self._rank)
-        pending.sends = sends_of(((collective, order),)).of_hosts.get(self._rank, ())  # as in the simulator
+        sends = sends_of(((collective, order),)).of_hosts.get(self._rank, ())  # as in the simulator
+        pending.sends = [(self._job.rank_of(peer), num_bytes) for peer, num_bytes in sends]
         if self._expect(pending, *others):
             self._begin(pending, lambda: self._collective(operation, group, number))
 

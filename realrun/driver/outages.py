@@ -1,26 +1,30 @@
 """Faults on the wall clock: a rank stops or kills itself, or has the lab cut it off, as the scenario says.
 
 Killed ranks leave a note, and all of them checkpoints, in a folder of the launcher's, which begins the next
-*life* of the run from there.
+*life* of the run from there. Under ``on_fault: shrink`` it is a view, entered with what ranks have in memory.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.membership import AVERAGING, Resumed, healers_of, tensors_of
 from paceline.sim.errors import SchemeError
 from paceline.sim.faults.outages import Churn, WorkerOutage, outage_of
+from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import State
 
 from ..lab import start
@@ -52,6 +56,8 @@ class Life:
         zero_s: start of the run, on ``time.monotonic``; None: it starts with this life.
         begun_s: earliest start of this life, in seconds since that of the run.
         struck: steps at whose beginning workers have been killed.
+        view, members, hold_s: its number, who takes part ((): all), and when it ends for one that is back.
+        exchanges, able: of the view before: after how many ranks resume, and those that can.
     """
 
     folder: str = ""
@@ -59,6 +65,21 @@ class Life:
     zero_s: float | None = None
     begun_s: float = -1.0
     struck: tuple[int, ...] = ()
+    view: int = 0
+    members: tuple[int, ...] = ()
+    exchanges: int = 0
+    able: tuple[int, ...] = ()
+    hold_s: float = math.inf
+
+    @property
+    def killed(self) -> bool:
+        """Whether a worker was killed as planned."""
+        return any(Path(self.folder).glob("killed-*"))
+
+    def left_behind(self, rank: int) -> RankLog | None:
+        """The log of a rank that was killed; None: it never was."""
+        path = Path(self.folder) / f"log-{rank}"
+        return _read(path)[1] if path.exists() else None
 
     def last_checkpoint(self, workers: int) -> int:
         """Steps before the last checkpoint that all workers have written; 0: there is none."""
@@ -79,21 +100,87 @@ class Life:
 
     def load(self, rank: int) -> tuple[tuple[Any, ...], RankLog]:
         """What a rank resumes from, and its log up to there."""
-        with torch.serialization.safe_globals([State]):
-            path = Path(self.folder) / f"{self.first_step}.state-{rank}"
-            kept, encoded, models = torch.load(path, weights_only=True)
-        log = decode(*encoded)
-        log.models = models
-        log.rename_exchanges(f"before {self.first_step}: ")
-        return kept, log
+        return _read(Path(self.folder) / f"{self.first_step}.state-{rank}")
+
+
+def _read(path: Path) -> tuple[tuple[Any, ...], RankLog]:
+    with torch.serialization.safe_globals([State]):
+        kept, encoded, models = torch.load(path, weights_only=True)
+    return kept, replace(decode(*encoded), models=models)
+
+
+@dataclass
+class Standing:
+    """What a rank has in memory to resume from in the next view.
+
+    Attributes:
+        job, log: of the whole run.
+        states: by the number of exchanges in the present view.
+        exchanges, exchanging: that number, and whether there was one since the last step.
+        healers: in the present view, who is healed -> by whom.
+    """
+
+    job: Job
+    log: RankLog
+    states: dict[int, Resumed]
+    exchanges: int = 0
+    exchanging: bool = False
+    healers: dict[int, int] = field(default_factory=dict)
+
+    def enter(self, life: Life) -> None:
+        """Begin a view. Who heals leaves shapes and numbers in the folder; values follow by message."""
+        self.states = {0: self.states[life.exchanges]} if self.states else {}
+        self.exchanges, self.exchanging = 0, False
+        self.healers = healers_of(self.job, life.members, life.able)
+        if self.log.rank in self.healers.values():
+            state, empty = self.states[0], lambda each: each.new_zeros(()).expand(each.shape)
+            shells = tree_map_only(torch.Tensor, empty, state.kept)
+            torch.save((state.step, state.gradients, shells), Path(life.folder) / f"shells-{self.log.rank}")
+
+    def note(self, operation: ops.Operation[Any]) -> None:
+        """Note an exchange that begins or is waited for."""
+        of = operation.handle if isinstance(operation, ops.Wait) else operation
+        self.exchanging |= type(of.operation if isinstance(of, ops.Start | ops.Handle) else of) in AVERAGING
+
+    def publish(self, end: ops.Publish) -> None:
+        """Note the end of a step."""
+        self.exchanges, self.exchanging = self.exchanges + self.exchanging, False
+        self.states[self.exchanges] = Resumed(end.step + 1, end.kept, self.log.timing.gradients)
+        # Nobody is that many exchanges behind: each needs those of others, and these those of further ones.
+        self.states.pop(self.exchanges - 2 * self.job.workers, None)
+
+    async def main(self, job: Job, life: Life, place: int) -> None:
+        """The main coroutine in the view with ``job``: heal others or be healed, and resume."""
+        for healed, healer in self.healers.items():
+            if healer == self.log.rank:
+                kept = job.scheme.split(self.states[0].kept)
+                self.states[0] = replace(self.states[0], kept=kept)
+                await ops.Send(job.ranks.index(healed), self._payload(kept), "heal")
+            elif healed == self.log.rank:
+                with torch.serialization.safe_globals([State]):
+                    step, done, shells = torch.load(Path(life.folder) / f"shells-{healer}", weights_only=True)
+                message = await ops.Receive(job.ranks.index(healer), self._payload(shells), "heal")
+                self.states[0] = Resumed(step, _filled(shells, message.value), done)
+        state = self.states[0]
+        self.log.timing.gradients = state.gradients
+        await job.program(place, first_step=state.step, kept=state.kept).main
+
+    def _payload(self, kept: tuple[Any, ...]) -> torch.Tensor:
+        return torch.cat([each.flatten() for each in tensors_of(kept or (self.job.start,))])
+
+
+def _filled(shells: Any, value: torch.Tensor) -> Any:
+    parts = iter(torch.split(value, [each.numel() for each in tensors_of(shells)] or [value.numel()]))
+    return tree_map_only(torch.Tensor, lambda each: next(parts).view(each.shape).to(each), shells)
 
 
 class Outages:
     """The outages of one rank; its alarms in ``loop`` are late by the time for which it was stopped."""
 
-    def __init__(self, job: Job, rank: int, loop: Loop, life: Life) -> None:
-        self._rank, self._loop, self._churn, self._life = rank, loop, job.churn, life
-        self._in_time = iter(()) if job.churn is None else job.churn.outages(rank)
+    def __init__(self, job: Job, log: RankLog, loop: Loop, life: Life) -> None:
+        self._rank, self._log, self._loop, self._churn, self._life = log.rank, log, loop, job.churn, life
+        self._begun_s = max([life.begun_s, *(until_s for _, until_s in log.away)])
+        self._in_time = iter(()) if job.churn is None else job.churn.outages(log.rank)
         self._await_next()
 
     def begin_step(self, step: int) -> None:
@@ -105,7 +192,7 @@ class Outages:
                     self._fail(outage_of(fault, self._loop.now, workers), step)
 
     def _await_next(self) -> None:
-        planned = next((each for each in self._in_time if each.at_s >= self._life.begun_s), None)
+        planned = next((each for each in self._in_time if each.at_s >= self._begun_s), None)
         if planned is not None:
             self._loop.alarm(planned.at_s, partial(self._fail_in_time, planned))
 
@@ -124,6 +211,10 @@ class Outages:
                 os.kill(own, signal.SIGSTOP)
             self._loop.postpone(self._loop.now - since_s)
         else:
-            note = {"zero_s": self._loop.zero_s, "over_s": outage.over_s, "step": step}
-            (Path(self._life.folder) / f"killed-{self._rank}").write_text(json.dumps(note))
+            zero_s, folder = self._loop.zero_s, Path(self._life.folder)
+            if self._churn is not None and self._churn.policy == "shrink":
+                self._log.away.append((since_s, math.inf))
+                torch.save(((), encode(self._log), self._log.models), folder / f"log-{self._rank}")
+            note = {"rank": self._rank, "zero_s": zero_s, "over_s": outage.over_s, "step": step}
+            (folder / f"killed-{self._rank}").write_text(json.dumps(note))
             os.kill(os.getpid(), signal.SIGKILL)

@@ -15,6 +15,7 @@ from ..group.store import Control
 from ..transport.threads import ThreadPool
 from ..transport.transport import Transport
 from .loop import Loop
+from .outages import Life, Standing
 from .rank_log import Exchange, RankLog
 from .watchdog import Watchdog
 
@@ -43,4 +44,7 @@ class Rank:
     watchdog: Watchdog
     loop: Loop
     log: RankLog
+    whole: Job  # of all workers
+    life: Life
+    standing: Standing | None  # where the living go on without who fails
     in_flight: set[ClusterPending] = field(default_factory=set)

@@ -7,7 +7,7 @@ A rank does not know when its peers started; rows carry the *key* of their excha
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
 import torch
@@ -109,6 +109,7 @@ class RankLog:
         leader: the last model that it published as standing for all.
         steps, ended_s, bytes_sent, sent_to, operations: see
             ``paceline.sim.records.accounting.TimeBreakdown``.
+        away: from when to when it took no part.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True, ser_json_inf_nan="constants")
@@ -127,6 +128,7 @@ class RankLog:
     sent_to: dict[int, int] = field(default_factory=dict)
     operations: set[str] = field(default_factory=set)
     timing: Timing = field(default_factory=Timing)
+    away: list[tuple[float, float]] = field(default_factory=list)
 
     def publish(self, published: Published[Tensor]) -> None:
         """Log a published step, and keep its models."""
@@ -144,15 +146,6 @@ class RankLog:
         """Compute ``iterates``, once the clock has stopped."""
         values = (each.value for each in self.published)
         self.iterates = tuple(iterate_digest(self.models[ref.number]) for ref in values if ref is not None)
-
-    def rename_exchanges(self, prefix: str) -> None:
-        """Tell the exchanges so far from those of the same keys to come."""
-
-        def rename(exchange: Exchange) -> Exchange:
-            return exchange._replace(key=prefix + exchange.key)
-
-        self.rows = [row._replace(exchange=rename(row.exchange)) for row in self.rows]
-        self.exposures = [replace(each, exchange=rename(each.exchange)) for each in self.exposures]
 
     def _keep(self, model: Tensor | None) -> ModelRef | None:
         if model is None:

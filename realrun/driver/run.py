@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.membership import Resumed
 from paceline.sim.errors import InputError, RunError, shorten
 from paceline.sim.program.worker import Program
 from paceline.sim.records.run import Machine
@@ -25,7 +26,7 @@ from .cluster import ClusterDriver
 from .collect import RankResult, collect, hand_in
 from .drain import PostedCounts, plan_drains
 from .loop import Loop
-from .outages import Life
+from .outages import Life, Standing
 from .rank import Rank
 from .rank_log import RankLog
 from .watchdog import Watchdog
@@ -62,6 +63,14 @@ def run_job(
         InputError: the ranks have different jobs, or the job has no real run.
         RunError: a rank is missing at the start, or the backend does not connect.
     """
+    life, whole = life or Life(), job
+    standing, group.standing = group.standing, None
+    if whole.shrinks:
+        job = whole.among(tuple(life.members or range(whole.workers)))
+        whole.scheme.check(whole.options, job.workers)
+        log = life.left_behind(job.rank_of(group.rank)) or RankLog(job.rank_of(group.rank), job.start)
+        standing = standing or Standing(whole, log, {} if log.away else {0: Resumed()})
+        standing.enter(life)
     _check(group, job, backend)
     control = group.next_run()
     control.agree("job", {
@@ -71,30 +80,38 @@ def run_job(
         "backend": backend,
     }, clocks.TO_START_S)  # fmt: skip
     watchdog = Watchdog(control, timeout_s)
+    watchdog.period_s /= 10 if whole.shrinks else 1  # all stop as soon as somebody has failed
     transport = _transport(group, job, backend, timeout_s)
     took_s = _warm_up(group, job) if job.problem is not None and warm_up else 0.0
-    log, kept, life = RankLog(group.rank, job.start), (), life or Life()
-    if life.first_step:
-        kept, log = life.load(group.rank)
-    program = (programs or partial(job.program, first_step=life.first_step, kept=kept))(group.rank)
+    if standing is not None:
+        log, program = standing.log, Program(standing.main(job, life, group.rank))
+    else:
+        kept, log = life.load(group.rank) if life.first_step else ((), RankLog(group.rank, job.start))
+        program = (programs or partial(job.program, first_step=life.first_step, kept=kept))(group.rank)
     begun = clocks.start(group.gloo, control)
     if life.zero_s is not None:
         begun = replace(begun, zero_s=life.zero_s)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(begun.zero_s, job.transfer.seed)
     machines = clocks.unaligned(begun)
-    rank = Rank(job, group.rank, transport, group.threads, control, watchdog, Loop(begun.zero_s), log)
+    loop = Loop(begun.zero_s)
+    log.away[-1:] = [(since_s, min(until_s, loop.now)) for since_s, until_s in log.away[-1:]]
+    rank = Rank(
+        job, group.rank, transport, group.threads, control, watchdog, loop, log, whole, life, standing
+    )
     die_at = (faults or {}).get(group.rank)
-    driver = ClusterDriver(rank, program, took_s=took_s, die_at=die_at, progress=progress, life=life)
+    driver = ClusterDriver(rank, program, took_s=took_s, die_at=die_at, progress=progress)
     try:
         driver.run()
         if not control.dead():
             _drain(rank, driver.exchanges.counts, timeout_s)
             log, machines = clocks.end(group.gloo, control, begun, log)
-    except Stopped:
-        pass
-    except RunError as error:
-        watchdog.fail(error, driver.step)
+    except (Stopped, RunError) as error:
+        if isinstance(error, RunError):
+            watchdog.fail(error, driver.step)
+        if standing is not None and (life.killed or not control.failed()):
+            group.standing = standing
+            return RankResult(None, None, log.final)
     _note_limits(log, transport, driver)
     return _collect(group, rank, log, machines, backend)
 
@@ -172,7 +189,7 @@ def _collect(
     group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ...], backend: str
 ) -> RankResult:
     """Hand in this rank's log, or collect and score the run on the collector."""
-    job, control, failure = rank.job, rank.control, rank.watchdog.failure()
+    job, control, failure, life = rank.job, rank.control, rank.watchdog.failure(), rank.life
     dead = control.dead()
     group.broken = failure is not None or bool(dead)
     collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
@@ -181,7 +198,9 @@ def _collect(
     if group.rank != collector:
         hand_in(group.gloo, control, log, collector, group.broken)
         return RankResult(None, error, log.final)
-    run, logs = collect(group.gloo, control, job, log, gone, str(failure) if failure else "")
+    run, logs = collect(
+        group.gloo, control, job, log, gone, str(failure) if failure else "", rank.whole, life
+    )
     kind = "lab" if start.in_lab() else "cluster"
     hosts = {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}
     run = replace(run, machines=machines, hosts=hosts)

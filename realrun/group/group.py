@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -51,6 +51,7 @@ class Group:
         lazy_groups: by members, the groups used by collectives.
         ordered_backends: by name, the backends used by jobs.
         shown: lines printed by rank 0.
+        standing: what this process resumes from in its next group, where a run is not over with this one.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class Group:
     lazy_groups: dict[tuple[int, ...], LazyGroup] = field(default_factory=dict)
     ordered_backends: dict[str, OrderedBackend] = field(default_factory=dict)
     shown: set[str] = field(default_factory=set)
+    standing: Any = None
 
     def lazy_group(self, members: tuple[int, ...]) -> LazyGroup:
         """The process group of some ranks; connects when first needed."""

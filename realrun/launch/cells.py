@@ -190,5 +190,5 @@ def run_request(
         RunError: a rank did not come to the start, or the backend does not connect them.
     """
     backend = _parsed(request.scenario).cluster.backend
-    job = requested_job(request, group.rank)
+    job = requested_job(request, group.rank) if group.standing is None else group.standing.job
     return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)

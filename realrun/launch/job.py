@@ -204,7 +204,7 @@ class JobRanks(RankPool):
             "life": {},
         }  # fmt: skip
         self._send(range(1, workers), {"run": order})
-        state = RunState(workers, frozenset())
+        state = RunState(range(workers), frozenset())
 
         def report(answer: Mapping[str, Any]) -> None:
             if "progress" not in answer:

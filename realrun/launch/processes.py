@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -43,7 +43,7 @@ from ..lab import Lab
 from ..lab.lab import python_environment
 from ..lab.protocol import Statistics
 from .cells import REQUEST, RankPool, Result, RunRequest
-from .lives import killed, next_life
+from .lives import next_life, next_view
 from .run_state import AFTER_A_RECORD_S, RunState
 
 RunProgress = Callable[[str, int], None]
@@ -173,22 +173,35 @@ class Processes(RankPool):
     @override
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
         with make_temporary_folder() as folder:
-            life = Life(folder)
-            while (result := self._live(request, progress, life)) is None:
+            life, back_s = Life(folder), dict[int, float]()
+            while not isinstance(result := self._live(request, progress, life), Result):
+                if result is not None:
+                    for rank in set(life.members or range(request.workers)).difference(result):
+                        self._children[rank].end()
+                        self._children[rank].reap()
+                        self._children[rank] = self._start(rank)  # a spare, ready when it is to return
+                    life = next_view(life, result, back_s)
+                else:
+                    self._end()
+                    life = next_life(life, request)
+            if life.view or request.crashing:
                 self._end()
-                life = next_life(life, request)
             return result
 
-    def _live(self, request: RunRequest, progress: Callable[[int], None] | None, life: Life) -> Result | None:
-        """The result; None if workers are killed as planned before it is there."""
-        workers, limit_s = request.workers, self._timeout_s + patience_s(request.churn)
-        self._join(workers, request.connects_anew)
+    def _live(
+        self, request: RunRequest, progress: Callable[[int], None] | None, life: Life
+    ) -> Result | Mapping[int, int] | None:
+        """The result, or if workers are killed before it is there, who has left the view; None: restart."""
+        limit_s = self._timeout_s + patience_s(request.churn)
+        shrinks = request.churn is not None and request.churn.policy == "shrink"
+        members = life.members or range(request.workers)
+        self._join(members, request.connects_anew or life.view > 0)
         order = {
             "request": REQUEST.dump_python(request), "timeout_s": limit_s, "faults": self._faults,
             "code": code_folders(), "life": asdict(life),
         }  # fmt: skip
-        self._send(range(workers), {"run": order})
-        state = RunState(workers, request.crashing)
+        self._send(members, {"run": order})
+        state = RunState(members, frozenset(members) if shrinks else request.crashing)
         while state.waited:
             # In a run its ranks watch over each other, and this process stays idle.
             watches = state.failed_s is not None or not state.begun
@@ -197,46 +210,47 @@ class Processes(RankPool):
             except Empty:
                 if state.lost_patience(limit_s):
                     break
-                for child in self._children[:workers]:
-                    child.end_if_stopped(limit_s)
+                for rank in members:
+                    self._children[rank].end_if_stopped(limit_s)
                 continue
             if answer is not None and "progress" in answer:
                 state.begun = True
                 if progress is not None:
                     progress(answer["progress"])
-            elif answer is None and killed(life):
+            elif answer is None and life.killed and not shrinks:
                 return None
             else:
-                self._note(state, rank, answer, workers)
+                self._note(state, rank, answer, members)
+        if state.left or (shrinks and life.killed and state.result is None):
+            return state.left
         if state.failed_s is None and state.result is not None:
-            if request.crashing:
-                self._end()
             return state.result
         fates = "; ".join(self._children[rank].fate() for rank in sorted(state.lost))
         self._end()
         return state.failure(fates)
 
-    def _note(self, state: RunState, rank: int, answer: _Answer, workers: int) -> None:
+    def _note(self, state: RunState, rank: int, answer: _Answer, members: Sequence[int]) -> None:
         if answer is not None:
             state.note_answer(rank, answer)
         elif state.note_end(rank):
-            Control(FileStore(str(self._store), -1), rank, workers).note_death(rank)
+            Control(FileStore(str(self._store), -1), 0, len(members)).note_death(members.index(rank))
 
-    def _join(self, workers: int, anew: bool) -> None:
-        """Join the first ``workers`` processes in a group of their own, unless they are in one.
+    def _join(self, members: Sequence[int], anew: bool) -> None:
+        """Join these processes in a group of their own, unless they are in one.
 
         ``anew`` reconnects them, so that a run finds TCP as a job does that starts.
         """
+        workers = len(members)
         if self._joined == workers and not anew:
             return
-        if workers > len(self._children):
-            check_processes(workers - len(self._children))
+        if (more := members[-1] + 1 - len(self._children)) > 0:
+            check_processes(more)
         allow_open_files(workers)
         if self._folder is None:
             self._folder = make_temporary_folder()
         try:
             check_room(Path(self._folder.name))
-            for rank in range(len(self._children), workers):
+            for rank in range(len(self._children), members[-1] + 1):
                 self._children.append(self._start(rank))
         except BaseException:
             self._end()
@@ -245,8 +259,8 @@ class Processes(RankPool):
         self._store = Path(self._folder.name) / f"store{self._num_joins}"
         self._send(range(workers, self._joined), {"leave": {}})
         timeout_s = max(_START_S, self._timeout_s)
-        for rank in range(workers):
-            join = {"rank": rank, "size": workers, "store": str(self._store), "timeout_s": timeout_s}
+        for place, rank in enumerate(members):
+            join = {"rank": place, "size": workers, "store": str(self._store), "timeout_s": timeout_s}
             self._send([rank], {"join": join})
         self._joined = workers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,13 +23,15 @@ class RunState:
     Attributes:
         waited: ranks that are not done yet.
         begun: whether the first rank has done a step.
+        left: ranks that have left their view, and after how many exchanges.
         lost: ranks whose processes ended without reporting an error.
         result: the record, once it is there.
         failed_s: time of the first sign of failure; None: none.
     """
 
-    def __init__(self, size: int, planned: frozenset[int]) -> None:
-        self.waited = set(range(size))
+    def __init__(self, members: Iterable[int], planned: frozenset[int]) -> None:
+        self.waited = set(members)
+        self.left: dict[int, int] = {}
         self._planned = planned
         self.begun = False
         self.lost: set[int] = set()
@@ -47,6 +49,9 @@ class RunState:
             kind, text = answer["error"]
             self._errors[rank] = (kind, text)
             self._fail()
+        elif "left" in answer:
+            self.left[rank] = answer["left"]
+            self.waited.discard(rank)
         elif "done" in answer:
             self.waited.discard(rank)
 

@@ -4,7 +4,7 @@ An order is ``{"join": {"rank", "size", "store", "timeout_s"}}`` to meet the oth
 ``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults", "code", "life"}}``, where ``code`` has the
 folders of the scenario's own modules. Answers to a run, or to a failed join, are ``{"progress": steps}``
 from rank 0, ``{"result": ...}`` from the collecting rank, ``{"done": rank}`` from every rank, or
-``{"error": [kind, text]}``.
+``{"error": [kind, text]}``; from a rank whose view is over, ``{"left": exchanges}`` (-1: not healed yet).
 
 A process of the launcher gets orders as lines of JSON on standard input, and answers in lines of JSON on what
 was standard output; all other output goes to standard error. For a rank of torchrun or Slurm both go through
@@ -63,11 +63,14 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
     Raises ``InputError`` for an order without a real run, ``RunError`` if other ranks did not come.
     """
     group: Group | None = None
+    abandoned: list[Group] = []
     for each in orders:
         ((order, details),) = each.items()
         if order == "run":
             assert group is not None
             run_order(group, report, **details)
+            if group.standing is not None:
+                abandoned.append(group)  # gloo would wait for what others have left undone, for ever
             if group.broken:
                 return 1
             continue
@@ -77,6 +80,7 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
         if order == "join":
             size = details["size"]
             group = join(open_store(details["store"], size), details["rank"], size, details["timeout_s"])
+            group.standing = abandoned[-1].standing if abandoned else None
     return 0
 
 
@@ -108,6 +112,9 @@ def run_order(
     dying = {int(rank): number for rank, number in faults.items()}
     options = {"faults": dying, "life": Life(**life)}
     ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, **options)
+    if group.standing is not None:
+        report({"left": group.standing.exchanges if group.standing.states else -1})
+        return
     if ended.run is not None:
         report({"result": RESULT.dump_python(Result(ended.run, ended.timings), mode="json")})
     report({"done": group.rank})

@@ -4,6 +4,19 @@
 const binary = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const unpack = (text) => new Float64Array(binary(text).buffer);
 
+// Factor on a scheme's step, bilinear in the logarithms: interpolate() of sim/experiments/explore/interpolation.py.
+function stepOf({ axes, logs }, setting) {
+  const [[i, p], [j, q]] = ["latency", "bandwidth"].map((key, axis) => {
+    const points = axes[axis], cells = points.length - 1;
+    if (!cells) return [0, 0];
+    const place = Math.min(Math.max((Math.log10(setting[key]) - points[0]) / (points[1] - points[0]), 0), cells);
+    const cell = Math.min(Math.floor(place), cells - 1);
+    return [cell, place - cell];
+  });
+  const row = (a) => logs[a][j] + (q && q * (logs[a][j + 1] - logs[a][j]));
+  return Math.exp(row(i) + (p && p * (row(i + 1) - row(i))));
+}
+
 function lawOf(data, setting) {
   const { pairs, workers: n } = data, known = new Map();
   const latency = data.costs.map(([fixed, scaled]) => fixed + scaled * setting.latency);

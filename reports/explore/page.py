@@ -30,10 +30,11 @@ def build(content: Mapping[str, Any], out: Path) -> None:
         for names in (("law.js", "view.js"), ("../style.css", "explore.css"))
     )
     hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (script, style)]
+    grids = {each["label"]: each["grid"] for each in content["schemes"] if "grid" in each}
     text = render_template(
         "explore/page.html", title=content["name"], between=content["between"], left_out=content["left_out"],
         data=base64.b64encode(packed).decode(), script=Markup(script), own_style=Markup(style),
-        script_hash=hashes[0], style_hash=hashes[1],
+        grids=grids, script_hash=hashes[0], style_hash=hashes[1],
     )  # fmt: skip
     with claim(out):
         save_atomically(out, lambda new: new.write_text(text, encoding="utf-8"))

@@ -27,6 +27,7 @@ function show(data) {
   const reached = data.target && `${data.target.metric.replaceAll("_", " ")} ${data.target.value}`;
   const money = (amount) => (currency === "$" ? "$" : `${currency} `) + digits(amount);
   for (const key in data.durations) data.durations[key] = unpack(data.durations[key]);
+  const exact = data.schemes.filter((each) => !each.grid), onGrid = ["bandwidth", "latency", "price"];
   // Key, label, value at the factor 1, range of its logarithm, unit, and values with real runs (docs/validation.md).
   const SLIDERS = [
     ["bandwidth", `Bandwidth between ${data.between}`, bandwidth, -2, 2, rate, [1.25e7, 5e7]],
@@ -35,7 +36,7 @@ function show(data) {
     ["straggler", "Slowdown of worker 0", 1, 0, 1.5, (slowdown) => `factor ${digits(slowdown)}`],
     ["payload", "Bytes of the model", data.payload_bytes, Math.log10(data.least_payload), +(data.least_payload < 1), bytes],
     ["price", "Price of a worker for an hour", reached && price, -3, 3, money],
-  ].filter(([, , base, low, high]) => base && high > low);
+  ].filter(([key, , base, low, high]) => base && high > low && (exact.length || onGrid.includes(key)));
   const axes = SLIDERS.filter(([key]) => key !== "price"), inputs = {};
   const factor = (key) => (inputs[key] ? 10 ** (inputs[key].value / 100) : 1);
   const factors = ["bandwidth", "latency", "compute", "straggler", "payload"];
@@ -54,17 +55,32 @@ function show(data) {
 
   function priced(setting) {
     const law = lawOf(data, setting);
-    return data.schemes.map((scheme) => {
+    return shownAt(setting).map((scheme) => {
+      if (scheme.grid) return interpolated(scheme, stepOf(scheme.grid, setting));
       const names = law.choose(scheme.steady);
       const runs = scheme.runs.map(({ steps, durations, scores, met }) => {
         const { published, computed, end } = law.run(steps, data.durations[durations], names);
         const order = published.sort(), times = scores.map(([done]) => (done ? order[done - 1] : 0));
         const step = end / steps.length, took = !data.target ? step : met === null ? Infinity : times[met];
-        return { times, took, step, end, busy: computed / (n * end) };
+        return { times, took, step, end, busy: computed / (n * end), count: steps.length };
       });
       return { ...scheme, names, priced: runs, took: median(runs.map((run) => run.took)) };
     });
   }
+
+  // Grids are of links alone: what they interpolate is not shown where computing or the payload has another factor.
+  const shownAt = (setting) =>
+    factors.every((key) => onGrid.includes(key) || setting[key] === 1) ? data.schemes : exact;
+
+  function interpolated(scheme, factor) {
+    const runs = scheme.runs.map(({ steps, step_s, computed_s, scores, met }) => {
+      const step = factor * step_s, times = scores.map(([done]) => (done / n) * step);
+      const took = !data.target ? step : met === null ? Infinity : times[met];
+      return { times, took, step, end: steps * step, busy: Math.min(computed_s / step, 1), count: steps };
+    });
+    return { ...scheme, names: {}, priced: runs, took: median(runs.map((run) => run.took)) };
+  }
+  const marked = ({ grid, label }) => (grid ? `\u2248 ${label}` : label);
   const ranked = (schemes) => [...schemes].sort((a, b) => a.took - b.took);
 
   function verdict([first, second], repeats = first.priced.length) {
@@ -83,8 +99,8 @@ function show(data) {
     const cell = (name, ...content) => html("td", { "data-name": name }, html("div", {}, ...content));
     const time = (took, steps) => (took < Infinity ? seconds(took) : `not in ${steps} steps`);
     $("rows").replaceChildren(...schemes.map((each) => html("tr", {},
-      html("th", { scope: "row", class: "mine", colour: each.colour }, each.label),
-      ...(reached ? [cell(`Time to ${reached}`, time(each.took, each.runs[0].steps.length))] : []),
+      html("th", { scope: "row", class: "mine", colour: each.colour }, marked(each)),
+      ...(reached ? [cell(`Time to ${reached}`, time(each.took, each.priced[0].count))] : []),
       cell("Step", seconds(median(each.priced.map((run) => run.step)))),
       cell("Computing", `${Math.round(100 * median(each.priced.map((run) => run.busy)))} %`),
       ...(reached ? [cell("Cost", cost(each.took))] : []),
@@ -202,7 +218,9 @@ function show(data) {
       $(`${key}-is`).value = unit(base * factor(key));
       inputs[key].setAttribute("aria-valuetext", $(`${key}-is`).value);
     }
-    const schemes = priced(setting());
+    const schemes = priced(setting()), gone = data.schemes.length - schemes.length;
+    $("gone").textContent = gone ? `${data.schemes.filter((each) => each.grid).map(marked).join(", ")}: not shown,`
+      + " since interpolated by bandwidth and latency alone; reset the other sliders to see more." : "";
     $("verdict").textContent = verdict(ranked(schemes));
     table(ranked(schemes));
     chart(schemes);
@@ -231,7 +249,7 @@ function show(data) {
     update();
   });
   addEventListener("hashchange", read);
-  $("legend").append(...data.schemes.map(({ label, colour }) => html("li", { class: "mine", colour }, label)));
+  $("legend").append(...data.schemes.map((each) => html("li", { class: "mine", colour: each.colour }, marked(each))));
   read();
 }
 

@@ -14,9 +14,9 @@ Where workers act as one (``inside``), a host or site that lacks one of them wai
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +24,7 @@ from typing_extensions import override
 
 from ..errors import InputError, RunError
 from ..faults.outages import WorkerOutage, check_number, outage_of
-from ..network.network import rate_of
 from ..program import operations as ops
-from ..program.averaging import COLLECTIVES
 from ..program.operations import Operation
 from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
@@ -34,28 +32,10 @@ from ..records.run import FaultCost, Pace
 from ..training.scoring import Scorer
 from .event import EventDriver
 from .job import Job
+from .membership import AVERAGING, Resumed, healers_of, tensors_of
 from .outcome import Outcome
 from .tasks.clocked import Pending
 from .tasks.runner import SUSPENDED, CoroutineTask
-
-_EXCHANGES: Final = frozenset({ops.Mix, *COLLECTIVES})
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """What a worker resumes from.
-
-    Attributes:
-        step: number of its next step.
-        kept: as it published it; () before the first step.
-        gradients: that it had computed.
-        at_s: when.
-    """
-
-    step: int = 0
-    kept: tuple[Any, ...] = ()
-    gradients: int = 0
-    at_s: float = 0.0
 
 
 class _Whole:
@@ -150,21 +130,6 @@ class _Whole:
             return ()
         return tuple(rank for rank in here if places[rank] in units)
 
-    def healers(self, members: Sequence[int]) -> dict[int, int]:
-        """Who is healed -> the closest member with a state; of equals the one that heals fewest."""
-        network, busy = self.job.transfer.network, Counter[int]()
-        healers = {}
-        for rank in members:
-            if rank in self.states:
-                continue
-            routes = {each: network.route(each, rank) for each in members if each in self.states}
-            healers[rank] = min(
-                routes,
-                key=lambda each: (routes[each].latency_s, -rate_of(network, routes[each]), busy[each], each),
-            )
-            busy[healers[rank]] += 1
-        return healers
-
 
 class _View(EventDriver):
     """A view, from ``whole.now_s`` until it changes or the run ends."""
@@ -174,7 +139,7 @@ class _View(EventDriver):
     ) -> None:
         job = whole.job.among(members)
         self._whole, self._members = whole, members
-        healers = whole.healers(members)
+        healers = healers_of(whole.job, members, whole.states)
         states, before = _healed(whole, members, healers)
         self._states = [{} if rank in healers else {0: states[rank]} for rank in members]
         self._exchanges = [0] * len(members)
@@ -266,12 +231,12 @@ class _View(EventDriver):
 
     @override
     def issue(self, task: CoroutineTask[Pending], operation: Operation[Any], handle: Any) -> Pending:
-        self._exchanged[task.rank] |= type(operation) in _EXCHANGES
+        self._exchanged[task.rank] |= type(operation) in AVERAGING
         return super().issue(task, operation, handle)
 
     @override
     def _wait(self, task: CoroutineTask[Pending], operation: ops.Wait) -> Any:
-        self._exchanged[task.rank] |= type(operation.handle.operation) in _EXCHANGES
+        self._exchanged[task.rank] |= type(operation.handle.operation) in AVERAGING
         return super()._wait(task, operation)
 
     @override
@@ -324,18 +289,10 @@ def _healed(
     for rank, healer in healers.items():
         state = states[healer]
         states[rank] = states[healer] = replace(state, kept=whole.job.scheme.split(state.kept))
-        payload = torch.cat([each.flatten() for each in _tensors(states[rank].kept or (whole.job.start,))])
+        payload = torch.cat([each.flatten() for each in tensors_of(states[rank].kept or (whole.job.start,))])
         before[healer].append(ops.Send(members.index(rank), payload, "heal"))
         before[rank].append(ops.Receive(members.index(healer), payload, "heal"))
     return states, before
-
-
-def _tensors(kept: Iterable[Any]) -> Iterator[Tensor]:
-    for each in kept:
-        if isinstance(each, Tensor):
-            yield each
-        elif isinstance(each, tuple):
-            yield from _tensors(each)
 
 
 class Views:

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
+from ..drivers.views import Views
 from ..records.comparison import Trajectory
 from ..records.run import LOST, Evaluation, Run, exact_exchanges, score_difference, sum_tolerance
 from ..training.scoring import Scorer, as_row, as_they_are, iterate_digest, score_models
@@ -35,7 +36,8 @@ def compare_iterates(job: Job, measured: Run) -> Trajectory:
         job, max_iterations=steps, target=None, max_time_s=math.inf, record_events=False,
     )  # fmt: skip
     recorder.begin([job.start] * job.workers)
-    EventDriver(free, [free.program(rank) for rank in range(job.workers)], recorder).run()
+    views = Views(free, recorder) if free.shrinks else None
+    (views or EventDriver(free, [free.program(rank) for rank in range(job.workers)], recorder)).run()
     says, same = _judge(job, measured, recorder)
     return Trajectory(label=measured.label, seed=measured.seed, same=same, says=says)
 
@@ -106,6 +108,7 @@ def _judge(job: Job, measured: Run, recorder: Recorder) -> tuple[str, bool | Non
             zip(_kept_steps(job, measured), measured.iterates, strict=True)
         )
         for step, digest in zip(steps, digests, strict=True)
+        if digest  # "": the worker was away
     )
     differing = [
         (step, worker) for step, worker, own in compared if recorder.digests.get((worker, step)) != own

@@ -75,7 +75,7 @@ def test_the_product_imports_neither_benchmarks_nor_the_makers_of_pages() -> Non
 
 
 def test_the_cluster_driver_shares_what_has_no_clock() -> None:
-    shared = {"job", "tasks", "outcome"}
+    shared = {"job", "tasks", "outcome", "membership"}
     for path in (ROOT / "realrun" / "driver").glob("*.py"):
         drivers = {n.split(".")[3] for n in _imports(path) if n.startswith("paceline.sim.drivers.")}
         assert drivers <= shared, path

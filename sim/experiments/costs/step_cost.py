@@ -118,7 +118,7 @@ def follow_whole(scenario: Scenario, entry: SchemeEntry) -> Followed:
     Raises:
         RunError: as ``follow``.
     """
-    return follow(whole_job(scenario, entry), partial(_enough, _share(scenario) * ENOUGH_WORK))
+    return follow(whole_job(scenario, entry), partial(enough, _share(scenario) * ENOUGH_WORK))
 
 
 def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list[str]:
@@ -236,7 +236,8 @@ def _share(scenario: Scenario) -> float:
     return min(1.0, FEW_SCHEMES / len(scenario.schemes))
 
 
-def _enough(enough_work: float, complete: int, work: int) -> bool:
+def enough(enough_work: float, complete: int, work: int) -> bool:
+    """Whether these cycles and this work are enough; with a bound given, an ``Enough``."""
     return work >= MOST_WORK or (complete > 1 and work >= enough_work)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any, Final
@@ -29,18 +30,19 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.ready import ready_clusters
 from ...scenario.schema import Scenario
 from .. import prepare
-from ..jobs import PlannedRun
-from ..simulate import job_of
+from ..jobs import ALONE, JobProcesses, PlannedRun
+from ..simulate import job_of, simulate_job
+from .interpolation import step_grid, why_not_interpolated
 from .recording import Tables, pairs_of, record
 
 MAX_DRAWS: Final = 40_000
 """Most computing times of one scheme in a page, which has as many repeats as they allow."""
 
 
-def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
+def export(scenario: Scenario, device: torch.device, processes: JobProcesses = ALONE) -> dict[str, Any]:
     """Train a resolved scenario's schemes in lockstep; return the content of the page, ready for JSON.
 
-    Raises ``InputError`` if no scheme's clock is in closed form, with the reasons.
+    Clocks without a closed form are interpolated; ``InputError``, with the reasons, if none can be.
     """
     tables, shown, left_out = Tables(), list[dict[str, Any]](), dict[str, str]()
     seeds, drawn = prepare.seeds_of(scenario), dict[str, tuple[int, Job]]()
@@ -57,7 +59,7 @@ def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
                 run, steps = record(job, tables)
                 kinds = [kind for step in steps for kind, _ in tables.rows["steps"][step]]
                 gradients = kinds.count("gradient") if job.computing.varies else 1
-                if not shown and not runs:
+                if not drawn:
                     seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
                 key = f"{job.seed} {job.averaging_share}"
                 drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
@@ -65,14 +67,20 @@ def export(scenario: Scenario, device: torch.device) -> dict[str, Any]:
                 scores = _scores(run, job.every * job.workers)
                 runs.append({"steps": steps, "durations": key, "scores": scores, "met": met})
             shown.append({"label": entry.label, "scheme": entry.name, "steady": steady, "runs": runs})
+        for entry in [each for each in scenario.schemes if each.label in left_out]:
+            try:
+                shown.append(_interpolated(scenario, entry, seeds, device, processes))
+                del left_out[entry.label]
+            except RunError as error:
+                left_out[entry.label] = str(error)
     if not shown:
         whys = "; ".join(f"{label}: {why}" for label, why in left_out.items())
-        how = "where links are shared, add --set cluster.network.sharing=none, or use 'paceline sweep'"
-        raise InputError(f"no scheme's clock has a closed form ({whys}); {how}")
+        raise InputError(f"no scheme's clock follows from a record ({whys}); use 'paceline sweep'")
+    order = [each.label for each in scenario.schemes]
     return {
         "name": scenario.name,
         "workers": scenario.cluster.workers,
-        "schemes": shown,
+        "schemes": sorted(shown, key=lambda each: order.index(each["label"])),
         "left_out": left_out,
         "repeats": len(seeds),
         "target": scenario.stop.target and scenario.stop.target.model_dump(mode="json"),
@@ -104,6 +112,33 @@ def _steady(scenario: Scenario, entry: SchemeEntry, tables: Tables, device: torc
         "durations": Durations([job.computing], job.workers).next_s()[0].tolist(),
         "tries": isinstance(chosen, dict) and entry.label in chosen,
     }
+
+
+def _interpolated(
+    scenario: Scenario,
+    entry: SchemeEntry,
+    seeds: Sequence[int],
+    device: torch.device,
+    processes: JobProcesses,
+) -> dict[str, Any]:
+    """A scheme with recorded scores whose step is interpolated; ``RunError``: it cannot be."""
+    job = _job(scenario, entry, scenario.seed, device)
+    if reason := why_not_interpolated(scenario, job):
+        raise NotInLockstep(reason)
+    grid = step_grid(scenario, entry, _typical_link(job.transfer.network), processes)
+    runs = list[dict[str, Any]]()
+    for seed in track(f"{entry.label}: repeat", seeds):
+        job = _job(scenario, entry, seed, device)
+        run = simulate_job(job)
+        if run.status == "partial" or run.step_s is None:
+            raise RunError(run.message)
+        met = None if run.met is None else run.evaluations.index(run.met)
+        steps, computed_s = round(run.iterations), run.time_s.compute / run.iterations
+        scores = _scores(run, job.every * job.workers)
+        runs.append(
+            {"steps": steps, "step_s": run.step_s, "computed_s": computed_s, "scores": scores, "met": met}
+        )
+    return {"label": entry.label, "scheme": entry.name, "grid": grid, "runs": runs}
 
 
 def _scores(run: Run, every: int) -> list[tuple[int, dict[str, float | None]]]:

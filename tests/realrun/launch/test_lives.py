@@ -10,9 +10,11 @@ import pytest
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.lives import check_faults
 from paceline.realrun.launch.processes import Processes
-from paceline.sim.errors import InputError
+from paceline.sim.errors import InputError, RunError
+from paceline.sim.experiments.parity import compare_iterates
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario
 from tests.support import warm
 
@@ -92,6 +94,80 @@ def test_a_run_goes_through_the_same_models(
     assert [each.steps for each in run.evaluations] == [each.steps for each in predicted.evaluations]
     assert run.bytes_sent == predicted.bytes_sent
     assert run.wall_clock_s >= 14 * 0.01 + least_s
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("scheme", "victim"), [("all_reduce", 1), ("gossip", 0), ("local_sgd", 2), ("sgp", 1), ("choco_sgd", 1)]
+)
+def test_the_living_go_on_as_simulated(scheme: str, victim: int, processes: Processes) -> None:
+    scenario = _shrinking(scheme, {**KILL, "workers": [victim], "back_after": "1 h"}, steps=20)
+    run = _run(scenario, processes)
+    assert run.message == f"worker {victim} died"
+    assert [len(each) for each in run.iterates] == [9 if rank == victim else 20 for rank in range(3)]
+    assert run.time_s.down > 0.5 * (run.wall_clock_s - 9 * 0.05) / 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("scheme", ["all_reduce", "gossip", "local_sgd", "diloco", "sgp", "choco_sgd"])
+def test_who_returns_is_healed_as_simulated(scheme: str, processes: Processes) -> None:
+    # It is back halfway between averages 1 s apart, so that the same one takes it in as in the simulator.
+    each, steps = ("1 s", 1) if scheme not in ("local_sgd", "diloco") else ("100 ms", 10)
+    fault = {**KILL, "at_step": f"{2 * steps} steps", "back_after": "1600 ms"}
+    run = _run(_shrinking(scheme, fault, steps=6 * steps, period=10, time=each), processes)
+    absent = [digest == "" for digest in run.iterates[1]]
+    assert absent == [2 * steps <= step < 4 * steps for step in range(6 * steps)]
+    assert run.message == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_workers_fail_one_after_another_and_while_one_is_away(processes: Processes) -> None:
+    faults = [
+        {"workers": [0], "at_step": "5 steps", "back_after": "1 h"},
+        {"workers": [2], "at_step": "12 steps", "back_after": "1 h"},
+    ]
+    run = _run(_shrinking("local_sgd", *faults, steps=20), processes)
+    assert [len(each) for each in run.iterates] == [5, 20, 12]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_nobody_is_left_to_heal(processes: Processes) -> None:
+    scenario = _shrinking("local_sgd", {**KILL, "workers": [0, 1, 2]}, steps=20)
+    (request,) = run_requests(scenario)
+    with pytest.raises(RunError, match="all workers have failed"):
+        processes.run(request)
+
+
+def _shrinking(
+    scheme: str, *faults: dict[str, Any], steps: int, period: int = 4, time: str = "50 ms"
+) -> Scenario:
+    ring: dict[str, Any] = {"topology": "ring"}
+    some: dict[str, Any] = {"compression": {"top_k": {"share": 0.4}}, "gamma": 0.4}
+    options: dict[str, Any] = {
+        "all_reduce": {}, "gossip": ring, "sgp": ring, "choco_sgd": {**ring, **some},
+    }.get(scheme, {"period": period})  # fmt: skip
+    cluster = {
+        "workers": 3,
+        "compute": {"time": time},
+        "network": {"latency": "1 ms"},
+        "faults": list(faults),
+    }
+    schemes = [{scheme: {**options, "on_fault": "shrink"}}]
+    return _scenario(cluster=cluster, schemes=schemes, stop={"max_iterations": steps})
+
+
+def _run(scenario: Scenario, processes: Processes) -> Run:
+    check_faults(scenario, lab=False)
+    (request,) = run_requests(scenario)
+    run = processes.run(request).run
+    assert run.status == "completed"
+    again = compare_iterates(prepare(scenario, scenario.schemes[0], 3), run)
+    assert again["same"], again["says"]
+    return run
 
 
 RESTARTS = [{"gossip": {"topology": "ring", "on_fault": "restart"}}]

@@ -174,21 +174,16 @@ def test_scores_are_taken_when_python_takes_them(tmp_path: Path) -> None:
             assert of_setting[place][2] == pytest.approx(expected, rel=1e-9)
 
 
-def test_what_has_no_closed_form_is_left_out_with_the_reason() -> None:
-    shared = parse(
-        FLAT.replace("sharing: none", "sharing: max_min").replace(
-            "sgp: {topology: one_peer_exponential}", "ad_psgd"
-        )
-    )
-    content = export(prepare.resolve(shared, HERE), HERE)
-    assert set(content["left_out"]) == {"ring", "ad_psgd"}
-    assert "share" in content["left_out"]["ring"]
+def test_what_is_not_synchronous_is_left_out_with_the_reason() -> None:
+    text = FLAT.replace("sgp: {topology: one_peer_exponential}", "ad_psgd")
+    content = content_of(text)
+    assert set(content["left_out"]) == {"ad_psgd"}
     assert "not synchronous" in content["left_out"]["ad_psgd"]
 
 
-def test_a_study_without_any_closed_form_is_refused() -> None:
+def test_a_study_of_which_nothing_can_be_shown_is_refused() -> None:
     alone = parse(FLAT.partition("schemes:")[0] + "schemes: [ad_psgd]\nstop: {max_iterations: 3}")
-    with pytest.raises(InputError, match=r"closed form .*ad_psgd: the scheme is not synchronous"):
+    with pytest.raises(InputError, match=r"follows from a record .*ad_psgd: the scheme is not synchronous"):
         export(prepare.resolve(alone, HERE), HERE)
 
 
