@@ -212,20 +212,21 @@ class _View(EventDriver):
 
     @override
     def _next_step(self, task: CoroutineTask[Pending], operation: ops.NextStep) -> Any:
+        if not super()._next_step(task, operation):
+            return False
         rank, faults = self._members[task.rank], self._whole.at_steps.get(operation.step, [])
         for fault, workers in [each for each in faults if rank in each[1]]:
             faults.remove((fault, workers))
             self._strike(outage_of(fault, self._clock.now, workers))
         if not task.alive:
             return SUSPENDED
-        goes_on = super()._next_step(task, operation)
-        if goes_on and self._hold_at is not None and self._exchanges[task.rank] >= self._hold_at:
+        if self._hold_at is not None and self._exchanges[task.rank] >= self._hold_at:
             task.waiting = operation
             self._held_s[task.rank] = self._clock.now
             if len(self._held_s) == len(self._living):
                 self._clock.at(self._clock.now, self._change, None)
             return SUSPENDED
-        return goes_on
+        return True
 
     # --- what workers resume from ----------------------------------------------------------------
 
