@@ -90,7 +90,7 @@ def test_a_product_of_powers_is_interpolated_exactly(logs: list[float], x: float
 
 @pytest.fixture
 def small_grids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpolation, "POINTS", 3)
+    monkeypatch.setattr(interpolation, "GRID_POINTS", 3)
     monkeypatch.setattr(interpolation, "FRESH", 2)
 
 
