@@ -20,7 +20,7 @@ from ...errors import RunError
 from ...network.network import Network, Route
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario, dump, parse
-from ...seeds import SHARED, generator
+from ...seeds import SHARED, Floats, generator
 from .. import prepare
 from ..choice import choose_each
 from ..costs.step_cost import ENOUGH_PART_WORK, endless, enough, follow
@@ -72,7 +72,7 @@ def step_grid(
     return {"axes": axes, "logs": logs.tolist(), "error": max(off), "fresh": FRESH}
 
 
-def interpolate(axes: Sequence[Sequence[float]], logs: np.ndarray, setting: Sequence[float]) -> float:
+def interpolate(axes: Sequence[Sequence[float]], logs: Floats, setting: Sequence[float]) -> float:
     """Bilinear between the four points of a grid around a setting; ``stepOf`` in the page does the same."""
     rows = [np.interp(setting[1], axes[1], row) for row in logs]
     return float(np.interp(setting[0], axes[0], rows))
