@@ -20,7 +20,7 @@ from ...errors import RunError
 from ...network.network import Network, Route
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario, dump, parse
-from ...seeds import SHARED, generator
+from ...seeds import SHARED, Floats, generator
 from .. import prepare
 from ..choice import choose_each
 from ..costs.step_cost import ENOUGH_PART_WORK, endless, enough, follow
@@ -28,7 +28,7 @@ from ..jobs import JobProcesses, can_be_sent
 
 DECADES: Final = (-2.0, 2.0)
 """Range of the factors on latency and bandwidth, in powers of ten: that of the page's sliders."""
-POINTS: Final = 9
+GRID_POINTS: Final = 9
 """Of each axis of a grid; the middle one is the scenario's own value."""
 FRESH: Final = 20
 """Settings off the grid that give the error: 9 of 10 others stay below their largest with 88 % certainty."""
@@ -57,7 +57,7 @@ def step_grid(
 
     Raises ``RunError`` if the scheme cannot be followed without values.
     """
-    points = np.linspace(*DECADES, POINTS).tolist()
+    points = np.linspace(*DECADES, GRID_POINTS).tolist()
     axes = [points if base else [0.0] for base in link]
     drawn = generator(scenario.seed, SHARED, "settings off the grid").uniform(*DECADES, (FRESH, 2))
     fresh = [[value * bool(base) for value, base in zip(row, link, strict=True)] for row in drawn.tolist()]
@@ -72,7 +72,7 @@ def step_grid(
     return {"axes": axes, "logs": logs.tolist(), "error": max(off), "fresh": FRESH}
 
 
-def interpolate(axes: Sequence[Sequence[float]], logs: np.ndarray, setting: Sequence[float]) -> float:
+def interpolate(axes: Sequence[Sequence[float]], logs: Floats, setting: Sequence[float]) -> float:
     """Bilinear between the four points of a grid around a setting; ``stepOf`` in the page does the same."""
     rows = [np.interp(setting[1], axes[1], row) for row in logs]
     return float(np.interp(setting[0], axes[0], rows))
@@ -88,9 +88,9 @@ def _steps_s(
         return
     if processes.executor is None:
         processes.begin(processes.window)
-    text, batches = dump(alone), [settings[k : k + POINTS] for k in range(0, len(settings), POINTS)]
+    text, batches = dump(alone), [settings[k : k + GRID_POINTS] for k in range(0, len(settings), GRID_POINTS)]
     sent = [processes.submit(_steps_of, json.dumps([text, batch])) for batch in batches]
-    for future in track(f"{entry.label}: {POINTS} settings", sent):
+    for future in track(f"{entry.label}: {GRID_POINTS} settings", sent):
         try:
             yield from json.loads(future.result())
         except BrokenExecutor:

@@ -7,6 +7,7 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -83,14 +84,16 @@ def test_scaled_links_are_those_of_the_scenario_with_these_values(
 def test_a_product_of_powers_is_interpolated_exactly(logs: list[float], x: float, y: float) -> None:
     axes = [[-2.0, 0.0, 2.0]] * 2
     plane = [[logs[0] + logs[1] * a + logs[2] * b for b in axes[1]] for a in axes[0]]
-    assert interpolate(axes, plane, (x, y)) == pytest.approx(logs[0] + logs[1] * x + logs[2] * y, abs=1e-9)
-    rows = [logs[:3], logs[3:6], logs[6:]]
+    assert interpolate(axes, np.array(plane), (x, y)) == pytest.approx(
+        logs[0] + logs[1] * x + logs[2] * y, abs=1e-9
+    )
+    rows = np.array(logs).reshape(3, 3)
     assert min(logs) - 1e-9 <= interpolate(axes, rows, (x, y)) <= max(logs) + 1e-9
 
 
 @pytest.fixture
 def small_grids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpolation, "POINTS", 3)
+    monkeypatch.setattr(interpolation, "GRID_POINTS", 3)
     monkeypatch.setattr(interpolation, "FRESH", 2)
 
 
