@@ -137,7 +137,7 @@ class EventDriver(ClockedRunner[Pending]):
             self._over = self._scorer.over
             for rank in () if self._over else self.tasks:
                 if self._delays.staggered:
-                    self._clock.at(self._delays.after_gradient_s(rank, 0), self.begin, rank)
+                    self._clock.at(self._clock.now + self._delays.after_gradient_s(rank, 0), self.begin, rank)
                 else:
                     self.begin(rank)
             self._loop()

@@ -158,6 +158,7 @@ class _View(EventDriver):
         for place, rank in enumerate(members):
             breakdown = self.tasks[place][0].breakdown
             breakdown.steps, breakdown.bytes_sent = states[rank].step, whole.breakdowns[rank].bytes_sent
+            self._pace.begin(place, breakdown.bytes_sent)
             self._finals[place] = whole.finals[rank]
         self._await_outage()
         if whole.back_s:

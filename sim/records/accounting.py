@@ -189,6 +189,10 @@ class PaceMarks:
         """Whether the end of cycle ``number`` is fully known."""
         return number < len(self._marks) and not self._marks[number].lacking
 
+    def begin(self, rank: int, bytes_sent: int) -> None:
+        """Record what a worker has sent before the first step that counts here."""
+        self._latest[rank] = _Done(bytes_sent=bytes_sent)
+
     def lose(self, rank: int) -> None:
         """Record the death of a worker."""
         self._lost.add(rank)

@@ -104,6 +104,15 @@ def test_healing_is_a_message_of_all_that_is_kept() -> None:
     assert outcome.breakdowns[0].bytes_sent - outcome.breakdowns[1].bytes_sent == 5e5
 
 
+def test_delays_of_a_profile_count_from_the_view() -> None:
+    # Workers begin 0.25 s late and notice the end of a gradient as much later: 1.5, 2.75; from 3 on 4.5, 5.75.
+    job = make_job("local_sgd", {"period": 2}, workers=3, max_iterations=4)
+    late = replace(job, transfer=replace(job.transfer, wake_up_delays_s=(0.25,)))
+    outcome = outcome_of(shrinking(late, {"workers": [1], "at": "3 s", "back_after": "1 h"}))
+    assert outcome.wall_s == 5.75
+    assert outcome.pace.averages == (2.0, 1.0, 2.0)
+
+
 def test_a_fault_at_a_step_strikes_at_its_beginning() -> None:
     job = make_job("all_reduce", workers=3, max_iterations=4)
     outcome = outcome_of(shrinking(job, {"workers": [0], "at_step": "2 steps", "back_after": "500 ms"}))
