@@ -105,7 +105,7 @@ def test_healing_is_a_message_of_all_that_is_kept() -> None:
 
 
 def test_delays_of_a_profile_count_from_the_view() -> None:
-    # Workers begin 0.25 s late and notice the end of a gradient as much later: 1.5, 2.75; from 3 on 4.5, 5.75.
+    # Workers begin 0.25 s late, and notice the end of a gradient so much later: 1.5, 2.75, then 4.5, 5.75.
     job = make_job("local_sgd", {"period": 2}, workers=3, max_iterations=4)
     late = replace(job, transfer=replace(job.transfer, wake_up_delays_s=(0.25,)))
     outcome = outcome_of(shrinking(late, {"workers": [1], "at": "3 s", "back_after": "1 h"}))
