@@ -135,3 +135,43 @@ function lawOf(data, setting) {
 
   return { run, choose };
 }
+
+// The race of schemes by their times, an array of repeats each, as in sim/records/verdict.py: places in order,
+// the one to compare the first with, the factor between them and whether the order is settled or a tie.
+function race(times, { fewest, place, beyond, tied, exact }) {
+  const middle = (sorted, mean) => {
+    const [left, right] = [sorted[(sorted.length - 1) >> 1], sorted[sorted.length >> 1]];
+    return left === right ? left : mean(left, right);
+  };
+  const ascending = (values) => [...values].sort((a, b) => a - b);
+  const took = times.map((each) => middle(ascending(each), (left, right) => (left + right) / 2));
+  const ratios = (a, b) => ascending(times[b].map((above, seed) =>
+    above === times[a][seed] ? 1 : times[a][seed] ? above / times[a][seed] : Infinity));
+  const between = (weight) => (outer, inner) =>
+    !weight || outer === inner || !(outer && inner && Number.isFinite(outer * inner)) ? outer : outer * (inner / outer) ** weight;
+  const factor = (a, b) => middle(ratios(a, b), (left, right) => (left ? left * Math.sqrt(right / left) : right === Infinity ? 1 : 0));
+  function ends(a, b) {
+    const all = ratios(a, b), n = all.length;
+    if (exact) return [factor(a, b), factor(a, b)];
+    if (n < fewest) return [all[0] > beyond ? all[0] : 0, Infinity];
+    const [rank, weight] = place, bound = between(weight);
+    return [bound(all[rank - 1], all[rank]), bound(all[n - rank], all[n - rank - 1])];
+  }
+  const by = (value) => (a, b) => (value(a) === value(b) ? 0 : value(a) - value(b));
+  const order = took.map((_, number) => number).sort(by((number) => took[number]));
+  const arrived = order.filter((number) => took[number] < Infinity);
+  const unbeaten = arrived.filter((a) => !arrived.some((b) => b !== a && factor(b, a) > 1));
+  const first = unbeaten[0] ?? arrived[0] ?? order[0];
+  const others = order.filter((number) => number !== first).sort(by((number) => factor(first, number)));
+  const ties = (number) => ends(first, number).every((end) => end > 1 / (1 + tied) && end < 1 + tied);
+  const few = !exact && times[0].length < fewest; // then a scheme that was never ahead needs no mention
+  const least = (number) => (exact ? ratios : ends)(first, number)[0];
+  const open = others.filter((number) => ties(number) || least(number) <= 1)
+    .filter((number) => !few || number === others[0] || ratios(first, number)[0] <= 1);
+  const second = open[0] ?? others[0];
+  if (second === undefined) return { order, settled: true };
+  return {
+    order: [first, ...others], second, factor: factor(first, second), settled: !open.length,
+    tie: open.length > 0 && open.every(ties),
+  };
+}

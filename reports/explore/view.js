@@ -81,17 +81,22 @@ function show(data) {
     return { ...scheme, names: {}, priced: runs, took: median(runs.map((run) => run.took)) };
   }
   const marked = ({ grid, label }) => (grid ? `\u2248 ${label}` : label);
-  const ranked = (schemes) => [...schemes].sort((a, b) => a.took - b.took);
+  const raced = (schemes) => race(schemes.map((each) => each.priced.map((run) => run.took)), data.race);
+  const ranked = (schemes) => raced(schemes).order.map((place) => schemes[place]);
 
-  function verdict([first, second], repeats = first.priced.length) {
+  function verdict(schemes) {
+    const { order, second: place, factor: ratio, settled, tie } = raced(schemes);
+    const first = schemes[order[0]], second = schemes[place], repeats = first.priced.length;
     if (first.took === Infinity) return `No scheme reaches ${reached} in most repeats.`;
     const does = reached ? `reaches ${reached} first: after` : "has the shortest step:";
     const alone = `${first.label} ${does} ${seconds(first.took)}.`;
     if (!second || second.took === Infinity) return alone;
-    const ahead = first.priced.filter((run, place) => run.took < second.priced[place].took).length;
-    const sure = ahead % repeats ? `; ${first.label} is ahead in ${ahead} of ${repeats} repeats` : "";
-    const ratios = first.priced.map((run, place) => second.priced[place].took / run.took).filter(Number.isFinite);
-    return `${alone} ${second.label} takes ${digits(median(ratios))} times as long${sure}.`;
+    const ahead = first.priced.filter((run, number) => run.took < second.priced[number].took).length;
+    const often = ahead % repeats ? `${first.label} is ahead in ${ahead} of ${repeats} repeats` : "";
+    if (settled) return `${alone} ${second.label} takes ${digits(ratio)} times as long${often && `; ${often}`}.`;
+    const both = `${first.label} ${tie ? "and" : "or"} ${second.label}`;
+    const medians = `${seconds(first.took)} and ${seconds(second.took)} in the median${often && `; ${often}`}`;
+    return tie ? `${both} tie: ${medians}.` : `Not settled: ${both}, ${medians}.`;
   }
 
   function table(schemes) {
@@ -221,7 +226,7 @@ function show(data) {
     const schemes = priced(setting()), gone = data.schemes.length - schemes.length;
     $("gone").textContent = gone ? `${data.schemes.filter((each) => each.grid).map(marked).join(", ")}: not shown,`
       + " since interpolated by bandwidth and latency alone; reset the other sliders to see more." : "";
-    $("verdict").textContent = verdict(ranked(schemes));
+    $("verdict").textContent = verdict(schemes);
     table(ranked(schemes));
     chart(schemes);
     setTimeout(async () => {

@@ -95,7 +95,7 @@ def _interval(ordered: Sequence[float], ratios: bool) -> Interval:
     median = finite(_median(ordered, ratios))
     if n < FEWEST:
         return Interval(median=median, low=None, high=None)
-    rank, weight = _place(n)
+    rank, weight = bound_place(n)
     low = _between(ordered[rank - 1], ordered[rank], weight, ratios)
     high = _between(ordered[n - rank], ordered[n - rank - 1], weight, ratios)
     return Interval(median=median, low=finite(low), high=finite(high))
@@ -122,7 +122,7 @@ def _between(outer: float, inner: float, weight: float, ratios: bool) -> float:
 
 
 @lru_cache
-def _place(n: int) -> tuple[int, float]:
+def bound_place(n: int) -> tuple[int, float]:
     """Rank of an interval's bound among n values, and the weight towards the next value."""
     rank = 1
     while rank < n // 2 and _coverage(n, rank + 1) >= LEVEL:

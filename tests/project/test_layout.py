@@ -48,7 +48,7 @@ ROOMS = {
     "sim/compute": 968,
     "sim/config": 2_632,
     "sim/drivers": 4_308,
-    "sim/experiments": 5_256,
+    "sim/experiments": 5_266,
     "sim/faults": 768,
     "sim/importers": 2_092,
     "sim/network": 2_027,

@@ -24,8 +24,10 @@ from ...errors import InputError, NotInLockstep, RunError
 from ...network.build import build_network
 from ...network.network import Network, rate_of
 from ...network.settings import NetworkSettings
+from ...records.intervals import FEWEST, bound_place
 from ...records.money.cost import read_price
 from ...records.run import Run
+from ...records.verdict import BEYOND_CHANCE, TIED_WITHIN
 from ...scenario.entries import SchemeEntry
 from ...scenario.ready import ready_clusters
 from ...scenario.schema import Scenario
@@ -77,16 +79,24 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
         whys = "; ".join(f"{label}: {why}" for label, why in left_out.items())
         raise InputError(f"no scheme's clock follows from a record ({whys}); use 'paceline sweep'")
     order = [each.label for each in scenario.schemes]
+    first = _job(scenario, scenario.schemes[0], scenario.seed, device)
     return {
         "name": scenario.name,
         "workers": scenario.cluster.workers,
         "schemes": sorted(shown, key=lambda each: order.index(each["label"])),
         "left_out": left_out,
         "repeats": len(seeds),
+        "race": {
+            "fewest": FEWEST,
+            "place": bound_place(len(seeds)),
+            "beyond": BEYOND_CHANCE,
+            "tied": TIED_WITHIN,
+            "exact": scenario.stop.target is None and not first.computing.random,
+        },
         "target": scenario.stop.target and scenario.stop.target.model_dump(mode="json"),
         "durations": {key: _pack(*each) for key, each in drawn.items()},
         **tables.rows,
-        **_costs(scenario, _job(scenario, scenario.schemes[0], scenario.seed, device)),
+        **_costs(scenario, first),
     }
 
 

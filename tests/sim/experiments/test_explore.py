@@ -21,7 +21,9 @@ from paceline.sim.experiments.explore.export import export
 from paceline.sim.experiments.jobs import PlannedRun
 from paceline.sim.experiments.simulate import job_of
 from paceline.sim.experiments.sweep.grid import share_training
+from paceline.sim.records.intervals import FEWEST, bound_place, median_ratio
 from paceline.sim.records.run import Run
+from paceline.sim.records.verdict import BEYOND_CHANCE, TIED_WITHIN, find_verdict, find_winner
 from paceline.sim.scenario.schema import Scenario, parse
 from tests.support.browser import browse, found_in, in_a_browser
 
@@ -193,3 +195,40 @@ def test_repeats_are_as_many_as_a_page_holds(monkeypatch: pytest.MonkeyPatch) ->
     assert {len(each["runs"]) for each in content["schemes"]} == {2}
     assert content["repeats"] == 2
     assert len(content["durations"]) == 2
+
+
+@in_a_browser
+def test_who_is_first_is_the_verdicts_rule(tmp_path: Path) -> None:
+    """Drawn times of up to five schemes: the page names the same first and second, and is as sure."""
+    rng, drawn = random.Random(5), []
+    for _ in range(400):
+        repeats, exact = rng.randint(1, 12), rng.random() < 0.1
+        spread = rng.choice([0.01, 0.1, 0.6])
+        rows = [
+            [rng.choice([1.0, 1.0, 1.03, 2.5]) * math.exp(rng.gauss(0, spread)) for _ in range(repeats)]
+            for _ in range(rng.randint(1, 5))
+        ]
+        rule = {"fewest": FEWEST, "place": bound_place(repeats), "beyond": BEYOND_CHANCE, "tied": TIED_WITHIN}
+        drawn.append((rows, rule | {"exact": exact}))
+    probe = tmp_path / "race.html"
+    probe.write_text(
+        f"""<body><script>{LAW}
+const found = document.createElement("pre");
+found.id = "found";
+found.textContent = JSON.stringify({json.dumps(drawn)}.map(([times, rule]) => race(times, rule)));
+document.body.append(found);</script>""",
+        encoding="utf-8",
+    )
+    answers = json.loads(found_in(browse(probe, tmp_path, "--dump-dom")))
+    for (rows, rule), answer in zip(drawn, answers, strict=True):
+        times = {str(place): dict(enumerate(row)) for place, row in enumerate(rows)}
+        winner = find_winner(times)
+        assert winner is not None
+        ranked = sorted(times, key=lambda label: (label != winner, median_ratio(times[label], times[winner]) or math.inf))
+        verdict = find_verdict(ranked, times, by_step=True, exact=bool(rule["exact"]))
+        assert [str(place) for place in answer["order"]] == ranked
+        assert (answer["settled"], str(answer["order"][0])) == (verdict["settled"], verdict["first"])
+        if verdict["second"] is not None:
+            assert str(answer["second"]) == verdict["second"]
+            assert answer["factor"] == pytest.approx(verdict["factor"], rel=1e-12)
+            assert answer["tie"] == (" tie" in verdict["text"])
