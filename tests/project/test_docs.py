@@ -92,3 +92,10 @@ def test_local_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_the_page_to_try_has_the_scripts_of_today() -> None:
+    """Else run: paceline explore four-regions --out docs/explore/four-regions.html."""
+    shown = (ROOT / "docs" / "explore" / "four-regions.html").read_text(encoding="utf-8")
+    for name in ("law.js", "view.js"):
+        assert (ROOT / "reports" / "explore" / name).read_text(encoding="utf-8") in shown
