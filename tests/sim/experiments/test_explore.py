@@ -224,7 +224,8 @@ document.body.append(found);</script>""",
         times = {str(place): dict(enumerate(row)) for place, row in enumerate(rows)}
         winner = find_winner(times)
         assert winner is not None
-        ranked = sorted(times, key=lambda label: (label != winner, median_ratio(times[label], times[winner]) or math.inf))
+        ratios = {label: median_ratio(times[label], times[winner]) or math.inf for label in times}
+        ranked = sorted(times, key=lambda label: (label != winner, ratios[label]))
         verdict = find_verdict(ranked, times, by_step=True, exact=bool(rule["exact"]))
         assert [str(place) for place in answer["order"]] == ranked
         assert (answer["settled"], str(answer["order"][0])) == (verdict["settled"], verdict["first"])
