@@ -58,7 +58,7 @@ def text_of(run: Run) -> str:
     return json.dumps(asdict(run), default=str)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     SCHEMES, st.lists(faults(), min_size=1, max_size=4), CHECKPOINTS, st.sampled_from([None, "300 ms", "2 s"])
 )

@@ -157,6 +157,7 @@ def walls_of(cluster: dict[str, Any], seed: int = 0) -> list[float]:
     return [run.wall_clock_s for run in runs_of(changed)]
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(0, 1000), st.floats(0.5, 5.0))
 def test_a_trace_of_random_outages_is_the_same_run(seed: int, between_s: float) -> None:
