@@ -4,7 +4,7 @@
     python -m benchmarks.torchft_storm
 
 Two replica groups of one process each on loopback, with torchft's lighthouse and defaults. A step computes
-for 50 ms (asleep) and averages 4 MB; the victim starts again 2 s after a kill, and goes on 3 or 15 s after
+for 50 ms (asleep) and averages 4 MB; the victim starts again 2 s after a kill, and continues 3 or 15 s after
 a stop. Writes a section of docs/faults.md; without torchft it says so, and ends with status 2.
 """
 

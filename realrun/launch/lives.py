@@ -1,4 +1,4 @@
-"""Real runs with faults: which there are, and how one goes on after workers were killed."""
+"""Real runs with faults: which there are, and how one resumes after workers were killed."""
 
 from __future__ import annotations
 

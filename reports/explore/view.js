@@ -158,7 +158,7 @@ function show(data) {
       at(90 + 540 * share, 292, ["start", "middle", "end"][place], across(share))]);
   }
 
-  // What takes longer goes on in pieces, and stops when a slider moves.
+  // Longer work is done in pieces, and stops when a slider moves.
   let latest = 0;
   async function pause(mine) {
     await new Promise((go) => setTimeout(go));

@@ -168,12 +168,9 @@ class EventDriver(ClockedRunner[Pending]):
     def _faults_cost(self) -> FaultCost | None:
         if not self._absences:
             return None
-        outages, down_s = (
-            sum(col) for col in zip(*((a.outages, a.down_s) for a in self._absences), strict=True)
-        )
-        return FaultCost(
-            outages=int(outages), down_s=down_s / self.job.workers, repeated_s=0.0, writing_s=0.0
-        )
+        outages = sum(each.outages for each in self._absences)
+        down_s = sum(each.down_s for each in self._absences) / self.job.workers
+        return FaultCost(outages=outages, down_s=down_s, repeated_s=0.0, writing_s=0.0)
 
     @override
     def close(self, rank: int) -> None:

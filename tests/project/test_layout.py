@@ -47,7 +47,7 @@ ROOMS = {
     "sim/collectives": 2_205,
     "sim/compute": 968,
     "sim/config": 2_632,
-    "sim/drivers": 4_308,
+    "sim/drivers": 4_305,
     "sim/experiments": 5_266,
     "sim/faults": 768,
     "sim/importers": 2_092,

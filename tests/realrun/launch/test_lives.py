@@ -1,4 +1,4 @@
-"""Real runs with faults: refused ones, and one that goes on after a worker was stopped or killed."""
+"""Real runs with faults: refused ones, and one that resumes after a worker was stopped or killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are stopped or cut off: nobody repeats anything, and TCP goes on after a doubled time-out."""
+"""Workers that are stopped or cut off: nobody repeats anything, and TCP resumes after a doubled time-out."""
 
 from __future__ import annotations
 
