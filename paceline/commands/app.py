@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import gc
 import io
+import json
 import os
 import signal
 import sys
@@ -167,37 +168,40 @@ def schema() -> None:
 
 def list_names(as_json: AsJson = False) -> None:
     """List scenarios and clusters, schemes, prices, topologies and tasks to name."""
+    from paceline.sim.scenario import ready
     from paceline.sim.scenario.price import price_tables
-    from paceline.sim.scenario.ready import describe_scenario, ready_clusters, ready_scenarios
     from paceline.sim.schemes import SCHEMES
     from paceline.sim.topology import TOPOLOGIES
     from paceline.sim.workloads import TASKS
 
-    ready = {name: describe_scenario(path) for name, path in ready_scenarios().items()}
-    clusters = {name: describe_scenario(path) for name, path in ready_clusters().items()}
-    names = {"topologies": sorted(TOPOLOGIES), "tasks": sorted(TASKS)}
+    described = {
+        kind: {name: ready.describe_scenario(path) for name, path in files.items()}
+        for kind, files in (("scenarios", ready.ready_scenarios()), ("clusters", ready.ready_clusters()))
+    }
+    documents = list(ready.ready_documents())
+    names = {"topologies": sorted(TOPOLOGIES), "tasks": sorted(TASKS), "documents": documents}
     if as_json:
-        ready_names = {"scenarios": ready, "clusters": clusters, "schemes": sorted(SCHEMES)}
-        print_json({**ready_names, **names, "prices": price_tables()})
+        print_json({**described, "schemes": sorted(SCHEMES), **names, "prices": price_tables()})
         return
-    does = {name: SCHEMES[name].does for name in sorted(SCHEMES)}
-    sold = {
+    described["schemes"] = {name: SCHEMES[name].does for name in sorted(SCHEMES)}
+    described["prices"] = {
         name: " ".join(dict.fromkeys(row["from"] for row in rows)) for name, rows in price_tables().items()
     }
-    for kind, lines in (("scenarios", ready), ("clusters", clusters), ("schemes", does), ("prices", sold)):
+    for kind, lines in described.items():
         sys.stdout.write(f"{kind}:\n" + "".join(f"  {name}: {line}\n" for name, line in lines.items()))
     for kind, members in names.items():
         sys.stdout.write(f"{kind}: {' '.join(members)}\n")
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="a ready scenario ('paceline list')")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="the scenario file to write")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a scenario or document of 'paceline list'")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to write")],
 ) -> None:
-    """Copy a ready scenario, to change it; the files that it names are copied beside it."""
-    from paceline.sim.scenario.ready import copy_scenario
+    """Copy a ready scenario, with the files it names, or a tutorial, a scheme or the notebook."""
+    from paceline.sim.scenario.ready import copy_ready
+    from paceline.sim.scenario.schema import json_schema
 
-    for path in copy_scenario(name, file):
+    for path in copy_ready(name, file, lambda: json.dumps(json_schema())):
         say(f"wrote {path}")
 
 

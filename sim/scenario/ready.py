@@ -1,12 +1,13 @@
-"""Ready scenarios that come with Paceline, by name: ``four-regions``, ``lab/two-sites``; and ready clusters.
+"""Ready scenarios and clusters, and the documents to copy, by name: ``four-regions``, ``tutorials/compare``.
 
-A name is a scenario's path below the folder of ready scenarios, without its suffix. Wherever a scenario's
+A name is a file's path below the folder of its kind, without its suffix. Wherever a scenario's
 file is wanted, its name will do; a file of that name comes first.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ from ..errors import InputError, did_you_mean
 
 _FOLDER: Final = Path(__file__).parents[2] / "scenarios"
 _CLUSTERS: Final = _FOLDER / "clusters"
+_DOCUMENTS: Final = _FOLDER.with_name("docs")
+_SCHEMA: Final = "paceline-schema.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9/_-]{0,79}")
 """Possible names of a ready scenario."""
 
@@ -32,6 +35,12 @@ def ready_scenarios() -> dict[str, Path]:
 def ready_clusters() -> dict[str, Path]:
     """Name -> file of every ready cluster, for ``cluster.file``."""
     return {path.stem: path for path in sorted(_CLUSTERS.glob("*.yaml"))}
+
+
+def ready_documents() -> dict[str, Path]:
+    """Name -> file of the notebook, every tutorial, and every scheme that is written as a user's own."""
+    paths = sorted([*_DOCUMENTS.glob("*.*"), *_DOCUMENTS.glob("*/*.*")])
+    return {path.relative_to(_DOCUMENTS).with_suffix("").as_posix(): path for path in paths}
 
 
 def find_scenario(path: Path) -> Path:
@@ -64,22 +73,27 @@ def describe_scenario(path: Path) -> str:
     return sentence[0] if sentence else text
 
 
-def copy_scenario(name: str, target: Path) -> list[Path]:
-    """Copy a ready scenario and its files; return the new files, the scenario first.
+def copy_ready(name: str, target: Path, schema: Callable[[], str]) -> list[Path]:
+    """Copy a ready scenario, its files and the JSON ``schema`` for editors, or a document; the new files.
 
+    The copied scenario names the schema beside it: a path into this environment would end with it.
     Raises ``InputError`` for an unknown name, or a file that exists already or cannot be written.
     """
-    ready = ready_scenarios()
+    ready = (scenarios := ready_scenarios()) | ready_documents()
     if name not in ready:
-        raise InputError(f"{name}: no ready scenario has this name; {did_you_mean(name, ready)}")
-    text = read_text(ready[name])
-    others = (path for path in sorted(ready[name].parent.iterdir()) if path.suffix not in YAML_SUFFIXES)
-    beside = [path for path in others if path.is_file() and path.name in text]
-    texts = {target: text, **{target.with_name(path.name): read_text(path) for path in beside}}
+        raise InputError(f"{name}: no ready scenario or document has this name; {did_you_mean(name, ready)}")
+    texts = {target: read_text(ready[name])}
+    if name in scenarios:
+        others = (path for path in sorted(ready[name].parent.iterdir()) if path.suffix not in YAML_SUFFIXES)
+        beside = [path for path in others if path.is_file() and path.name in texts[target]]
+        texts[target] = f"# yaml-language-server: $schema={_SCHEMA}\n" + texts[target]
+        texts |= {target.with_name(path.name): read_text(path) for path in beside}
     for path, content in texts.items():
         # An interrupted copy has left the named files, which are written first.
         if path.is_symlink() or (path.exists() and (path == target or read_text(path) != content)):
             raise InputError(f"{path} is there already: choose another name")
+    if name in scenarios:
+        texts[target.with_name(_SCHEMA)] = schema()  # that of another release is replaced
     for path, content in reversed(texts.items()):
         write_atomically(path, content)
     return [*texts]

@@ -188,7 +188,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy, so that nothing is left here."""
     top = tmp_path_factory.mktemp("wheel")
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "build", "*.egg-info")
-    for name in ("paceline", "sim", "realrun", "reports", "scenarios"):
+    for name in ("paceline", "sim", "realrun", "reports", "scenarios", "docs"):
         shutil.copytree(ROOT / name, top / "source" / name, symlinks=True, ignore=unwanted)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, top / "source")
@@ -236,6 +236,12 @@ def test_the_wheel_has_everything_under_one_name(wheel: Path) -> None:
     data |= {"paceline/sim/experiments/costs/published.csv"}
     data |= {f"paceline/sim/scenario/prices/{name}.csv" for name in ("aws", "azure", "google")}
     scenarios = [path for path in (ROOT / "scenarios").rglob("*") if path.is_file()]
+    documents = [
+        *ROOT.glob("docs/*.ipynb"),
+        *ROOT.glob("docs/schemes/*.py"),
+        *ROOT.glob("docs/tutorials/*.md"),
+    ]
+    data |= {f"paceline/{path.relative_to(ROOT).as_posix()}" for path in documents}
     data |= {f"paceline/{path.relative_to(ROOT).as_posix()}" for path in scenarios}
     assert {name for name in names if not name.startswith("paceline-")} == expected | data
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from paceline.sim.scenario.ready import ready_scenarios
-from paceline.sim.scenario.schema import load
+from paceline.sim.scenario.schema import json_schema, load
 from tests.paceline.test_command_line import ROOT, run
 
 
@@ -26,16 +27,21 @@ def test_new_copies_a_ready_scenario(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, capsys, "new", "two-sites", "my.yaml") == (0, "", "wrote my.yaml\n")
-    assert Path("my.yaml").read_text() == (ROOT / "scenarios" / "two-sites.yaml").read_text()
+    assert run(monkeypatch, capsys, "new", "two-sites", "my.yaml") == (
+        0, "", "wrote my.yaml\nwrote paceline-schema.json\n",
+    )  # fmt: skip
+    modeline, text = Path("my.yaml").read_text().split("\n", 1)
+    assert modeline == "# yaml-language-server: $schema=paceline-schema.json"
+    assert text == (ROOT / "scenarios" / "two-sites.yaml").read_text()
+    assert json.loads(Path("paceline-schema.json").read_text()) == json_schema()
     assert run(monkeypatch, capsys, "new", "one-rack", "my.yaml") == (
         2, "", "paceline: my.yaml is there already: choose another name\n",
     )  # fmt: skip
     code, _, err = run(monkeypatch, capsys, "new", "two-site", "other.yaml")
     assert (code, err) == (
-        2, "paceline: two-site: no ready scenario has this name; did you mean 'two-sites'?\n",
+        2, "paceline: two-site: no ready scenario or document has this name; did you mean 'two-sites'?\n",
     )  # fmt: skip
-    assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my.yaml", "paceline-schema.json"]
 
 
 SLOW_SCENARIOS = ("resnet-20", "transformer")

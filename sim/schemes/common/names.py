@@ -108,8 +108,8 @@ def explain_unknown(name: str, schemes: Iterable[str]) -> str:
     for file, names in EXAMPLE_FILES.items():
         if bare in map(_bare, names):
             return (
-                f"scheme {quote(name)} is an example, not built in; copy docs/schemes/{file}.py of "
-                f"Paceline's repository beside the scenario and write '{file}:{file}'"
+                f"scheme {quote(name)} is an example, not built in; beside the scenario run "
+                f"'paceline new schemes/{file} {file}.py', and write '{file}:{file}'"
             )
     return f"unknown scheme {quote(name)}; {answer_word(name) or did_you_mean(name, known)}"
 

@@ -10,15 +10,17 @@ from paceline.sim.errors import InputError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import rate_of
 from paceline.sim.scenario.ready import (
-    copy_scenario,
+    copy_ready,
     describe_scenario,
     find_scenario,
     ready_clusters,
+    ready_documents,
     ready_scenarios,
 )
 from paceline.sim.scenario.schema import load
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
+SCHEMA = "paceline-schema.json"
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,7 @@ def test_a_name_is_as_good_as_a_file() -> None:
 
 
 def test_a_file_comes_before_a_name(tmp_path: Path) -> None:
-    copy_scenario("two-workers", Path("campus"))
+    copy_ready("two-workers", Path("campus"), str)
     assert load("campus").name == "two-workers"
     Path("one-rack").mkdir()  # such as results of it
     assert load("one-rack").name == "one-rack"
@@ -59,7 +61,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_list() -> None:
 
 
 def test_the_users_own_file_without_its_suffix_is_the_nearest() -> None:
-    copy_scenario("two-workers", Path("my-cluster.yaml"))
+    copy_ready("two-workers", Path("my-cluster.yaml"), str)
     with pytest.raises(InputError, match=r"did you mean 'my-cluster\.yaml'\?"):
         load("my-cluster")
 
@@ -72,14 +74,26 @@ def test_what_cannot_be_a_name_is_a_missing_file() -> None:
 
 def test_a_copy_brings_the_files_that_it_names() -> None:
     Path("mine").mkdir()
-    target = Path("mine") / "rack.yaml"
-    assert copy_scenario("leaf-spine", target) == [target, Path("mine/leaf-spine.graphml")]
+    target, graph, schema = (Path("mine") / name for name in ("rack.yaml", "leaf-spine.graphml", SCHEMA))
+    assert copy_ready("leaf-spine", target, lambda: "{}") == [target, graph, schema]
+    assert target.read_text().splitlines()[0] == f"# yaml-language-server: $schema={schema.name}"
     assert load(target).cluster == load("leaf-spine").cluster
-    assert copy_scenario("leaf-spine", Path("mine/same.yaml"))[1] == Path("mine/leaf-spine.graphml")
-    Path("mine/leaf-spine.graphml").write_text("another one")
+    assert copy_ready("leaf-spine", Path("mine/same.yaml"), lambda: "[]")[1:] == [graph, schema]
+    assert schema.read_text() == "[]"  # of the release that copied last
+    graph.write_text("another one")
     with pytest.raises(InputError, match=r"leaf-spine\.graphml is there already"):
-        copy_scenario("leaf-spine", Path("mine/other.yaml"))
+        copy_ready("leaf-spine", Path("mine/other.yaml"), str)
     assert not Path("mine/other.yaml").exists()
+
+
+def test_documents_are_copied_alone() -> None:
+    names = list(ready_documents())
+    assert {"first-steps", "tutorials/compare", "schemes/d2"} < set(names)
+    assert not set(names) & set(ready_scenarios())
+    for name, path in ready_documents().items():
+        assert copy_ready(name, Path("copy"), str) == [Path("copy")]
+        assert Path("copy").read_bytes() == path.read_bytes()
+        Path("copy").unlink()
 
 
 CLUSTERS = {

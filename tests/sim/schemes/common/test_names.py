@@ -9,6 +9,7 @@ import pytest
 from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.entries import SchemeEntry
+from paceline.sim.scenario.ready import ready_documents
 from paceline.sim.schemes import SCHEMES, find_scheme
 from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES, SHARDED, OtherNames
 
@@ -60,10 +61,10 @@ def test_other_names_are_answered_with_ours(name: str, write: str) -> None:
 )
 def test_examples_are_named_with_their_file(name: str, file: str) -> None:
     assert answer(name) == (
-        f"scheme '{name}' is an example, not built in; copy docs/schemes/{file}.py of Paceline's repository "
-        f"beside the scenario and write '{file}:{file}'"
+        f"scheme '{name}' is an example, not built in; beside the scenario run "
+        f"'paceline new schemes/{file} {file}.py', and write '{file}:{file}'"
     )
-    assert (PAGE.parent / "schemes" / f"{file}.py").is_file()
+    assert f"schemes/{file}" in ready_documents()
 
 
 @pytest.mark.parametrize("name", [*SHARDED, "tensor_parallel"])
