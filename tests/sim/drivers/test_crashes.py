@@ -167,6 +167,7 @@ def test_a_run_is_over_when_its_steps_are_whoever_hangs(scheme: str) -> None:
     assert digest(finals) == run.digest
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_processes_do_not_wait_for_who_hangs() -> None:
     asked = scenario(IN_TIME[0], HANGS)

@@ -327,6 +327,7 @@ def test_settings_are_resolved_without_comparing_each_to_all(monkeypatch: pytest
     assert compared[0] < 20 * len(scenarios)
 
 
+@pytest.mark.slow
 def test_values_are_tuned_in_every_setting() -> None:
     scenario = {
         **SCENARIO, "evaluate": {"every": "2 steps"}, "repeats": "auto",
