@@ -59,9 +59,7 @@ def script(
     per_node = min(per_node, workers)
     if workers % per_node:
         fits = max(number for number in range(1, per_node) if workers % number == 0)
-        raise InputError(
-            f"--per-node {per_node}: does not divide {workers} workers; write for example {fits}"
-        )
+        raise InputError(f"--per-node {per_node}: does not divide {workers} workers; write {fits}, say")
     words = [] if command == "realrun" else [command]
     return _SCRIPT.format(
         command=command,

@@ -19,7 +19,6 @@ from .yaml_file import read_text
 
 MAX_TABLE_BYTES: Final = 64 * 2**20
 _SECRET: Final = re.compile(r"^-----|[:=]\S")
-"""In the first line of files of passwords and keys."""
 
 
 @dataclass(frozen=True)

@@ -238,9 +238,9 @@ class Cluster(Settings):
         held = sum((self.network.sites or {}).values())
         if self.network.sites is not None and held != self.workers:
             yield Mistake(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
-        lists = self.compute.trace.workers if self.compute.trace and not self.compute.trace.attached else ()
-        if len(lists) not in (0, self.workers):
-            text = f"{len(lists)} lists of durations for {self.workers} workers; give one for each"
+        trace = self.compute.trace
+        if trace and trace.workers and not trace.attached and len(trace.workers) != self.workers:
+            text = f"{len(trace.workers)} lists of durations for {self.workers} workers; give one for each"
             yield Mistake(("compute", "trace", "workers"), text)
         gpus = self.network.gpus
         if self.workers % gpus:

@@ -105,7 +105,7 @@ def test_what_cannot_be_run_is_refused_before_it_waits_in_a_queue(scenario: Path
         script(str(scenario), *unbounded)
     with pytest.raises(InputError, match="--per-node 0: a node runs at least one process"):
         script(str(scenario), "--per-node", "0")
-    with pytest.raises(InputError, match="--per-node 3: does not divide 4 workers; write for example 2"):
+    with pytest.raises(InputError, match="--per-node 3: does not divide 4 workers; write 2, say"):
         script(str(scenario), "--per-node", "3")
 
 
