@@ -36,7 +36,6 @@ AXES: Final = ("step", "_step", "Step", "examples", "tokens")
 _CONDITIONS: Final = ("workers", "batch_size", "period", "schedule", "horizon")
 _NO_SCORES: Final = frozenset({*AXES, *_CONDITIONS, "scheme", "run", "seed"})
 _NUMBER: Final = re.compile(r"\s*[-+]?(([0-9]+\.?|[0-9]*\.[0-9]+)([eE][-+]?[0-9]+)?|(?i:inf(inity)?|nan))\s*")
-"""Stricter than ``float``, which accepts 1_0 and other scripts' digits."""
 EVENTS: Final = "tfevents"
 """Part of the name of every TensorBoard event file."""
 

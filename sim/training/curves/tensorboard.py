@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Final
 
 Fields = list[tuple[int, int | bytes]]
+_CRC: Final = [reduce(lambda c, _: c >> 1 ^ 0x82F63B78 * (c & 1), range(8), byte) for byte in range(256)]
 
 
 def read_scalars(content: bytes) -> Iterator[tuple[int, str, float]]:
@@ -35,9 +36,6 @@ def read_scalars(content: bytes) -> Iterator[tuple[int, str, float]]:
             if isinstance(tag, bytes) and isinstance(packed, bytes) and len(packed) == struct.calcsize(form):
                 yield step, tag.decode(errors="replace"), float(struct.unpack(form, packed)[0])
         at = end + 4
-
-
-_CRC: Final = [reduce(lambda c, _: c >> 1 ^ 0x82F63B78 * (c & 1), range(8), byte) for byte in range(256)]
 
 
 def checksum(data: bytes) -> int:
