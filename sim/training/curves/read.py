@@ -141,8 +141,8 @@ def _cells(row: Mapping[str, object]) -> dict[str, float | str]:
     cells: dict[str, float | str] = {}
     for name, value in row.items():
         if isinstance(value, int | float | str) and value != "" and not isinstance(value, bool):
-            cells[name] = str(value)
-            if name not in ("scheme", "run") and _NUMBER.fullmatch(cells[name]):
+            cells[name] = text = str(value)
+            if name not in ("scheme", "run") and _NUMBER.fullmatch(text):
                 with suppress(OverflowError):
                     cells[name] = float(value) if math.isfinite(float(value)) else math.inf
     return cells
