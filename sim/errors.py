@@ -126,4 +126,5 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """
     known = sorted(itertools.islice(choices, _MAX_CHOICES))
     close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else "choose from: " + ", ".join(known)
+    everything = f"choose from: {', '.join(known)}" if known else "there are none"
+    return f"did you mean '{close[0]}'?" if close else everything

@@ -99,6 +99,8 @@ def foreign_kind(text: str) -> str | None:
 def describe_foreign(name: str, head: bytes) -> str | None:
     """What a foreign file is, and the command that reads it; None for one that is ours or unknown."""
     text = decode(head, HEAD_BYTES)
+    if '<meta name="generator" content="Paceline">' in text:
+        return f"{name}: is a page that Paceline wrote; name the result folder or the scenario behind it"
     kind = foreign_kind(text)
     if kind is None or (kind == "region-matrix" and not re.search(f"{_TABLE}|{_ROUND_TRIP}", text)):
         return None

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
+import socket
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Executor
-from contextlib import contextmanager, suppress
-from ipaddress import ip_address
-from urllib.parse import urlsplit
+from contextlib import contextmanager
+from typing import Final
 
 from paceline.sim.config.problems import one_line
 from paceline.sim.errors import InputError, RunError, shorten
+
+_ADDRESS: Final = re.compile(
+    r"(?:(?:tcp://)?(localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])|tls://[\w.:[\]-]+):([0-9]{1,5})", re.ASCII
+)
+"""Beyond this machine with TLS alone: who listens there could run anything."""
+_ANSWER_S: Final = 8
 
 
 @contextmanager
@@ -24,35 +31,29 @@ def connect(address: str | None) -> Iterator[Executor | None]:
     if address is None:
         yield None
         return
-    _check_protected(address)
+    named = f"--dask {shorten(address)}"
+    match = _ADDRESS.fullmatch(address)
+    if match is None or not 0 < int(match[2]) < 1 << 16:
+        raise InputError(
+            f"{named}: write tcp://127.0.0.1:8786; beyond this machine only with TLS, tls://HOST:PORT; "
+            "Dask's settings 'distributed.comm.tls' name the certificates"
+        )
     try:
         from distributed import Client, KilledWorker
     except ImportError:
         raise InputError("--dask needs a library: pip install 'paceline[dask]'") from None
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # errors are told here, in a line
     try:
-        client = Client(address, set_as_default=False)
+        if match[1]:  # a scheduler begins with the length of its greeting; Dask would wait for ever
+            with socket.create_connection((match[1].strip("[]"), int(match[2])), _ANSWER_S) as connection:
+                if not 0 < int.from_bytes(connection.recv(8), "little") < 1 << 20:
+                    raise OSError("what listens there is no scheduler of Dask")
+        client = Client(address, timeout=_ANSWER_S, set_as_default=False)
     except Exception as error:  # of many kinds, by the protocol
-        raise InputError(f"--dask {shorten(address)}: {one_line(str(error), 200)}") from error
+        raise InputError(f"{named}: {one_line(str(error), 200)}") from error
     with client:
         try:
             yield client.get_executor(pure=False)
         except (KilledWorker, CancelledError) as error:
-            who = (
-                "the scheduler"
-                if isinstance(error, CancelledError)
-                else "each worker that did one of the runs"
-            )
-            raise RunError(f"--dask {shorten(address)}: {who} died; the same command continues") from error
-
-
-def _check_protected(address: str) -> None:
-    """Refuse an address beyond this machine without TLS: who listens there could run anything."""
-    url, here = urlsplit(address if "://" in address else f"tcp://{address}"), False
-    with suppress(ValueError):
-        here = url.hostname == "localhost" or ip_address(url.hostname or "").is_loopback
-    if not here and url.scheme != "tls":
-        raise InputError(
-            f"--dask {shorten(address)}: beyond this machine only with TLS, tls://HOST:PORT; Dask's settings "
-            "'distributed.comm.tls' name the certificates"
-        )
+            who = ("each worker that did one of the runs", "the scheduler")[isinstance(error, CancelledError)]
+            raise RunError(f"{named}: {who} died; the same command continues") from error

@@ -26,10 +26,12 @@ def explore(
     from paceline.sim.experiments.explore.export import export
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.simulate import choose_values
-    from paceline.sim.records.folder import SCENARIO_FILE
+    from paceline.sim.records.folder import SCENARIO_FILE, read_results
 
     check_page(out)
-    scenario = scenario / SCENARIO_FILE if scenario.is_dir() else scenario
+    if scenario.is_dir():
+        read_results(scenario)  # a damaged one is refused
+        scenario /= SCENARIO_FILE
     where = prepare.device_named(device)
     with showing("explore"), JobProcesses(None) as processes:
         chosen, _ = choose_values(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from paceline.commands.console import AsJson, check_out_file, print_json, say
+from paceline.sim.config.limits import MAX_WORKERS
 from paceline.sim.errors import InputError, did_you_mean, quote
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def import_files(
     ] = None,
     kind: Annotated[_Text, typer.Option(metavar="KIND", help="of the files; absent: by the content")] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="of the cluster; absent: by the files")
+        int | None, typer.Option(metavar="N", min=1, max=MAX_WORKERS, help="absent: by the files")
     ] = None,
     latency_is: Annotated[
         Literal["round-trip", "one-way"] | None,

@@ -192,7 +192,7 @@ class ControlServer:
         except Refused:
             with self._changed:
                 self._refused += not is_rank
-        except (OSError, ValueError, TypeError):  # a malformed request ends the connection
+        except (OSError, ValueError, TypeError, RecursionError):  # a malformed request ends the connection
             pass
         finally:
             with self._changed:

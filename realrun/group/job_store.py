@@ -305,7 +305,7 @@ def _look_up(torch_store: Store, entry: str, secret: bytes, timeout_s: float) ->
         host, port, code = json.loads(torch_store.get(entry))
         if hmac.compare_digest(str(code), _sign(secret, entry, (host, port))):
             return host, port
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         pass
     raise RunError(
         f"rank 0's address in torch's store is not signed with this rank's secret: {SECRET_VARIABLE} is not "

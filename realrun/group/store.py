@@ -94,7 +94,7 @@ def _named_losses() -> Iterator[None]:
     """Raise a store's failure as ``RunError``."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # a loss; or no JSON, or one that is nested too deeply
         raise RunError(str(error)) from None
 
 
@@ -137,7 +137,7 @@ class Control:
                 values = self._all.multi_get([f"{self._name}/{key}" if self._name else key for key in keys])
             else:
                 values = [self._store.get(key) for key in keys]
-        return [json.loads(value) for value in values]
+            return [json.loads(value) for value in values]
 
     def first(self, key: str) -> bool:
         """Whether this is the first call of any rank for ``key``."""

@@ -46,23 +46,26 @@ def script(
 
     Args:
         path: the scenario's file as the nodes see it.
-        per_node: processes on each node (on NCCL its GPUs); the last node may get fewer.
+        per_node: processes on each node (on NCCL its GPUs).
         options: of ``python -m paceline.realrun``, added behind the file.
         command: ``realrun`` or ``validate``.
 
     Raises:
-        InputError: a node would run no process.
+        InputError: a node would run no process, or one fewer than the others.
     """
     workers = scenario.cluster.workers
     if per_node < 1:
         raise InputError(f"--per-node {per_node}: a node runs at least one process")
     per_node = min(per_node, workers)
+    if workers % per_node:
+        fits = max(number for number in range(1, per_node) if workers % number == 0)
+        raise InputError(f"--per-node {per_node}: does not divide {workers} workers; write {fits}, say")
     words = [] if command == "realrun" else [command]
     return _SCRIPT.format(
         command=command,
         name=scenario.name,
         workers=workers,
-        nodes=-(-workers // per_node),
+        nodes=workers // per_node,
         per_node=per_node,
         gpus=_GPUS if scenario.cluster.backend == "nccl" else "",
         python=shlex.quote(sys.executable),

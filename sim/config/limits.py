@@ -36,7 +36,7 @@ MAX_CV: Final = 100.0
 """Standard deviation over mean: beyond it a mean of draws says nothing."""
 MAX_NAME: Final = 200
 """Letters of a scenario's name, which is that of a job, too."""
-MAX_LABEL: Final = 10_000
+MAX_LABEL: Final = 200
 """Letters of a scheme's label."""
 MAX_FACTOR: Final = 1e6
 """Largest factor on a duration."""

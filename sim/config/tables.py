@@ -7,6 +7,7 @@ The unit stands in the header (``step_time [ms]``) or in every cell (``51.2 ms``
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,9 @@ def read_table(path: Path) -> Table:
         raise InputError(f"{path}:{lines.line_num}: not valid CSV: {error}") from None
     if len(filled) < 2:
         raise InputError(f"{path}: needs a header line and at least one row")
-    (_, header), *rows = filled
+    (first, header), *rows = filled
+    if len(header) == 1 and re.search(r"^-----|[:=]\S", header[0]):  # lines of it would stand in messages
+        raise InputError(f"{path}:{first}: is no header of a table, but what files of passwords or keys have")
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(f"{path}:{line}: has {len(row)} cells, the header has {len(header)}")

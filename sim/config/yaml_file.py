@@ -36,6 +36,7 @@ MAX_DIGITS: Final = 1000
 
 _HALF_LETTER: Final = re.compile("[\ud800-\udfff]")
 """Lone surrogates: no UTF-8 file can hold them, but an escape in quotes can name one."""
+_TABS: Final = re.compile(r"[\t ]+(?=[#\r\n\0])|(?<=[:,])[\t ]+")
 _PREFIX: Final = "tag:yaml.org,2002:"
 _PLAIN: Final[tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...]] = tuple(
     (re.compile(pattern), value)
@@ -94,6 +95,13 @@ class _Loader(yaml.SafeLoader):
         if node is not None and self.num_nodes > 2 * MAX_VALUES:  # keys are nodes too
             raise yaml.MarkedYAMLError(None, None, f"more than {MAX_VALUES} values", node.start_mark)
         return node
+
+    @override
+    def scan_to_next_token(self) -> None:
+        super().scan_to_next_token()
+        if tabs := _TABS.match(self.buffer, self.pointer):  # which PyYAML refuses
+            self.forward(len(tabs[0]))
+            super().scan_to_next_token()
 
 
 def read_text(

@@ -142,7 +142,7 @@ def _rows(known: Mapping[str, Any], path: Path) -> list[Any]:
     for name in table.names:
         if name not in (who, *times):
             hint = did_you_mean(name, (who, "at", "back_after", "detect", "warning"))
-            raise InputError(f"{path}: a trace of faults has no column {quote(name)}; {hint}")
+            raise InputError(f"{path}: a trace of faults takes no column {quote(name)}; {hint}")
     columns = [[f"{each!r} s" for each in table.values(name, parse_duration)] for name in times]
     return [
         {f"{who}s": (int(rank),), **dict(zip(times, row, strict=True))}

@@ -92,7 +92,8 @@ def _assign(document: Document, changes: Sequence[Assignment]) -> Document:
         new = yaml_file.parse_value(text, source)
         value, at = _replace(value, parts, (), new.value, source)
         places = {path: place for path, place in places.items() if path[: len(at)] != at}
-        places |= {at + path: SourceLine(0, source) for path in new.places}
+        added = (*(at[:end] for end in range(len(at))), *(at + path for path in new.places))
+        places = {path: SourceLine(0, source) for path in added} | places
     return Document(value, places)
 
 

@@ -238,6 +238,10 @@ class Cluster(Settings):
         held = sum((self.network.sites or {}).values())
         if self.network.sites is not None and held != self.workers:
             yield Mistake(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
+        trace = self.compute.trace
+        if trace and trace.workers and not trace.attached and len(trace.workers) != self.workers:
+            text = f"{len(trace.workers)} lists of durations for {self.workers} workers; give one for each"
+            yield Mistake(("compute", "trace", "workers"), text)
         gpus = self.network.gpus
         if self.workers % gpus:
             full = gpus * max(1, self.workers // gpus)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+from paceline.sim.training.curves.tensorboard import checksum
+
 
 def varint(value: int) -> bytes:
     out = bytearray()
@@ -42,6 +44,9 @@ def event(step: int, *values: bytes) -> bytes:
 
 
 def event_file(events: Iterable[bytes]) -> bytes:
-    """A file of events behind the version record; checksums are zero."""
+    """A file of events behind the version record; the lengths' checksums are zero."""
     version = b"\x09" + struct.pack("<d", 1.7e9) + field(3, b"brain.Event:2")
-    return b"".join(struct.pack("<Q", len(each)) + bytes(4) + each + bytes(4) for each in (version, *events))
+    return b"".join(
+        struct.pack("<Q", len(each)) + bytes(4) + each + struct.pack("<I", checksum(each))
+        for each in (version, *events)
+    )

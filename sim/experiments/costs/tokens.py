@@ -126,12 +126,12 @@ def _row(
     try:
         utilisation = Utilisation(scenario, entry)
         step = utilisation.step
-        needed = [utilisation.needed(share) for share in UTILISATIONS]
         churn = churn_of(scenario, entry, scenario.seed)
         job = prepare(scenario, entry, scenario.seed)
         useful = 1.0
         if churn is not None and step.step_s:
             useful = goodput(churn, step.step_s, job.workers, job.cycle * step.step_s)
+        needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}
     published, texts = published_losses(job, profile.num_parameters)

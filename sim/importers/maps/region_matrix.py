@@ -82,8 +82,9 @@ def read(source: ForeignFile) -> Readings:
     if not set(names) & set(firsts):
         raise source.refuse("is no matrix of regions: no row has the name of a column", line)
     cells = {}
+    width = max(len(header), min(len(row.cells) for row in rows))  # 1,5 in CSV is a cell more
     for row in rows:
-        if any(row.cells[len(names) + 1 :]):
+        if any(row.cells[len(names) + 1 :]) or len(row.cells) > width:
             raise source.refuse(f"has {len(row.cells)} cells, the header has {len(names) + 1}", row.line)
         for name, text in zip(names, row.cells[1:], strict=False):
             itself = name == row.cells[0] and re.fullmatch(r"[0.]+\s*\w*", text)

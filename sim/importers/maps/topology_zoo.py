@@ -96,7 +96,7 @@ def _parse(source: ForeignFile) -> nx.Graph[Any]:
 
 def _number(source: ForeignFile, data: dict[str, Any], key: str, least: float, most: float) -> float | None:
     try:
-        value = float(data[key]) if key in data else None
+        value = float(str(data[key]).replace("_", " ")) if key in data else None
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if value is not None and not least <= value <= most:

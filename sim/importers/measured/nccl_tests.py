@@ -148,7 +148,7 @@ def _row(source: ForeignFile, number: int, words: list[str], columns: list[str])
     try:
         to_all = start == before and "none" not in words
         to_all = to_all and not ("root" in columns and int(words[start - 1]) >= 0)
-        numbers = [float(each.replace("N/A", "0")) for each in words[start : start + 4]]
+        numbers = [float(each.replace("N/A", "0").replace("_", " ")) for each in words[start : start + 4]]
         if before - 1 <= start <= before:  # some collectives leave their column "redop" empty
             return _Row(number, int(words[0]), to_all, *numbers[: 4 if "wrong" in columns else 3])
     except ValueError:

@@ -215,9 +215,9 @@ class _Server:
                 rest_s = max(0.0, due_s - await self._worker.now())
                 self._timer = await self._worker.begin(ops.Sleep(rest_s))
             timers = () if self._timer is None else (self._timer,)
-            done = await self._worker.wait_any(
-                *self._numbers, *self._values, self._own, *timers, *self._sends
-            )
+            # A worker takes its messages in order: of hundreds on their way to a late one, the first will do.
+            sends = {rank: handle for handle, rank in reversed(self._sends.items())}.values()
+            done = await self._worker.wait_any(*self._numbers, *self._values, self._own, *timers, *sends)
             await self._take(done)
             while self._is_complete():
                 await self._end_round()

@@ -227,8 +227,7 @@ def _of_edge_list(path: Path, text: str) -> KeptGraph:
         if not words:
             continue
         if len(words) < 2 or not all(map(_RANK.fullmatch, words[:2])):
-            why = f"'{one_line(line.strip(), 40)}' is not two ranks"
-            raise InputError(f"{path}:{number}: {why}; write for example '0 1'")
+            raise InputError(f"{path}:{number}: is not two ranks; write for example '0 1'")
         u, v = map(int, words[:2])
         if not (0 <= u < MAX_RANK and 0 <= v < MAX_RANK):
             why = f"{u if not 0 <= u < MAX_RANK else v} is no rank; ranks go from 0 to {MAX_RANK - 1}"

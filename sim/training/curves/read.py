@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from ...config import yaml_file
-from ...config.limits import MAX_STEPS
+from ...config.limits import MAX_SEED, MAX_STEPS
 from ...config.problems import one_line
 from ...config.tables import MAX_TABLE_BYTES, read_table
 from ...config.yaml_file import read_bytes, read_text
@@ -33,6 +35,7 @@ AXES: Final = ("step", "_step", "Step", "examples", "tokens")
 """Columns of steps, or of all workers' examples or tokens; the first that a row has counts."""
 _CONDITIONS: Final = ("workers", "batch_size", "period", "schedule", "horizon")
 _NO_SCORES: Final = frozenset({*AXES, *_CONDITIONS, "scheme", "run", "seed"})
+_NUMBER: Final = re.compile(r"\s*[-+]?(([0-9]+\.?|[0-9]*\.[0-9]+)([eE][-+]?[0-9]+)?|(?i:inf(inity)?|nan))\s*")
 EVENTS: Final = "tfevents"
 """Part of the name of every TensorBoard event file."""
 
@@ -44,10 +47,10 @@ def read_curves(path: Path, file: CurveFile) -> list[Curve]:
     columns = {name for _, cells in rows for name in cells}
     numbers = {name for _, cells in rows for name, value in cells.items() if isinstance(value, float)}
     open_ = file.scores or (name for name in columns if name not in _NO_SCORES and not name.startswith("_"))
-    if not (names := numbers.intersection(open_)):
-        raise InputError(f"{path}: has no scores in its columns {', '.join(sorted(columns))}")
     if unknown := sorted({*file.scores} - columns):
         raise InputError(f"{path}: has no column {quote(unknown[0])}; {did_you_mean(unknown[0], columns)}")
+    if not (names := numbers.intersection(open_)):
+        raise InputError(f"{path}: has no scores in its columns {', '.join(sorted(columns))}")
     measured_runs: dict[tuple[str, float], tuple[dict[str, Value], Scored]] = {}
     for line, cells in rows:
         place = f"{path}:{line}"
@@ -82,7 +85,7 @@ def _curve(label: str, seed: float, under: dict[str, Value], points: Scored) -> 
 
 def _number(place: str, cells: Mapping[str, float | str], name: str, whole: bool = False) -> float:
     value = cells[name]
-    if isinstance(value, str) or (whole and not 0 <= value == value // 1):
+    if isinstance(value, str) or (whole and not 0 <= value == value // 1 <= MAX_SEED):
         raise InputError(f"{place}: {name} cannot be {quote(value)}; write a number")
     return value
 
@@ -138,10 +141,10 @@ def _cells(row: Mapping[str, object]) -> dict[str, float | str]:
     cells: dict[str, float | str] = {}
     for name, value in row.items():
         if isinstance(value, int | float | str) and value != "" and not isinstance(value, bool):
-            try:
-                cells[name] = float(value) if math.isfinite(float(value)) else math.inf
-            except (ValueError, OverflowError):
-                cells[name] = str(value)
+            cells[name] = text = str(value)
+            if name not in ("scheme", "run") and _NUMBER.fullmatch(text):
+                with suppress(OverflowError):
+                    cells[name] = float(value) if math.isfinite(float(value)) else math.inf
     return cells
 
 

@@ -1,16 +1,18 @@
 """Scalars of TensorBoard event files, without TensorBoard.
 
 An event file is a TFRecord file: length (8 bytes), checksum (4), data, checksum (4). The data are protocol
-buffers of ``tensorflow/core/util/event.proto``; a scalar is a ``simple_value`` or a ``tensor``. Checksums are
-not verified.
+buffers of ``tensorflow/core/util/event.proto``; a scalar is a ``simple_value`` or a ``tensor``.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import reduce
+from typing import Final
 
 Fields = list[tuple[int, int | bytes]]
+_CRC: Final = [reduce(lambda c, _: c >> 1 ^ 0x82F63B78 * (c & 1), range(8), byte) for byte in range(256)]
 
 
 def read_scalars(content: bytes) -> Iterator[tuple[int, str, float]]:
@@ -20,6 +22,8 @@ def read_scalars(content: bytes) -> Iterator[tuple[int, str, float]]:
         end = at + 12 + int.from_bytes(content[at : at + 8], "little")
         if len(content) < end + 4:
             raise ValueError(f"it ends inside the record at byte {at}")
+        if int.from_bytes(content[end : end + 4], "little") != checksum(content[at + 12 : end]):
+            raise ValueError(f"the record at byte {at} has another checksum")
         event = _fields(content[at + 12 : end])
         step = next((value for key, value in event if key == 2 and isinstance(value, int)), 0)
         for value in (value for key, summary in event if key == 5 for _, value in _fields(summary)):
@@ -32,6 +36,12 @@ def read_scalars(content: bytes) -> Iterator[tuple[int, str, float]]:
             if isinstance(tag, bytes) and isinstance(packed, bytes) and len(packed) == struct.calcsize(form):
                 yield step, tag.decode(errors="replace"), float(struct.unpack(form, packed)[0])
         at = end + 4
+
+
+def checksum(data: bytes) -> int:
+    """A TFRecord's checksum: CRC-32C (RFC 3720, B.4), rotated by 15 bits, plus a constant."""
+    crc = reduce(lambda c, byte: c >> 8 ^ _CRC[c & 0xFF ^ byte], data, 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return (crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF
 
 
 def _fields(data: int | bytes) -> Fields:

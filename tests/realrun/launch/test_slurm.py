@@ -58,15 +58,15 @@ def test_the_script_starts_every_rank_as_torchrun_would(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     text = script(
-        str(scenario), "--per-node", "3", "--set", "stop.max_iterations=7", "--out", "a b", "--json"
+        str(scenario), "--per-node", "2", "--set", "stop.max_iterations=7", "--out", "a b", "--json"
     )
     for name, content in {"srun": SRUN, "scontrol": SCONTROL, "python": PYTHON}.items():
         (tmp_path / name).write_text(content)
         (tmp_path / name).chmod(0o755)
-    assert "#SBATCH --nodes=2\n#SBATCH --ntasks=4\n#SBATCH --ntasks-per-node=3\n" in text
+    assert "#SBATCH --nodes=2\n#SBATCH --ntasks=4\n#SBATCH --ntasks-per-node=2\n" in text
     assert "gpu" not in text
     job = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}", "LOG": str(tmp_path / "log"), "SLURM_PER_NODE": "3",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "LOG": str(tmp_path / "log"), "SLURM_PER_NODE": "2",
         "SLURM_NTASKS": "4", "SLURM_JOB_ID": "123456", "SLURM_JOB_NODELIST": "node[07-08]",
     }  # fmt: skip
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
@@ -76,7 +76,7 @@ def test_the_script_starts_every_rank_as_torchrun_would(
         "--out=a b", "--json",
     ]  # fmt: skip
     assert [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()] == [
-        [words, str(rank), "4", str(rank % 3), "node07", str(15000 + 123456 % 40000), "1"]
+        [words, str(rank), "4", str(rank % 2), "node07", str(15000 + 123456 % 40000), "1"]
         for rank in range(4)
     ]
     secrets = (tmp_path / "log.secret").read_text().split()
@@ -105,6 +105,8 @@ def test_what_cannot_be_run_is_refused_before_it_waits_in_a_queue(scenario: Path
         script(str(scenario), *unbounded)
     with pytest.raises(InputError, match="--per-node 0: a node runs at least one process"):
         script(str(scenario), "--per-node", "0")
+    with pytest.raises(InputError, match="--per-node 3: does not divide 4 workers; write 2, say"):
+        script(str(scenario), "--per-node", "3")
 
 
 def test_a_validation_waits_in_a_queue_too(scenario: Path) -> None:

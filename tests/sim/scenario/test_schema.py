@@ -332,7 +332,8 @@ def test_a_message_shows_the_first_letters_of_a_long_value(text: str, what: str)
 
 
 def test_a_message_shows_the_first_letters_of_a_long_label() -> None:
-    rows = f"schemes: [{{all_reduce: {{label: {LONG}}}}}, {{all_reduce: {{label: {LONG}}}}}]\nstop"
+    label = "x" * 200
+    rows = f"schemes: [{{all_reduce: {{label: {label}}}}}, {{all_reduce: {{label: {label}}}}}]\nstop"
     message = refusal(FLAT[: FLAT.index("schemes")] + FLAT[FLAT.index("stop") :].replace("stop", rows, 1))
     assert f"its label '{'x' * 79}…' is that of schemes.0 too; give it another 'label'" in message
 
