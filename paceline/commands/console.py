@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
@@ -406,15 +406,3 @@ def end_failed(runs: Sequence[Run]) -> None:
         say(f"{shorten(run.label)}, seed {run.seed}: {run.message}")
     if failed:
         raise typer.Exit(1)
-
-
-def end_interrupted(scenario: Scenario, runs: Sequence[Run], out: Path | None) -> NoReturn:
-    """Report the kept runs of an interrupted command, and end with the status of an interrupt."""
-    from paceline.sim.experiments.prepare import seeds_of
-
-    wanted = len(scenario.schemes) * len(seeds_of(scenario))
-    kept = ""
-    if out is not None and runs:
-        kept = f" and kept in {out} (the same command continues from there)"
-    say(f"interrupted: {len(runs)} of {wanted} runs are complete{kept}")
-    raise typer.Exit(130)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -21,7 +22,6 @@ from paceline.commands.console import (
     TraceOption,
     check_out_file,
     check_trace,
-    end_interrupted,
     hand_over,
     load_scenario,
     plain_app,
@@ -135,7 +135,8 @@ def measure(
 
     runs: list[Run] = []
     in_job = isinstance(pool, JobRanks)
-    interrupted = broken = False
+    broken = False
+    carried = over_transport(scenario, scenario.cluster.backend)
     with keep_runs(scenario, command, out, force, say) as parts:
         try:
             with watching(scenario) as progress:
@@ -150,16 +151,15 @@ def measure(
                         if broken:  # a job's ranks are not started anew
                             break
         except KeyboardInterrupt:
-            interrupted = True
-        unfinished = interrupted or broken
-        if not unfinished:
+            if runs:
+                with suppress(typer.Exit):  # of a failed run
+                    hand_over(carried, runs, None, as_json, trace)
+            raise
+        if not broken:
             parts.check_not_replaced()
         if sentence := describe_clocks(runs):
             say(sentence)
-        carried = over_transport(scenario, scenario.cluster.backend)
-        hand_over(carried, runs, None if unfinished else out, as_json, trace)
-        if interrupted:
-            end_interrupted(scenario, runs, out)
+        hand_over(carried, runs, None if broken else out, as_json, trace)
 
 
 def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, lab: OnLab = False) -> None:

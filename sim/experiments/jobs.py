@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import platform
+import signal
 import threading
 import time
 from collections import Counter, deque
@@ -140,7 +141,12 @@ class JobProcesses:
 
         self.window = min(self.window, most)
         initial = os.getpid(), code_folders()
-        self.executor = ProcessPoolExecutor(self.window, initializer=prepare, initargs=initial)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # they load first
+        try:
+            self.executor = ProcessPoolExecutor(self.window, initializer=prepare, initargs=initial)
+            self.executor.submit(int)  # starts them
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def submit(self, work: Callable[[str], bytes], text: str) -> Future[bytes]:
         """Hand out a run; broken processes of this machine are replaced by new ones, here alone."""

@@ -79,6 +79,12 @@ class Parts:
     tuning: Sequence[Tuned] = ()
     facts: Mapping[str, SchemeFacts] | None = None
 
+    @property
+    def out(self) -> Path:
+        """Folder that holds ``folder``, for the results."""
+        assert self.folder is not None
+        return self.folder.parent
+
     def num_kept(self, kind: PartKind) -> int:
         """Number of runs of a kind left by an earlier start."""
         return sum(each == kind for each, _ in self.kept)
@@ -94,7 +100,7 @@ class Parts:
             if not self.stands:
                 self.check_not_replaced()
                 _begin(self.folder, self.index)
-                out = self.folder.parent
+                out = self.out
                 self.say(
                     f"{out} was removed or renamed: runs from here on are kept in a new {out}, and all are "
                     "written there in the end; those from before are where it is now"
@@ -119,7 +125,7 @@ class Parts:
         """Raise ``InputError`` if something else took the folder's place; call it before results do."""
         if self.folder is None or self.stands:
             return
-        out = self.folder.parent
+        out = self.out
         try:
             stranger = out.exists() and (not out.is_dir() or next(out.iterdir(), None) is not None)
         except OSError as error:
@@ -159,11 +165,36 @@ def open_parts(
         parts = begin_parts(out, command, scenario_name, force, fits, resolve, say)
         if parts.kept:
             say(f"going on with {out}: {parts.num_kept('run')} runs are there")
-        try:
+        with keep_or_forget(out, [parts], was_there):
             yield parts
-        finally:
-            if not has_parts(out):
-                forget_parts(parts, was_there)
+
+
+@contextmanager
+def keep_or_forget(out: Path, begun: Sequence[Parts], was_there: bool) -> Iterator[None]:
+    """Undo at the end of the block each ``begin_parts`` for ``out`` or a folder in it, if no run is complete.
+
+    Otherwise an interrupt says that runs are kept. ``was_there``: whether ``out`` was, before.
+    """
+
+    def any_kept() -> bool:
+        names = (path.name for each in begun for path in (each.out / result_folder.PARTS_FOLDER).glob("*"))
+        return any(map(_PART.fullmatch, names))
+
+    try:
+        yield
+    except KeyboardInterrupt as ended:
+        if any_kept():
+            ended.args = (f"; complete runs are kept in {out} (the same command continues)",)
+        raise
+    finally:
+        if not any_kept():
+            for each in begun:
+                if each.stands:  # else something has replaced it, such as results
+                    remove(each.out / result_folder.PARTS_FOLDER)
+                if each.out != out:
+                    _remove_empty(each.out)
+            if not was_there:
+                _remove_empty(out)
 
 
 def begin_parts(
@@ -211,20 +242,6 @@ def begin_parts(
             "choose another folder, or replace them with --force"
         )
     return Parts(folder, index.scenario, scenario_name, _read_parts(folder, index, say), index, say)
-
-
-def has_parts(out: Path) -> bool:
-    """Whether ``out`` keeps a complete run of an unfinished command."""
-    folder = out / result_folder.PARTS_FOLDER
-    return folder.is_dir() and any(_PART.fullmatch(path.name) for path in folder.iterdir())
-
-
-def forget_parts(parts: Parts, was_there: bool) -> None:
-    """Undo ``begin_parts``; a folder that was not there before goes too if it is empty."""
-    if parts.folder is not None and parts.stands:  # else something has replaced it, such as results
-        remove(parts.folder)
-        if not was_there:
-            _remove_empty(parts.folder.parent)
 
 
 def _remove_empty(folder: Path) -> None:
