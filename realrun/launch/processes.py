@@ -213,11 +213,9 @@ class Processes(RankPool):
                 for rank in members:
                     self._children[rank].end_if_stopped(limit_s)
                 continue
-            if answer is not None and "progress" in answer:
-                state.begun = True
-                if progress is not None:
-                    progress(answer["progress"])
-            elif answer is None and life.killed and not shrinks:
+            if answer is not None and "progress" in answer and progress is not None:
+                progress(answer["progress"])
+            if answer is None and life.killed and not shrinks:
                 return None
             else:
                 self._note(state, rank, answer, members)

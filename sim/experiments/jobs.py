@@ -137,13 +137,16 @@ class JobProcesses:
 
     def begin(self, most: int) -> None:
         """Begin at most ``most`` processes, which do not run the user's script as multiprocessing's do."""
+        from multiprocessing import resource_tracker
+
         from joblib.externals.loky import ProcessPoolExecutor
 
         self.window = min(self.window, most)
         initial = os.getpid(), code_folders()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # they load first
+        self.executor = ProcessPoolExecutor(self.window, initializer=prepare, initargs=initial)
+        resource_tracker.ensure_running()  # else its start unblocks
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: they load for long
         try:
-            self.executor = ProcessPoolExecutor(self.window, initializer=prepare, initargs=initial)
             self.executor.submit(int)  # starts them
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
