@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
@@ -314,30 +313,6 @@ def say_middle(scenario: object, changes: Sequence[str]) -> None:
     pairs = zip(short_keys(list(ranges)), ranges.values(), strict=True)
     if named := ", ".join(f"{name} {each.at(0.5)} ({each.text})" for name, each in pairs):
         say(f"at the middle of what is possible: {named}; 'paceline sweep' draws from all of it")
-
-
-def check_out_file(out: Path, sources: Sequence[Path], marks: Sequence[bytes]) -> None:
-    """Refuse, before any work, an output file that cannot be written or would replace an input.
-
-    ``marks``: contents of all files of this command; no other file is replaced.
-    """
-    from paceline.sim.config.files import follow_links, holds_all
-
-    try:
-        if not out.name or out.is_dir():
-            raise InputError(f"--out {out}: is a folder; name a file")
-        if not out.parent.is_dir():
-            raise InputError(f"--out {out}: there is no folder {out.parent}")
-        if not os.access(follow_links(out).parent, os.W_OK | os.X_OK):
-            raise InputError(f"--out {out}: nothing can be written there (permission denied)")
-        if out.exists() and any(each.exists() and each.samefile(out) for each in sources):
-            raise InputError(f"--out {out}: would replace what is read; choose another name")
-        if out.exists() and not holds_all(out, marks):
-            raise InputError(
-                f"--out {out}: is there already, and no older file of this command; choose another name"
-            )
-    except OSError as error:
-        raise InputError(f"--out {shorten(out)}: {error.strerror or error}") from error
 
 
 def check_trace(trace: bool, out: Path | None) -> None:

@@ -20,7 +20,6 @@ from paceline.commands.console import (
     ScenarioFile,
     SetOption,
     TraceOption,
-    check_out_file,
     check_trace,
     hand_over,
     load_scenario,
@@ -165,8 +164,9 @@ def measure(
 def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, lab: OnLab = False) -> None:
     """Measure transfers, collectives and gradients one by one on the scenario's network."""
     from paceline.realrun.calibration import validate as validation
+    from paceline.sim.config.files import check_out_file
 
-    check_out_file(out, [scenario], MEASURED_MARKS)
+    check_out_file(out, MEASURED_MARKS, sources=[scenario])
     loaded = load_scenario(scenario, changes)
     hosts = validation.hosts_of(loaded, lab)
     measure_hosts(loaded, hosts, validation.processes_for(loaded, lab, probing=False), out)
@@ -207,15 +207,15 @@ def calibrate(
 ) -> None:
     """Fit correction factors to measurements; draw measured against fitted durations."""
     from paceline.realrun.calibration import fit as calibration
-    from paceline.sim.config.files import write_atomically
+    from paceline.sim.config.files import check_out_file, write_atomically
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.schema import load
 
-    check_out_file(out, [*measured, *filter(None, [nominal])], (b"factors:", b"residual_pct:"))
+    check_out_file(out, [b"factors:", b"residual_pct:"], sources=[*measured, *filter(None, [nominal])])
     picture = out.with_suffix(".png")
     if picture == out:
         raise InputError(f"--out {out}: is where the picture goes; call it {out.with_suffix('.yaml')}")
-    check_out_file(picture, [], (calibration.PICTURE_MARK.encode(),))
+    check_out_file(picture, [calibration.PICTURE_MARK.encode()])
     known = None if nominal is None else load(nominal)
     several = [each for path in measured for each in calibration.load_all(path, known, say)]
     fit = calibration.calibrate(several)
@@ -317,7 +317,9 @@ def compare(
             say(f"wrote {out}")
     _print_outcome(outcome, as_json)
     if status := validation.exit_status(outcome):
-        raise typer.Exit(status)
+        ended = typer.Exit(status)
+        ended.add_note(outcome.comparison["verdict"]["text"])
+        raise ended
 
 
 def _print_outcome(outcome: Validation, as_json: bool) -> None:

@@ -79,12 +79,6 @@ class Parts:
     tuning: Sequence[Tuned] = ()
     facts: Mapping[str, SchemeFacts] | None = None
 
-    @property
-    def out(self) -> Path:
-        """Folder that holds ``folder``, for the results."""
-        assert self.folder is not None
-        return self.folder.parent
-
     def num_kept(self, kind: PartKind) -> int:
         """Number of runs of a kind left by an earlier start."""
         return sum(each == kind for each, _ in self.kept)
@@ -100,7 +94,7 @@ class Parts:
             if not self.stands:
                 self.check_not_replaced()
                 _begin(self.folder, self.index)
-                out = self.out
+                out = self.folder.parent
                 self.say(
                     f"{out} was removed or renamed: runs from here on are kept in a new {out}, and all are "
                     "written there in the end; those from before are where it is now"
@@ -125,7 +119,7 @@ class Parts:
         """Raise ``InputError`` if something else took the folder's place; call it before results do."""
         if self.folder is None or self.stands:
             return
-        out = self.out
+        out = self.folder.parent
         try:
             stranger = out.exists() and (not out.is_dir() or next(out.iterdir(), None) is not None)
         except OSError as error:
@@ -177,8 +171,8 @@ def keep_or_forget(out: Path, begun: Sequence[Parts], was_there: bool) -> Iterat
     """
 
     def any_kept() -> bool:
-        names = (path.name for each in begun for path in (each.out / result_folder.PARTS_FOLDER).glob("*"))
-        return any(map(_PART.fullmatch, names))
+        paths = (path for each in begun if each.folder for path in each.folder.glob("*"))
+        return any(_PART.fullmatch(path.name) for path in paths)
 
     try:
         yield
@@ -189,10 +183,10 @@ def keep_or_forget(out: Path, begun: Sequence[Parts], was_there: bool) -> Iterat
     finally:
         if not any_kept():
             for each in begun:
-                if each.stands:  # else something has replaced it, such as results
-                    remove(each.out / result_folder.PARTS_FOLDER)
-                if each.out != out:
-                    _remove_empty(each.out)
+                if each.folder is not None and each.stands:  # else something has replaced it, such as results
+                    remove(each.folder)
+                    if each.folder.parent != out:
+                        _remove_empty(each.folder.parent)
             if not was_there:
                 _remove_empty(out)
 
