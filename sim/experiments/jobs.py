@@ -15,6 +15,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
+from multiprocessing import resource_tracker
 from queue import SimpleQueue
 from typing import Any, Final, Protocol, Self
 
@@ -137,8 +138,6 @@ class JobProcesses:
 
     def begin(self, most: int) -> None:
         """Begin at most ``most`` processes, which do not run the user's script as multiprocessing's do."""
-        from multiprocessing import resource_tracker
-
         from joblib.externals.loky import ProcessPoolExecutor
 
         self.window = min(self.window, most)
