@@ -203,8 +203,8 @@ class Processes(RankPool):
         self._send(members, {"run": order})
         state = RunState(members, frozenset(members) if shrinks else request.crashing)
         while state.waited:
-            # In a run its ranks watch over each other, and this process stays idle.
-            watches = state.failed_s is not None or not state.begun
+            # In a run its ranks watch over each other, until the first is done; this process stays idle.
+            watches = state.failed_s is not None or not state.begun or len(state.waited) < len(members)
             try:
                 rank, answer = self._answers.get(timeout=_LOOK_S if watches else None)
             except Empty:

@@ -35,7 +35,7 @@ ROOMS = {
     "realrun": 32,
     "realrun/attach": 682,
     "realrun/calibration": 1_790,
-    "realrun/driver": 2_369,
+    "realrun/driver": 2_370,
     "realrun/group": 1_250,
     "realrun/lab": 1_870,
     "realrun/launch": 1_587,
