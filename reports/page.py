@@ -17,7 +17,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
-from paceline.sim.config.files import claim, save_atomically
+from paceline.sim.config.files import check_out_file, claim, save_atomically
 from paceline.sim.config.tracking import track
 from paceline.sim.config.user_code.call import format_error
 from paceline.sim.errors import InputError
@@ -127,23 +127,7 @@ def render_template(name: str, **content: Any) -> str:
 
 def check_page(out: Path) -> None:
     """Raise ``InputError`` unless the page may be written to ``out``."""
-    try:
-        if out.is_dir():
-            raise InputError(f"{out} is a folder: name a file, such as {out / 'report.html'}")
-        if out.exists() and not (out.is_file() and _is_report(out)):
-            raise InputError(f"{out} is there already, and it is no report: choose another name")
-        if not out.parent.is_dir():
-            raise InputError(f"cannot write {out}: there is no folder {out.parent}")
-    except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror}") from error
-
-
-def _is_report(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return _MARK in file.read(1000)
-    except OSError as error:
-        raise InputError(f"cannot look into {path}: {error.strerror}") from error
+    check_out_file(out, [_MARK], "report")
 
 
 def tight(text: str) -> str:

@@ -10,11 +10,9 @@ import gc
 import io
 import json
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, cast
 
@@ -26,6 +24,7 @@ from typing_extensions import override
 from paceline.commands.console import AsJson, ReportFile, plain_app, print_json, say, showing, terminal
 from paceline.sim.config.registry import Registry
 from paceline.sim.config.standard_streams import ignore_broken_pipes
+from paceline.sim.config.user_code.interrupts import interruptible
 from paceline.sim.errors import InputError, PacelineError
 
 _COLLECT_EVERY: Final = 10_000
@@ -64,6 +63,14 @@ class _App(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = cast(dict[str, Any], COMMANDS)
+
+    @override
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as ended:  # typer says nothing
+            say(f"paceline: interrupted{ended}")
+            raise typer.Exit(130) from None
 
 
 app = plain_app(
@@ -205,21 +212,12 @@ def new(
         say(f"wrote {path}")
 
 
-@contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """Make SIGTERM interrupt this block as Ctrl-C does, unless an outer program handles it."""
-    try:
-        before = signal.getsignal(signal.SIGTERM)
-        ours = before is signal.SIG_DFL
-        if ours:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-    except ValueError:  # outside the main thread
-        ours = False
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _end_now() -> None:
+    """End a process that an interrupt has not ended; its results are as ``kill -9`` leaves them."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\33[?25h")  # a progress bar hides the cursor
+    say("paceline: interrupted")
+    os._exit(130)
 
 
 def _settle_streams() -> None:
@@ -255,7 +253,7 @@ def _name_shortage(error: MemoryError | RuntimeError | ImportError) -> str:
 
 def _run() -> int:
     try:
-        with _ended_like_ctrl_c():
+        with interruptible(_end_now):
             app(standalone_mode=True)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
@@ -316,30 +315,6 @@ def say_middle(scenario: object, changes: Sequence[str]) -> None:
         say(f"at the middle of what is possible: {named}; 'paceline sweep' draws from all of it")
 
 
-def check_out_file(out: Path, sources: Sequence[Path], marks: Sequence[bytes]) -> None:
-    """Refuse, before any work, an output file that cannot be written or would replace an input.
-
-    ``marks``: contents of all files of this command; no other file is replaced.
-    """
-    from paceline.sim.config.files import follow_links, holds_all
-
-    try:
-        if not out.name or out.is_dir():
-            raise InputError(f"--out {out}: is a folder; name a file")
-        if not out.parent.is_dir():
-            raise InputError(f"--out {out}: there is no folder {out.parent}")
-        if not os.access(follow_links(out).parent, os.W_OK | os.X_OK):
-            raise InputError(f"--out {out}: nothing can be written there (permission denied)")
-        if out.exists() and any(each.exists() and each.samefile(out) for each in sources):
-            raise InputError(f"--out {out}: would replace what is read; choose another name")
-        if out.exists() and not holds_all(out, marks):
-            raise InputError(
-                f"--out {out}: is there already, and no older file of this command; choose another name"
-            )
-    except OSError as error:
-        raise InputError(f"--out {shorten(out)}: {error.strerror or error}") from error
-
-
 def check_trace(trace: bool, out: Path | None) -> None:
     """Refuse a trace without a folder to write it to."""
     if trace and out is None:
@@ -406,15 +381,3 @@ def end_failed(runs: Sequence[Run]) -> None:
         say(f"{shorten(run.label)}, seed {run.seed}: {run.message}")
     if failed:
         raise typer.Exit(1)
-
-
-def end_interrupted(scenario: Scenario, runs: Sequence[Run], out: Path | None) -> NoReturn:
-    """Report the kept runs of an interrupted command, and end with the status of an interrupt."""
-    from paceline.sim.experiments.prepare import seeds_of
-
-    wanted = len(scenario.schemes) * len(seeds_of(scenario))
-    kept = ""
-    if out is not None and runs:
-        kept = f" and kept in {out} (the same command continues from there)"
-    say(f"interrupted: {len(runs)} of {wanted} runs are complete{kept}")
-    raise typer.Exit(130)

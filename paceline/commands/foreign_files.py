@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from paceline.commands.console import AsJson, check_out_file, print_json, say
+from paceline.commands.console import AsJson, print_json, say
 from paceline.sim.config.limits import MAX_WORKERS
 from paceline.sim.errors import InputError, did_you_mean, quote
 
@@ -54,7 +54,7 @@ def import_files(
     as_json: AsJson = False,
 ) -> None:
     """Make a scenario's 'cluster:' from measurements of other tools."""
-    from paceline.sim.config.files import write_atomically
+    from paceline.sim.config.files import check_out_file, write_atomically
     from paceline.sim.config.units import parse_bandwidth, parse_duration
     from paceline.sim.config.yaml_file import validate_document
     from paceline.sim.importers.cluster import FIRST_LINE, cluster_of, write_cluster
@@ -62,7 +62,7 @@ def import_files(
     from paceline.sim.network.settings import NetworkSettings
 
     if out is not None:
-        check_out_file(out, [], (FIRST_LINE.encode(),))
+        check_out_file(out, [FIRST_LINE.encode()])
     _quantity("--latency-unit", latency_unit and f"1 {latency_unit}", parse_duration)
     _quantity("--bandwidth-unit", bandwidth_unit and f"1 {bandwidth_unit}", parse_bandwidth)
     latency_s = _quantity("--latency", latency, parse_duration)

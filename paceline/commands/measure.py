@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,9 +20,7 @@ from paceline.commands.console import (
     ScenarioFile,
     SetOption,
     TraceOption,
-    check_out_file,
     check_trace,
-    end_interrupted,
     hand_over,
     load_scenario,
     plain_app,
@@ -135,7 +134,8 @@ def measure(
 
     runs: list[Run] = []
     in_job = isinstance(pool, JobRanks)
-    interrupted = broken = False
+    broken = False
+    carried = over_transport(scenario, scenario.cluster.backend)
     with keep_runs(scenario, command, out, force, say) as parts:
         try:
             with watching(scenario) as progress:
@@ -150,23 +150,23 @@ def measure(
                         if broken:  # a job's ranks are not started anew
                             break
         except KeyboardInterrupt:
-            interrupted = True
-        unfinished = interrupted or broken
-        if not unfinished:
+            if runs:
+                with suppress(typer.Exit):  # of a failed run
+                    hand_over(carried, runs, None, as_json, trace)
+            raise
+        if not broken:
             parts.check_not_replaced()
         if sentence := describe_clocks(runs):
             say(sentence)
-        carried = over_transport(scenario, scenario.cluster.backend)
-        hand_over(carried, runs, None if unfinished else out, as_json, trace)
-        if interrupted:
-            end_interrupted(scenario, runs, out)
+        hand_over(carried, runs, None if broken else out, as_json, trace)
 
 
 def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, lab: OnLab = False) -> None:
     """Measure transfers, collectives and gradients one by one on the scenario's network."""
     from paceline.realrun.calibration import validate as validation
+    from paceline.sim.config.files import check_out_file
 
-    check_out_file(out, [scenario], MEASURED_MARKS)
+    check_out_file(out, MEASURED_MARKS, sources=[scenario])
     loaded = load_scenario(scenario, changes)
     hosts = validation.hosts_of(loaded, lab)
     measure_hosts(loaded, hosts, validation.processes_for(loaded, lab, probing=False), out)
@@ -207,15 +207,15 @@ def calibrate(
 ) -> None:
     """Fit correction factors to measurements; draw measured against fitted durations."""
     from paceline.realrun.calibration import fit as calibration
-    from paceline.sim.config.files import write_atomically
+    from paceline.sim.config.files import check_out_file, write_atomically
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.schema import load
 
-    check_out_file(out, [*measured, *filter(None, [nominal])], (b"factors:", b"residual_pct:"))
+    check_out_file(out, [b"factors:", b"residual_pct:"], sources=[*measured, *filter(None, [nominal])])
     picture = out.with_suffix(".png")
     if picture == out:
         raise InputError(f"--out {out}: is where the picture goes; call it {out.with_suffix('.yaml')}")
-    check_out_file(picture, [], (calibration.PICTURE_MARK.encode(),))
+    check_out_file(picture, [calibration.PICTURE_MARK.encode()])
     known = None if nominal is None else load(nominal)
     several = [each for path in measured for each in calibration.load_all(path, known, say)]
     fit = calibration.calibrate(several)
@@ -317,7 +317,9 @@ def compare(
             say(f"wrote {out}")
     _print_outcome(outcome, as_json)
     if status := validation.exit_status(outcome):
-        raise typer.Exit(status)
+        ended = typer.Exit(status)
+        ended.add_note(outcome.comparison["verdict"]["text"])
+        raise ended
 
 
 def _print_outcome(outcome: Validation, as_json: bool) -> None:

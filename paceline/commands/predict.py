@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +24,6 @@ from paceline.commands.console import (
     SetOption,
     TraceOption,
     check_trace,
-    end_interrupted,
     hand_over,
     load_scenario,
     print_json,
@@ -78,40 +79,25 @@ def simulate(
         runs: list[Run] = []
         recorded = out is not None or as_json  # facts are shown by a report's page alone
         facts: Mapping[str, SchemeFacts] | None = None if recorded else {}
-        interrupted = False
         try:
             with watching(resolved) as progress, JobProcesses(jobs, executor) as processes:
+                here = partial(partial, device=where, progress=progress, processes=processes, engine=driver)
                 if resolved.tune is not None:
-                    resolved, tuning = simulator.choose_values(
-                        resolved,
-                        device=where,
-                        progress=progress,
-                        parts=parts,
-                        processes=processes,
-                        engine=driver,
-                    )
+                    resolved, tuning = here(simulator.choose_values)(resolved, parts=parts)
                 if recorded:
                     from paceline.sim.experiments.costs.bounds import describe_schemes
 
                     facts = describe_schemes(resolved)
                 parts = replace(parts, tuning=tuning, facts=facts)
-                for run in simulator.simulate(
-                    resolved,
-                    device=where,
-                    progress=progress,
-                    parts=parts,
-                    warn=say,
-                    processes=processes,
-                    engine=driver,
-                ):
+                for run in here(simulator.simulate)(resolved, parts=parts, warn=say):
                     runs.append(run)
         except KeyboardInterrupt:
-            interrupted = True
-        if not interrupted:
-            parts.check_not_replaced()
-        hand_over(resolved, runs, None if interrupted else out, as_json, trace, tuning, facts)
-        if interrupted:
-            end_interrupted(resolved, runs, out)
+            if runs:
+                with suppress(typer.Exit):  # of a failed run
+                    hand_over(resolved, runs, None, as_json, trace, tuning, facts)
+            raise
+        parts.check_not_replaced()
+        hand_over(resolved, runs, out, as_json, trace, tuning, facts)
 
 
 def check(

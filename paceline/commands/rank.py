@@ -5,8 +5,10 @@ The ranks meet first. Then worker 0 runs the command as on one machine, and the 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +25,6 @@ from paceline.commands.console import (
     ScenarioFile,
     SetOption,
     TraceOption,
-    check_out_file,
     check_trace,
     plain_app,
     say,
@@ -63,10 +64,11 @@ def _probe(
     timeout: measure.Timeout = 60.0,
 ) -> None:
     """Measure transfers, collectives and gradients one by one on the hosts of a job."""
+    from paceline.sim.config.files import check_out_file
     from paceline.sim.network.profile import HostKind
 
     with _job(scenario, changes, timeout) as (ranks, loaded):
-        check_out_file(out, [scenario], measure.MEASURED_MARKS)
+        check_out_file(out, measure.MEASURED_MARKS, sources=[scenario])
         measure.measure_hosts(loaded, HostKind(kind="cluster"), ranks, out)
 
 
@@ -140,11 +142,12 @@ def main() -> NoReturn:
     word = sys.argv[1] if sys.argv[1:] and sys.argv[1] in _COMMANDS else ""
     app = plain_app()
     app.command()(_COMMANDS[word])
-    status = 1
+    status, text = 1, ""
     try:
         app(sys.argv[1 + bool(word) :], prog_name=f"{_PROGRAM} {word}".rstrip())
-    except SystemExit as ended:
+    except SystemExit as ended:  # of typer's Exit
         status = int(ended.code or 0)
+        text = "".join(getattr(ended.__context__, "__notes__", []))
     except PacelineError as error:
         status = 2 if isinstance(error, InputError) else 1
         from paceline.sim.config.problems import format_message
@@ -152,6 +155,9 @@ def main() -> NoReturn:
         text = format_message(error)
         if text and (status == 1 or _speaks()):
             say(text)
+    if text and (file := os.environ.get("TORCHELASTIC_ERROR_FILE")):  # torchrun prints it last
+        details = {"timestamp": str(int(time.time())), "py_callstack": text}
+        Path(file).write_text(json.dumps({"message": {"message": text, "extraInfo": details}}))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # helper threads of a failed run may still block in gloo

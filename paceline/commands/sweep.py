@@ -93,30 +93,25 @@ def sweep(
         executor = stack.enter_context(connect(dask))
         progress = stack.enter_context(watching(first))
         processes = stack.enter_context(JobProcesses(jobs, executor))
-        try:
-            if out is None and many.are_many(len(settings), first, where, processes):
-                file = find_scenario(scenario)
-                summaries = list(many.summarise_in_batches(file, changed, where, processes, say))
-                answer = describe_sweep(names, settings, summaries, drawn)
-                runs = [[run_of(row, (), ()) for row in each["runs"]] for each in summaries]
-            else:
-                begun = folder.begin([first, *scenarios], where, out, force=force, say=say)
-                resolved, parts = stack.enter_context(begun)
-                resolved, tuning = grids.choose_values(
-                    resolved, device=where, progress=progress, parts=parts, processes=processes
-                )
-                parts = folder.with_facts(parts, resolved, tuning)
-                runs = grids.simulate(
-                    resolved, device=where, progress=progress, warn=say, parts=parts, processes=processes
-                )
-                for each in parts:
-                    each.check_not_replaced()
-                draw = sweep_page.write_winners
-                answer = folder.finish(out, settings, resolved, runs, tuning, draw, drawn)
-        except KeyboardInterrupt:
-            kept = "" if out is None else f"; what is complete is kept in {out} (the same command continues)"
-            say(f"interrupted{kept}")
-            raise typer.Exit(130) from None
+        if out is None and many.are_many(len(settings), first, where, processes):
+            file = find_scenario(scenario)
+            summaries = list(many.summarise_in_batches(file, changed, where, processes, say))
+            answer = describe_sweep(names, settings, summaries, drawn)
+            runs = [[run_of(row, (), ()) for row in each["runs"]] for each in summaries]
+        else:
+            begun = folder.begin([first, *scenarios], where, out, force=force, say=say)
+            resolved, parts = stack.enter_context(begun)
+            resolved, tuning = grids.choose_values(
+                resolved, device=where, progress=progress, parts=parts, processes=processes
+            )
+            parts = folder.with_facts(parts, resolved, tuning)
+            runs = grids.simulate(
+                resolved, device=where, progress=progress, warn=say, parts=parts, processes=processes
+            )
+            for each in parts:
+                each.check_not_replaced()
+            draw = sweep_page.write_winners
+            answer = folder.finish(out, settings, resolved, runs, tuning, draw, drawn)
     if out is not None:
         also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
         say(f"wrote {out}: a result folder for each setting, {SWEEP_FILE}{also}")

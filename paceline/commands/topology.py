@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from paceline.commands.console import AsJson, Force, check_out_file, plain_app, print_json, say, terminal
+from paceline.commands.console import AsJson, Force, plain_app, print_json, say, terminal
 from paceline.sim.config.limits import MAX_SEED
 from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, did_you_mean
@@ -117,6 +117,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Look for a graph on which averaging is fast, with a fixed degree or number of edges."""
+    from paceline.sim.config.files import check_out_file
     from paceline.sim.topology.search import MADE_BY, Budget, Request, default_budget, describe, save
 
     if objective not in ("spectral", "wall-clock"):
@@ -126,7 +127,7 @@ def search(
         instead = out.with_suffix(".json") if out.name else "graph.json"
         raise InputError(f"--out {out}: the file is JSON; call it {instead}")
     if out is not None:
-        check_out_file(out, [] if scenario is None else [scenario], (MADE_BY.encode(),))
+        check_out_file(out, [MADE_BY.encode()], sources=[] if scenario is None else [scenario])
     usual = default_budget(workers)
     budget = Budget(usual.moves if moves is None else moves, usual.restarts if restarts is None else restarts)
     request = Request(workers, degree, edges, weights, seed, budget)

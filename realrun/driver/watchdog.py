@@ -46,7 +46,8 @@ class Failure:
                 f"worker {self.error.rank} was lost; "
                 f"worker {self.rank} noticed during {self.error.operation} at step {self.step}"
             )
-        return str(self.error)
+        names = isinstance(self.error, Deadlock) or str(self.error).startswith("worker ")
+        return str(self.error) if names else f"worker {self.rank}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)

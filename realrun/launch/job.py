@@ -207,9 +207,8 @@ class JobRanks(RankPool):
         state = RunState(range(workers), frozenset())
 
         def report(answer: Mapping[str, Any]) -> None:
-            if "progress" not in answer:
-                _note(state, 0, answer)
-            elif progress is not None:
+            _note(state, 0, answer)
+            if "progress" in answer and progress is not None:
                 progress(answer["progress"])
 
         try:

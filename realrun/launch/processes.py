@@ -203,21 +203,19 @@ class Processes(RankPool):
         self._send(members, {"run": order})
         state = RunState(members, frozenset(members) if shrinks else request.crashing)
         while state.waited:
-            # In a run its ranks watch over each other, and this process stays idle.
-            watches = state.failed_s is not None or not state.begun
+            # In a run its ranks watch over each other, until the first is done; this process looks seldom.
+            watches = state.failed_s is not None or not state.begun or len(state.waited) < len(members)
             try:
-                rank, answer = self._answers.get(timeout=_LOOK_S if watches else None)
+                rank, answer = self._answers.get(timeout=_LOOK_S if watches else _LOOK_S * 5)
             except Empty:
                 if state.lost_patience(limit_s):
                     break
                 for rank in members:
-                    self._children[rank].end_if_stopped(limit_s)
+                    self._children[rank].end_if_stopped(limit_s if watches else 2 * limit_s)
                 continue
-            if answer is not None and "progress" in answer:
-                state.begun = True
-                if progress is not None:
-                    progress(answer["progress"])
-            elif answer is None and life.killed and not shrinks:
+            if answer is not None and "progress" in answer and progress is not None:
+                progress(answer["progress"])
+            if answer is None and life.killed and not shrinks:
                 return None
             else:
                 self._note(state, rank, answer, members)

@@ -14,7 +14,7 @@ from .cells import RESULT, Result
 AFTER_A_FAILURE_S: Final = 15.0
 """Time for other processes to continue after a failure, beyond the time-out of a wait."""
 AFTER_A_RECORD_S: Final = 1.0
-"""Time for a process to end after the record of its failed run."""
+"""Time for processes to end after the record of a failed run, or after a death before its first step."""
 
 
 class RunState:
@@ -54,6 +54,8 @@ class RunState:
             self.waited.discard(rank)
         elif "done" in answer:
             self.waited.discard(rank)
+        elif "progress" in answer:
+            self.begun = True
 
     def note_end(self, rank: int) -> bool:
         """Record the end of a rank's process; returns whether to tell the others."""
@@ -70,7 +72,8 @@ class RunState:
 
     def lost_patience(self, timeout_s: float) -> bool:
         """Whether the others have had time enough after a failure; less once the record is there."""
-        more_s = AFTER_A_RECORD_S if self.result is not None else timeout_s + AFTER_A_FAILURE_S
+        soon = self.result is not None or (self.lost and not self.begun)
+        more_s = AFTER_A_RECORD_S if soon else timeout_s + AFTER_A_FAILURE_S
         return self.failed_s is not None and time.monotonic() > self.failed_s + more_s
 
     def _fail(self) -> None:

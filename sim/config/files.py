@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from filelock import FileLock, Timeout
 from pydantic_core import from_json
 
-from ..errors import InputError
+from ..errors import InputError, shorten
 from .settings import Settings
 from .yaml_file import read_bytes, read_text, validate_document
 
@@ -40,6 +40,28 @@ def holds_all(path: Path, marks: Sequence[bytes]) -> bool:
 
 
 _MAX_SEARCHED_BYTES: Final = 64 * 2**20
+
+
+def check_out_file(
+    out: Path, marks: Sequence[bytes], kind: str = "older file of this command", sources: Sequence[Path] = ()
+) -> None:
+    """Refuse, before any work, an output file that cannot be written or would replace one of ``sources``.
+
+    ``marks``: contents of all files of a ``kind``; no other file is replaced.
+    """
+    try:
+        if not out.name or out.is_dir():
+            raise InputError(f"{out} is a folder: name a file")
+        if not out.parent.is_dir():
+            raise InputError(f"cannot write {out}: there is no folder {out.parent}")
+        if not os.access(follow_links(out).parent, os.W_OK | os.X_OK):
+            raise InputError(f"cannot write {out}: permission denied")
+        if out.exists() and any(each.exists() and each.samefile(out) for each in sources):
+            raise InputError(f"{out} would replace what is read: choose another name")
+        if out.exists() and not holds_all(out, marks):
+            raise InputError(f"{out} is there already, and it is no {kind}: choose another name")
+    except OSError as error:
+        raise InputError(f"cannot write {shorten(out)}: {error.strerror or error}") from error
 
 
 def write_atomically(path: Path, text: str) -> None:

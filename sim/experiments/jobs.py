@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import platform
+import signal
 import threading
 import time
 from collections import Counter, deque
@@ -14,6 +15,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
+from multiprocessing import resource_tracker
 from queue import SimpleQueue
 from typing import Any, Final, Protocol, Self
 
@@ -141,6 +143,12 @@ class JobProcesses:
         self.window = min(self.window, most)
         initial = os.getpid(), code_folders()
         self.executor = ProcessPoolExecutor(self.window, initializer=prepare, initargs=initial)
+        resource_tracker.ensure_running()  # else its start unblocks
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: they load for long
+        try:
+            self.executor.submit(int)  # starts them
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def submit(self, work: Callable[[str], bytes], text: str) -> Future[bytes]:
         """Hand out a run; broken processes of this machine are replaced by new ones, here alone."""

@@ -159,11 +159,36 @@ def open_parts(
         parts = begin_parts(out, command, scenario_name, force, fits, resolve, say)
         if parts.kept:
             say(f"going on with {out}: {parts.num_kept('run')} runs are there")
-        try:
+        with keep_or_forget(out, [parts], was_there):
             yield parts
-        finally:
-            if not has_parts(out):
-                forget_parts(parts, was_there)
+
+
+@contextmanager
+def keep_or_forget(out: Path, begun: Sequence[Parts], was_there: bool) -> Iterator[None]:
+    """Undo at the end of the block each ``begin_parts`` for ``out`` or a folder in it, if no run is complete.
+
+    Otherwise an interrupt says that runs are kept. ``was_there``: whether ``out`` was, before.
+    """
+
+    def any_kept() -> bool:
+        paths = (path for each in begun if each.folder for path in each.folder.glob("*"))
+        return any(_PART.fullmatch(path.name) for path in paths)
+
+    try:
+        yield
+    except KeyboardInterrupt as ended:
+        if any_kept():
+            ended.args = (f"; complete runs are kept in {out} (the same command continues)",)
+        raise
+    finally:
+        if not any_kept():
+            for each in begun:
+                if each.folder is not None and each.stands:  # else something has replaced it, such as results
+                    remove(each.folder)
+                    if each.folder.parent != out:
+                        _remove_empty(each.folder.parent)
+            if not was_there:
+                _remove_empty(out)
 
 
 def begin_parts(
@@ -211,20 +236,6 @@ def begin_parts(
             "choose another folder, or replace them with --force"
         )
     return Parts(folder, index.scenario, scenario_name, _read_parts(folder, index, say), index, say)
-
-
-def has_parts(out: Path) -> bool:
-    """Whether ``out`` keeps a complete run of an unfinished command."""
-    folder = out / result_folder.PARTS_FOLDER
-    return folder.is_dir() and any(_PART.fullmatch(path.name) for path in folder.iterdir())
-
-
-def forget_parts(parts: Parts, was_there: bool) -> None:
-    """Undo ``begin_parts``; a folder that was not there before goes too if it is empty."""
-    if parts.folder is not None and parts.stands:  # else something has replaced it, such as results
-        remove(parts.folder)
-        if not was_there:
-            _remove_empty(parts.folder.parent)
 
 
 def _remove_empty(folder: Path) -> None:

@@ -7,6 +7,7 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from benchmarks.sudden_death import contents
 from paceline.reports import sweep_page
 from paceline.reports import topology as graph_pages
 from paceline.sim.experiments.sweep import folder as sweep_folder
+from paceline.sim.records import unfinished
 from paceline.sim.records.folder import lacks_page
 from paceline.sim.scenario import ready
 from paceline.sim.topology.described import describe
@@ -61,6 +63,32 @@ def test_a_sweep_that_is_ended_while_it_draws_has_its_figure_in_the_end(
     assert code == 0, err
     assert "4 runs are there" in err
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_sweep_that_was_killed_before_its_first_run_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.yaml").write_text(FEW)
+    command = ("sweep", tmp_path / "s.yaml", *GRID, "--out")
+    assert run(monkeypatch, capsys, *command, tmp_path / "whole")[0] == 0
+    copies = itertools.count()
+    begin = unfinished.begin_parts
+
+    def copying(folder: Path, *arguments: Any) -> Any:
+        begun = begin(folder, *arguments)
+        shutil.copytree(tmp_path / "out", tmp_path / f"killed-{next(copies)}")
+        return begun
+
+    with monkeypatch.context() as patch:
+        patch.setattr("paceline.sim.experiments.sweep.folder.begin_parts", copying)
+        assert run(patch, capsys, *command, tmp_path / "out")[0] == 0
+    writing = tmp_path / "killed-2" / "0001" / f".parts.{socket.gethostname()}-{2**31 - 1}.new"
+    writing.mkdir(parents=True)
+    (writing / "index.json").touch()
+    for number in range(3):
+        out = tmp_path / f"killed-{number}"
+        assert run(monkeypatch, capsys, *command, out)[0] == 0
+        assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_a_topology_that_is_ended_while_it_draws_is_drawn_again(tmp_path: Path) -> None:

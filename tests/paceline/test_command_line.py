@@ -280,7 +280,7 @@ def test_an_interrupted_simulation_keeps_what_is_complete_and_goes_on(
     command = ("simulate", tiny, "--jobs", 1, "--out", tmp_path / "out")  # all in this process, however busy
     code, _, err = run(monkeypatch, capsys, *command)
     assert code == 130
-    assert "interrupted: 2 of 6 runs are complete and kept" in err
+    assert "paceline: interrupted; complete runs are kept in" in err
     assert [r["label"] for r in read_results(tmp_path / "out").summary["runs"]] == ["all_reduce", "gossip"]
 
     monkeypatch.setattr(simulator, "simulate_job", original)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from ...config.files import claim_folder, write_folder_atomically
+from ...config.files import claim_folder, remove_unfinished_writes, write_folder_atomically
 from ...config.tracking import track
 from ...errors import InputError
 from ...records import folder as result_folder
@@ -25,7 +25,7 @@ from ...records.run import Run
 from ...records.summary import Tuned
 from ...records.sweeps.content import SWEEP_FILE, describe_sweep
 from ...records.sweeps.runs import RUNS_FILE, tabulate_runs
-from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts, has_parts
+from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, keep_or_forget
 from ...scenario.schema import Scenario, dump
 from ..costs.bounds import describe_schemes
 from ..prepare import read_resolved, resolved_in
@@ -65,12 +65,16 @@ def begin(
     with claim_folder(out):
         was_there = out.exists()
         folders = [out / name for name in folder_names(len(scenarios))]
-        replace = force or any(map(has_parts, folders))
+        for folder in filter(Path.is_dir, folders):  # left by a command that was killed while it made them
+            remove_unfinished_writes(folder / result_folder.PARTS_FOLDER)
+            with suppress(OSError):
+                folder.rmdir()
+        replace = force or any(map(result_folder.is_unfinished, folders))
         result_folder.check_replaceable(out, replace, partial(_is_ours, out), _FOREIGN)
         fresh = resolve(scenarios, device)
         parts: list[Parts] = []
         resolved: list[Scenario] = []
-        try:
+        with keep_or_forget(out, parts, was_there):
             settings = list(zip(folders, scenarios, fresh, strict=True))
             for folder, scenario, own in track("making folder", settings):
                 fits, text = partial(resolved_in, requested=scenario), dump(own)
@@ -82,13 +86,6 @@ def begin(
             if done:
                 say(f"going on with {out}: {done} runs are there")
             yield resolved, parts
-        finally:
-            if not any(map(has_parts, folders)):
-                for each in parts:
-                    forget_parts(each, was_there=False)
-                if not was_there:
-                    with suppress(OSError):
-                        out.rmdir()
 
 
 def _is_ours(out: Path, name: str) -> bool:

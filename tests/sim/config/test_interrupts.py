@@ -1,0 +1,60 @@
+"""Ctrl-C and SIGTERM: an exception, and an end where nobody gets it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from paceline.sim.config.user_code.interrupts import interruptible
+
+DEAF = """\
+import hashlib, os, sys, threading, time
+from paceline.sim.config.user_code import interrupts
+interrupts.END_S = 0.1
+with interrupts.interruptible(lambda: os._exit(130)):
+    threading.Timer(0.3, os.kill, (os.getpid(), int(sys.argv[1]))).start()
+    {body}
+"""
+LONG_CALL_OF_C = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)'
+NEVER_ENDS = """\
+while True:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            continue
+"""
+
+
+def twice(number: signal.Signals) -> None:
+    with interruptible(pytest.fail):
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_an_interrupt_once(number: signal.Signals) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.raises(KeyboardInterrupt):
+        twice(number)
+    assert {each: signal.getsignal(each) for each in before} == before
+
+
+@pytest.mark.parametrize("body", [LONG_CALL_OF_C, NEVER_ENDS])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_takes_no_interrupt_is_ended(body: str, number: signal.Signals) -> None:
+    code = DEAF.format(body=body)
+    assert subprocess.run([sys.executable, "-c", code, str(int(number))], timeout=30).returncode == 130
+
+
+def test_what_an_outer_program_handles_is_left_to_it() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with interruptible(pytest.fail):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
