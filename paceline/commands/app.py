@@ -53,7 +53,7 @@ COMMANDS: Final = _Commands(
         "replay": ".predict:replay", "report": ".app:report", "schema": ".app:schema",
         "list": ".app:list_names", "new": ".app:new", "lab": ".measure:lab_app",
         "topology": ".topology:topology_app", "recommend": ".recommend:recommend",
-        "import": ".foreign_files:import_files", "explore": ".explore:explore",
+        "import": ".foreign_files:import_files", "explore": ".explore:explore", "help": ".app:show_help",
     },
 )  # fmt: skip
 
@@ -66,7 +66,8 @@ class _App(TyperGroup):
 
 
 app = plain_app(
-    "Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?"
+    "Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?",
+    completes=True,
 )
 
 
@@ -199,6 +200,15 @@ def new(
 
     for path in copy_scenario(name, file):
         say(f"wrote {path}")
+
+
+def show_help(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="such as check, or topology search")
+    ] = None,
+) -> None:
+    """Show the help of a command, as -h behind it does."""
+    app([*(command or []), "--help"])
 
 
 @contextmanager

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from .. import topology
 from ..config.limits import MAX_TIME_S
 from ..config.problems import format_value
 from ..config.settings import Settings
@@ -92,8 +93,19 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         services = tuple(_UserCoroutine(path, service, worker.start) for service in returned.services)
         return Program(_UserCoroutine(path, returned.main, worker.start), services)
 
+    graphs = options.model_fields.get("topology")
+    mixes = graphs is not None and graphs.annotation is topology.TopologyEntry
+
+    def cycle(given: Any, workers: int) -> int:
+        period = _plan_of(given, workers).period if mixes else None
+        return math.lcm(_repeats_after(program, given), period or 1)
+
     program.__doc__ = function.__doc__
-    return UserScheme(path, program, options, True, cycle=lambda given, _: _repeats_after(program, given))
+    return UserScheme(path, program, options, True, check=_plan_of if mixes else Scheme.check, cycle=cycle)
+
+
+def _plan_of(options: Any, workers: int) -> topology.Plan:
+    return topology.plan(options.topology, workers, getattr(options, "weights", topology.AUTO))
 
 
 class _UserCoroutine(Coroutine[Any, Any, None]):

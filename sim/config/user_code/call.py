@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 import os
 import sys
 import sysconfig
@@ -197,6 +198,32 @@ def import_path_of(thing: Any) -> str:
     _GIVEN[path] = thing
     _given_here.set({**_given_here.get(), path: thing})
     return path
+
+
+def with_import_paths(entries: Sequence[Any]) -> str:
+    """Entries as JSON: names, objects (by ``import_path_of``), and ``{name or object: options}``.
+
+    Raises ``InputError`` for two objects of one name.
+    """
+    if not isinstance(entries, list | tuple):
+        raise InputError(f"schemes: must be a list, not {format_value(entries)}")
+    paths: dict[str, object] = {}
+
+    def name_of(thing: Any) -> str:
+        if isinstance(thing, str):
+            return thing
+        path = import_path_of(thing)
+        if paths.setdefault(path, thing) is not thing:
+            raise InputError(f"schemes: two are called {quote(path)}; give each a __qualname__ of its own")
+        return path
+
+    written = [
+        {name_of(key): value for key, value in entry.items()}
+        if isinstance(entry, Mapping)
+        else name_of(entry)
+        for entry in entries
+    ]
+    return json.dumps(written, default=str)
 
 
 def format_place(function: object) -> str:
