@@ -360,8 +360,8 @@ def sweep(
     seed = 0 if sample is None else next(resolve_each(scenario, task, [changes], schemes)).seed
     settings = settings_of(values, together, sample, seed)
     own = [*([] if sample is None else [NO_EVENTS]), *changes]
-    tracked = ([*own, *changes_of(each)] for each in track("reading setting", settings))
-    scenarios = resolve_each(scenario, task, tracked, schemes)
+    tracked = track("reading setting", settings)
+    scenarios = resolve_each(scenario, task, ([*own, *changes_of(each)] for each in tracked), schemes)
     first = next(scenarios)
     watched = watching(first) if progress else nullcontext(None)
     with watched as shown, JobProcesses(jobs, executor) as processes:

@@ -224,7 +224,7 @@ def plot_metric(folder: Path, metric: str | None) -> Figure:
     """
     (study,) = read_sources([folder])
     metrics, target = study.main.results.metrics, study.main.results.summary["target"]
-    known = [name for name in metrics if name not in NO_METRICS and metrics[name].notna().any()]
+    known = [str(name) for name in metrics if name not in NO_METRICS and metrics[name].notna().any()]
     name = metric or (target["metric"] if target else "train_loss")
     if not known:
         raise InputError(f"no loss is known of {study.title}: nothing was trained; its report has the times")

@@ -126,7 +126,7 @@ def check(
     with patience("check"), showing("check"):
         loaded = load_scenario(scenario, changes)
         with name_lines(scenario, changes or []):
-            findings = checking.check(loaded, prepare.device_named(device))
+            findings = checking.check(loaded, prepare.device_named(device), begin_s=0.0)
     if as_json:
         print_json(findings)
     else:

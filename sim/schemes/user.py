@@ -96,12 +96,16 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
     graphs = options.model_fields.get("topology")
     mixes = graphs is not None and graphs.annotation is topology.TopologyEntry
 
+    def check(given: Any, workers: int) -> None:
+        if mixes:
+            _plan_of(given, workers)
+
     def cycle(given: Any, workers: int) -> int:
         period = _plan_of(given, workers).period if mixes else None
         return math.lcm(_repeats_after(program, given), period or 1)
 
     program.__doc__ = function.__doc__
-    return UserScheme(path, program, options, True, check=_plan_of if mixes else Scheme.check, cycle=cycle)
+    return UserScheme(path, program, options, True, check=check, cycle=cycle)
 
 
 def _plan_of(options: Any, workers: int) -> topology.Plan:
