@@ -126,13 +126,8 @@ def topology_plan(
     >>> topology_plan({"ring_lattice": {"degree": 4}}, workers=8).at(0).sources[0]
     (1, 2, 6, 7)
 
-    Args:
-        topology, weights: as in a scenario. Where a scheme has a parameter ``topology: TopologyEntry`` (and
-            perhaps ``weights: str``), these are checked before it runs, as ``gossip``'s are.
-        workers, seed: ``worker.size`` and ``worker.seed``.
-
-    Raises:
-        InputError: unknown names, or weights that never bring the workers together.
+    ``topology`` and ``weights`` are as in scenarios; a scheme's parameters ``topology: TopologyEntry`` and
+    ``weights: str`` are checked before a run. ``seed``: ``worker.seed``. Raises ``InputError``.
     """
     from paceline.sim import topology as topologies
 

@@ -464,15 +464,6 @@ def _effort(answer: Mapping[str, Any]) -> str:
             f"{answer['steps_to_target_in_trial']} steps to the target that synchronous SGD needed in a trial"
         )
     sentences[0] += f"; {format_seconds(answer['simulation_s_at_most'])} at most for {runs}."
-    scoring = answer["scoring"]
-    if scoring["models"]:
-        models = "1 model" if scoring["models"] == 1 else f"{scoring['models']} models"
-        sentences.append(
-            f"Scoring is {format_seconds(scoring['s_per_100_steps'])} of the first and "
-            f"{format_seconds(scoring['s_at_most'])} of the last: {models} in "
-            f"{format_seconds(scoring['once_s'])}, every {scoring['every_steps']} steps, "
-            f"{scoring['times_at_most']:,} times at most."
-        )
     by_events = [f"{row['label']} ({row['engine_reason']})" for row in known if row["engine"] == "event"]
     if by_events:
         sentences.append(f"Message by message, not in lockstep: {'; '.join(by_events)}.")

@@ -117,7 +117,9 @@ def report(
     from paceline.sim.config.files import is_file, make_temporary_folder
     from paceline.sim.records.folder import describe_caveat, read_validation
     from paceline.sim.records.sweeps.content import is_sweep, read_sweep
+    from paceline.sim.scenario.ready import refuse_scenarios
 
+    refuse_scenarios(folders)
     if bundle:
         if len(folders) > 1:
             raise InputError("--bundle takes one folder")
@@ -202,11 +204,7 @@ def new(
         say(f"wrote {path}")
 
 
-def show_help(
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="COMMAND", help="such as check, or topology search")
-    ] = None,
-) -> None:
+def show_help(command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND")] = None) -> None:
     """Show the help of a command, as -h behind it does."""
     app([*(command or []), "--help"])
 

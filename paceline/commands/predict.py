@@ -167,7 +167,9 @@ def replay(
     from paceline.sim.config.user_code.code_files import code_files
     from paceline.sim.devices import one_thread
     from paceline.sim.experiments.replay import verify_replay
+    from paceline.sim.scenario.ready import refuse_scenarios
 
+    refuse_scenarios([folder])
     agree = True
     with one_thread():
         for number, replayed in enumerate(verify_replay(folder)):

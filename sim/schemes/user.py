@@ -93,23 +93,19 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         services = tuple(_UserCoroutine(path, service, worker.start) for service in returned.services)
         return Program(_UserCoroutine(path, returned.main, worker.start), services)
 
-    graphs = options.model_fields.get("topology")
-    mixes = graphs is not None and graphs.annotation is topology.TopologyEntry
-
-    def check(given: Any, workers: int) -> None:
-        if mixes:
-            _plan_of(given, workers)
-
     def cycle(given: Any, workers: int) -> int:
-        period = _plan_of(given, workers).period if mixes else None
-        return math.lcm(_repeats_after(program, given), period or 1)
+        mixing = _plan_of(given, workers)
+        return math.lcm(_repeats_after(program, given), 1 if mixing is None else mixing.period or 1)
 
     program.__doc__ = function.__doc__
-    return UserScheme(path, program, options, True, check=check, cycle=cycle)
+    return UserScheme(path, program, options, True, check=_plan_of, cycle=cycle)
 
 
-def _plan_of(options: Any, workers: int) -> topology.Plan:
-    return topology.plan(options.topology, workers, getattr(options, "weights", topology.AUTO))
+def _plan_of(options: Any, workers: int) -> topology.Plan | None:
+    graphs = getattr(options, "topology", None)
+    if not isinstance(graphs, topology.TopologyEntry):
+        return None
+    return topology.plan(graphs, workers, getattr(options, "weights", topology.AUTO))
 
 
 class _UserCoroutine(Coroutine[Any, Any, None]):

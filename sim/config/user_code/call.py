@@ -201,29 +201,19 @@ def import_path_of(thing: Any) -> str:
 
 
 def with_import_paths(entries: Sequence[Any]) -> str:
-    """Entries as JSON: names, objects (by ``import_path_of``), and ``{name or object: options}``.
-
-    Raises ``InputError`` for two objects of one name.
-    """
+    """JSON of names, objects, by ``import_path_of``, and ``{name or object: options}``; or ``InputError``."""
     if not isinstance(entries, list | tuple):
         raise InputError(f"schemes: must be a list, not {format_value(entries)}")
-    paths: dict[str, object] = {}
+    things: dict[str, object] = {}
 
     def name_of(thing: Any) -> str:
-        if isinstance(thing, str):
-            return thing
-        path = import_path_of(thing)
-        if paths.setdefault(path, thing) is not thing:
+        path = thing if isinstance(thing, str) else import_path_of(thing)
+        if things.setdefault(path, thing) is not thing and path is not thing:
             raise InputError(f"schemes: two are called {quote(path)}; give each a __qualname__ of its own")
         return path
 
-    written = [
-        {name_of(key): value for key, value in entry.items()}
-        if isinstance(entry, Mapping)
-        else name_of(entry)
-        for entry in entries
-    ]
-    return json.dumps(written, default=str)
+    given = [entry if isinstance(entry, Mapping) else {entry: None} for entry in entries]
+    return json.dumps([{name_of(key): each[key] for key in each} for each in given], default=str)
 
 
 def format_place(function: object) -> str:

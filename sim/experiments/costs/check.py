@@ -223,6 +223,7 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         ],
         "routes": route_kinds(network),
         "schemes": rows,
+        "score_s": effort.score_s,
         "repeats": runs[0],
         "trials": runs[1],
         "cores": min(num_cores(), max(runs) * len(known) or 1),
@@ -230,14 +231,6 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         "steps_to_target_in_trial": effort.steps_to_target,
         "simulation_s_expected": sum(expected) if effort.steps_to_target is not None else None,
         "simulation_s_at_most": sum((prepare_s, *(row["simulation_s_at_most"] for row in known))),
-        "scoring": {
-            "models": models_scored(resolved) if effort.score_s else 0,
-            "every_steps": resolved.evaluate.every,
-            "once_s": effort.score_s,
-            "s_per_100_steps": 100 * len(known) * effort.score_s / resolved.evaluate.every,
-            "times_at_most": sum(row["scorings_at_most"] for row in known),
-            "s_at_most": effort.score_s * sum(row["scorings_at_most"] for row in known),
-        },
     }
 
 
@@ -274,7 +267,6 @@ def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
         "mean_over_steps": cost.steps,
         "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
         "steps_at_most": steps,
-        "scorings_at_most": repeats * (1 + math.ceil(steps / scenario.evaluate.every)),
         "simulation_s_expected": None if expected is None else effort.of(scenario, cost, expected) * repeats,
         "simulation_s_at_most": effort.of(scenario, cost, steps) * repeats,
     }
