@@ -149,7 +149,9 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
 
         def show(line: str, share: float) -> None:
             nonlocal latest_s
-            if time.monotonic() - latest_s >= LINES_APART_S:
+            if console.is_jupyter:  # which overwrites its line
+                sys.stderr.write(f"\r{line:<80}")
+            elif time.monotonic() - latest_s >= LINES_APART_S:
                 latest_s = time.monotonic()
                 say(line)
 
