@@ -365,7 +365,6 @@ def test_what_is_found_is_told(trained: dict[str, Any]) -> None:
     assert "at most for 3 repeats" in " ".join(text.split())
     assert "Estimates of processor time" in text
     assert "synchronous SGD needed in a trial" in " ".join(text.split())
-    assert "Scoring is" in text
     bounded = said(check(parse(TIMING), torch.device("cpu")))
     assert "all of it" in bounded
     assert "Scoring" not in bounded
