@@ -98,7 +98,7 @@ def measure_bars() -> Iterator[Bar]:
         )
         allowed_s = 20.0
         if on == "mean":
-            once_s = check(resolve_scenario(scenario), device_named("cpu"))["scoring"]["once_s"]
+            once_s = check(resolve_scenario(scenario), device_named("cpu"))["score_s"]
             allowed_s += vectors * once_s
             detail += f"; {vectors:,} step vectors, by `check` {1e3 * once_s:.1f} ms each"
         yield at_most(

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from paceline.api import attach, load, profile_layers, simulate, sweep
+    from paceline.api import attach, load, profile_layers, simulate, sweep, topology_plan
     from paceline.commands.app import main
     from paceline.sim.collectives.schedule import Round, Schedule
     from paceline.sim.config.settings import Settings
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from paceline.sim.scenario.schema import Scenario
     from paceline.sim.schemes.common.compressed import CompressedAllReduce
     from paceline.sim.schemes.scheme import Scheme
+    from paceline.sim.topology.entry import TopologyEntry
     from paceline.study import Study, Sweep
 
 _NAMES: Final = {
-    "paceline.api": ("load", "simulate", "sweep", "attach", "profile_layers"),
+    "paceline.api": ("load", "simulate", "sweep", "attach", "profile_layers", "topology_plan"),
     "paceline.commands.app": ("main",),
     "paceline.sim.scenario.schema": ("Scenario",),
     "paceline.study": ("Study", "Sweep"),
@@ -39,6 +40,7 @@ _NAMES: Final = {
     "paceline.sim.program.pattern": ("Pattern",),
     "paceline.sim.program.groups": ("Groups",),
     "paceline.sim.schemes.scheme": ("Scheme",),
+    "paceline.sim.topology.entry": ("TopologyEntry",),
     "paceline.sim.config.settings": ("Settings",),
     "paceline.sim.program.encoding": ("Compression",),
     "paceline.sim.schemes.common.compressed": ("CompressedAllReduce",),
@@ -52,8 +54,9 @@ _HOMES: Final = {name: module for module, names in _NAMES.items() for name in na
 __all__ = [
     "CompressedAllReduce", "Compression", "Deadlock", "Event", "Groups", "Handle", "InputError", "Link",
     "Network", "Optimizer", "PacelineError", "Pattern", "PeerLost", "Program", "Round", "Route", "Run",
-    "RunError", "Scenario", "Schedule", "Scheme", "SchemeError", "Settings", "Study", "Sweep", "Worker",
-    "attach", "load", "main", "ops", "profile_layers", "simulate", "sweep",
+    "RunError", "Scenario", "Schedule", "Scheme", "SchemeError", "Settings", "Study", "Sweep",
+    "TopologyEntry", "Worker", "attach", "load", "main", "ops", "profile_layers", "simulate", "sweep",
+    "topology_plan",
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.realrun.attach.attach import Attached
     from paceline.sim.records.summary import Tuned
     from paceline.sim.scenario.schema import Scenario
+    from paceline.sim.topology import Plan, TopologyEntry
     from paceline.study import Study, Sweep
 
 
@@ -117,10 +118,27 @@ def attach(
     )  # fmt: skip
 
 
+def topology_plan(
+    topology: TopologyEntry | str | Mapping[str, Any], workers: int, weights: str = "auto", seed: int = 0
+) -> Plan:
+    """Mixing patterns of a topology, those of Paceline's schemes: ``await worker.mix(plan.at(k), x)``.
+
+    >>> topology_plan({"ring_lattice": {"degree": 4}}, workers=8).at(0).sources[0]
+    (1, 2, 6, 7)
+
+    ``topology`` and ``weights`` are as in scenarios; a scheme's parameters ``topology: TopologyEntry`` and
+    ``weights: str`` are checked before a run. ``seed``: ``worker.seed``. Raises ``InputError``.
+    """
+    from paceline.sim import topology as topologies
+
+    return topologies.plan(topologies.TopologyEntry.of(topology), workers, weights, seed)
+
+
 def simulate(
     scenario: Scenario | Mapping[str, Any] | str | Path,
     *,
     task: Callable[..., Any] | None = None,
+    schemes: Sequence[Any] | None = None,
     changes: Sequence[str] = (),
     device: str = "auto",
     engine: str = "auto",
@@ -149,6 +167,8 @@ def simulate(
             a mapping.
         task: replaces the scenario's task: a function that returns (model, loss, data); its parameters are
             options in ``workload``.
+        schemes: replace the scenario's: names, your own functions (``async def``), and mappings of either to
+            its options: ``["all_reduce", rare_average, {rare_average: {"period": 8}}]``.
         changes: ``dotted.key=value`` each, as after ``--set``.
         device: for gradients: ``auto``, ``cpu`` or ``cuda``.
         engine: of the virtual clock: ``event``, one event after another; ``lockstep``, all workers at once,
@@ -177,7 +197,7 @@ def simulate(
     arguments.check_is("engine", engine, str, "'auto', 'event' or 'lockstep'")
     scenario, jobs = _checked(scenario, task, changes, device, jobs, executor)
     where, driver = prepare.device_named(device), simulator.engine_named(engine)
-    resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
+    resolved = prepare.resolve(resolve_scenario(scenario, task, changes, schemes), where)
     say_middle(scenario, changes)
     tuning: list[Tuned] = []
     shown = watching(resolved) if progress else nullcontext(None)
@@ -270,6 +290,7 @@ def sweep(
     grid: Mapping[str, Sequence[Any]] | None = None,
     *,
     task: Callable[..., Any] | None = None,
+    schemes: Sequence[Any] | None = None,
     changes: Sequence[str] = (),
     device: str = "auto",
     progress: bool = True,
@@ -305,7 +326,7 @@ def sweep(
             the scenario.
         together: run the first values of all keys, then the second ones, and so on.
         sample: number of settings to draw instead, from lists and ranges such as ``["1 ms to 200 ms"]``.
-        task, changes, device: as for ``simulate``.
+        task, schemes, changes, device: as for ``simulate``.
         progress: show the progress of the runs on standard error.
         jobs, executor: as for ``simulate``, for the runs that share no training.
 
@@ -331,12 +352,11 @@ def sweep(
     where = prepare.device_named(device)
     given = arguments.read_grid({} if grid is None else grid)
     values, sample = with_ranges(given, ranges_of(scenario, changes), sample)
-    seed = 0 if sample is None else next(resolve_each(scenario, task, [changes])).seed
+    seed = 0 if sample is None else next(resolve_each(scenario, task, [changes], schemes)).seed
     settings = settings_of(values, together, sample, seed)
     own = [*([] if sample is None else [NO_EVENTS]), *changes]
-    scenarios = resolve_each(
-        scenario, task, ([*own, *changes_of(each)] for each in track("reading setting", settings))
-    )
+    tracked = track("reading setting", settings)
+    scenarios = resolve_each(scenario, task, ([*own, *changes_of(each)] for each in tracked), schemes)
     first = next(scenarios)
     watched = watching(first) if progress else nullcontext(None)
     with watched as shown, JobProcesses(jobs, executor) as processes:

@@ -113,15 +113,15 @@ class Study:
             page.build([folder], written)
         return written
 
-    def plot(self) -> Figure:
-        """Draw the report's first figure: per scheme, the median training loss against the clock.
+    def plot(self, metric: str | None = None) -> Figure:
+        """Draw a metric's median per scheme against the clock; None: the target's metric, else the loss.
 
-        A notebook shows it after ``%matplotlib inline``. Raises ``InputError`` if no loss is known.
+        A notebook shows it after ``%matplotlib inline``. Raises ``InputError`` if there is no such metric.
         """
-        from paceline.reports.files import plot_loss
+        from paceline.reports.files import plot_metric
 
         with self._saved() as folder:
-            return plot_loss(folder)
+            return plot_metric(folder, metric)
 
     @contextmanager
     def _saved(self) -> Iterator[Path]:

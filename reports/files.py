@@ -14,9 +14,10 @@ import pandas as pd
 import pyarrow as pa
 
 from paceline.sim.config.files import write_folder_atomically
-from paceline.sim.errors import InputError
+from paceline.sim.errors import InputError, did_you_mean, quote
 from paceline.sim.records.folder import REPORT_FILES
 from paceline.sim.records.formats.parquet import write_parquet
+from paceline.sim.records.run import NO_METRICS
 from paceline.sim.records.summary import SchemeSummary, is_by_step
 from paceline.sim.records.sweeps.runs import RUNS_FILE
 from paceline.sim.records.verdict import format_factor
@@ -216,15 +217,19 @@ def colour(css: str, variables: Mapping[str, str]) -> str:
     return css
 
 
-def plot_loss(folder: Path) -> Figure:
-    """Draw the training loss of a result folder's runs against the clock, on white.
+def plot_metric(folder: Path, metric: str | None) -> Figure:
+    """Draw a metric of a result folder's runs against the clock, on white; None: the target's, else the loss.
 
-    Raises ``InputError`` if the folder cannot be read, or no loss is known.
+    Raises ``InputError`` if the folder cannot be read, or has no such metric.
     """
     (study,) = read_sources([folder])
-    metrics = study.main.results.metrics
-    if "train_loss" not in metrics or not metrics["train_loss"].notna().any():
+    metrics, target = study.main.results.metrics, study.main.results.summary["target"]
+    known = [str(name) for name in metrics if name not in NO_METRICS and metrics[name].notna().any()]
+    name = metric or (target["metric"] if target else "train_loss")
+    if not known:
         raise InputError(f"no loss is known of {study.title}: nothing was trained; its report has the times")
-    figure = finish_figure(draw_curves(study, "train_loss", "time_s"))
+    if name not in known:
+        raise InputError(f"metric: there is no {quote(name)}; {did_you_mean(name, known)}")
+    figure = finish_figure(draw_curves(study, name, "time_s"))
     figure.set_facecolor("white")
     return figure

@@ -303,7 +303,8 @@ def render_check(answer: Mapping[str, Any]) -> RenderableType:
     """The cluster, its routes, the cost of a step of each scheme, and the effort of the simulation."""
     parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]
     beside = [Text(each) for each in (*beside_steps(answer["schemes"]), *_heartbeats(answer["schemes"]))]
-    return Group(*(each for part in parts for each in (part, "")), *beside, Text(_effort(answer)))
+    doubts = [Text(f"Is this meant? {each}.") for each in answer["doubts"]]
+    return Group(*(each for part in parts for each in (part, "")), *doubts, *beside, Text(_effort(answer)))
 
 
 def _heartbeats(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -450,7 +451,12 @@ def _effort(answer: Mapping[str, Any]) -> str:
     known = [row for row in answer["schemes"] if row["problem"] is None]
     each_s = sum(row["simulation_s_per_100_steps"] for row in known)
     runs = f"{answer['repeats']} repeats" if answer["repeats"] > 1 else "all of it"
-    sentences = [f"Estimates: simulating takes {format_seconds(each_s)} for 100 steps of every scheme here"]
+    runs += f" and {answer['trials']} trials of each scheme" if answer["trials"] else ""
+    shared = f", which {answer['cores']} cores share" if answer["cores"] > 1 else ""
+    sentences = [
+        f"Estimates of processor time{shared}: {format_seconds(answer['preparation_s'])} to begin, "
+        f"{format_seconds(each_s)} for 100 steps of every scheme here"
+    ]
     expected_s = answer["simulation_s_expected"]
     if expected_s is not None:
         sentences[0] += (
@@ -458,15 +464,6 @@ def _effort(answer: Mapping[str, Any]) -> str:
             f"{answer['steps_to_target_in_trial']} steps to the target that synchronous SGD needed in a trial"
         )
     sentences[0] += f"; {format_seconds(answer['simulation_s_at_most'])} at most for {runs}."
-    scoring = answer["scoring"]
-    if scoring["models"]:
-        models = "1 model" if scoring["models"] == 1 else f"{scoring['models']} models"
-        sentences.append(
-            f"Scoring is {format_seconds(scoring['s_per_100_steps'])} of the first and "
-            f"{format_seconds(scoring['s_at_most'])} of the last: {models} in "
-            f"{format_seconds(scoring['once_s'])}, every {scoring['every_steps']} steps, "
-            f"{scoring['times_at_most']:,} times at most."
-        )
     by_events = [f"{row['label']} ({row['engine_reason']})" for row in known if row["engine"] == "event"]
     if by_events:
         sentences.append(f"Message by message, not in lockstep: {'; '.join(by_events)}.")

@@ -26,7 +26,12 @@ BEGIN: Final = "<!-- What follows, down to the end, is made from docstrings by: 
 _SECTIONS: Final = {
     "Running": ("paceline.api", "paceline.commands.app", "paceline.sim.scenario", "paceline.study"),
     "What happened": ("paceline.sim.records",),
-    "Schemes": ("paceline.sim.program", "paceline.sim.schemes", "paceline.sim.config"),
+    "Schemes": (
+        "paceline.sim.program",
+        "paceline.sim.schemes",
+        "paceline.sim.config",
+        "paceline.sim.topology",
+    ),
     "Collectives and networks": ("paceline.sim.collectives", "paceline.sim.network"),
     "Errors": ("paceline.sim.errors",),
 }

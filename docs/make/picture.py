@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from paceline.reports.files import plot_loss
+from paceline.reports.files import plot_metric
 from paceline.sim.config.files import save_atomically
 from paceline.sim.records.folder import read_results
 
@@ -29,7 +29,7 @@ def draw_picture(folder: Path) -> Figure:
         InputError: the folder cannot be read, or nothing was trained.
     """
     summary = read_results(folder).summary
-    figure = plot_loss(folder)
+    figure = plot_metric(folder, "train_loss")
     text = f"{summary['scenario']}: {summary['verdict']['text']}"
     figure.axes[0].set_title(text, loc="left", fontsize=11, weight="bold")
     return figure

@@ -53,7 +53,7 @@ COMMANDS: Final = _Commands(
         "replay": ".predict:replay", "report": ".app:report", "schema": ".app:schema",
         "list": ".app:list_names", "new": ".app:new", "lab": ".measure:lab_app",
         "topology": ".topology:topology_app", "recommend": ".recommend:recommend",
-        "import": ".foreign_files:import_files", "explore": ".explore:explore",
+        "import": ".foreign_files:import_files", "explore": ".explore:explore", "help": ".app:show_help",
     },
 )  # fmt: skip
 
@@ -74,7 +74,8 @@ class _App(TyperGroup):
 
 
 app = plain_app(
-    "Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?"
+    "Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?",
+    completes=True,
 )
 
 
@@ -124,7 +125,9 @@ def report(
     from paceline.sim.config.files import is_file, make_temporary_folder
     from paceline.sim.records.folder import describe_caveat, read_validation
     from paceline.sim.records.sweeps.content import is_sweep, read_sweep
+    from paceline.sim.scenario.ready import refuse_scenarios
 
+    refuse_scenarios(folders)
     if bundle:
         if len(folders) > 1:
             raise InputError("--bundle takes one folder")
@@ -210,6 +213,11 @@ def new(
 
     for path in copy_ready(name, file, lambda: json.dumps(json_schema())):
         say(f"wrote {path}")
+
+
+def show_help(command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND")] = None) -> None:
+    """Show the help of a command, as -h behind it does."""
+    app([*(command or []), "--help"])
 
 
 def _end_now() -> None:

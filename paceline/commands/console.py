@@ -53,15 +53,15 @@ TraceOption = Annotated[
 ]
 
 
-def plain_app(help: str | None = None) -> typer.Typer:
+def plain_app(help: str | None = None, completes: bool = False) -> typer.Typer:
     """An app with plain help, which shows flags alike in all versions of typer."""
     return typer.Typer(
         name="paceline",
         help=help,
         no_args_is_help=help is not None,
-        add_completion=False,
+        add_completion=completes,
         rich_markup_mode=None,
-        context_settings={"max_content_width": _HELP_WIDTH},
+        context_settings={"max_content_width": _HELP_WIDTH, "help_option_names": ["--help", "-h"]},
         pretty_exceptions_enable=False,
     )
 
@@ -148,7 +148,9 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
 
         def show(line: str, share: float) -> None:
             nonlocal latest_s
-            if time.monotonic() - latest_s >= LINES_APART_S:
+            if console.is_jupyter:  # which overwrites its line
+                sys.stderr.write(f"\r{line:<80}")
+            elif time.monotonic() - latest_s >= LINES_APART_S:
                 latest_s = time.monotonic()
                 say(line)
 

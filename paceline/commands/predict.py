@@ -112,7 +112,7 @@ def check(
     with patience("check"), showing("check"):
         loaded = load_scenario(scenario, changes)
         with name_lines(scenario, changes or []):
-            findings = checking.check(loaded, prepare.device_named(device))
+            findings = checking.check(loaded, prepare.device_named(device), begin_s=0.0)
     if as_json:
         print_json(findings)
     else:
@@ -153,7 +153,9 @@ def replay(
     from paceline.sim.config.user_code.code_files import code_files
     from paceline.sim.devices import one_thread
     from paceline.sim.experiments.replay import verify_replay
+    from paceline.sim.scenario.ready import refuse_scenarios
 
+    refuse_scenarios([folder])
     agree = True
     with one_thread():
         for number, replayed in enumerate(verify_replay(folder)):

@@ -15,7 +15,7 @@ from paceline.sim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from paceline.sim.topology import TopologyEntry
-    from paceline.sim.topology.search import Request, SearchResult, StepTime
+    from paceline.sim.topology.search import StepTime
 
 topology_app = plain_app("Who averages with whom.")
 
@@ -117,8 +117,10 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Look for a graph on which averaging is fast, with a fixed degree or number of edges."""
+    from paceline.commands.console import showing
     from paceline.sim.config.files import check_out_file
     from paceline.sim.topology.search import MADE_BY, Budget, Request, default_budget, describe, save
+    from paceline.sim.topology.search import search as find
 
     if objective not in ("spectral", "wall-clock"):
         raise InputError(f"--objective {objective}: {did_you_mean(objective, ['spectral', 'wall-clock'])}")
@@ -131,7 +133,8 @@ def search(
     usual = default_budget(workers)
     budget = Budget(usual.moves if moves is None else moves, usual.restarts if restarts is None else restarts)
     request = Request(workers, degree, edges, weights, seed, budget)
-    result = _watched(request, step_time)
+    with showing("topology search"):
+        result = find(request, step_time)
     document = describe(result, step_time)
     if out is not None:
         save(result, out, objective)
@@ -161,17 +164,6 @@ def _cluster(objective: str, scenario: Path | None, workers: int | None) -> tupl
     from paceline.sim.experiments.costs.averaging_time import AveragingStepTime
 
     return AveragingStepTime(loaded), there
-
-
-def _watched(request: Request, step_time: StepTime | None) -> SearchResult:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    from paceline.sim.topology.search import search as find
-
-    columns = TextColumn("searching"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=terminal(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=request.budget.moves * request.budget.restarts)
-        return find(request, step_time, lambda drawn: bar.advance(task, drawn))
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -245,12 +245,6 @@ def measure_gradients_s(
         return tuple(typical_times_s(runs, timer_of(device)))
 
 
-def warn_of_extrapolation(scenario: Scenario) -> str:
-    """Warn if the scenario's batch is smaller or larger than any measured one; "" otherwise."""
-    measured = scenario.cluster.compute.measured
-    return "" if measured is None else measured.outside(scenario.workload.batch_size)
-
-
 def _measured(scenario: Scenario, device: torch.device) -> Scenario:
     measured = scenario.cluster.compute.measured
     if measured is None or measured.times:

@@ -25,6 +25,7 @@ from ..records.unfinished import NOTHING_KEPT, Parts, open_parts
 from ..scenario.repeats import AutoRepeats, are_enough, max_repeats
 from ..scenario.schema import Scenario, dump
 from ..training.scoring import Scorer
+from .doubts import doubts
 from .jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from .prepare import (
     check_queue,
@@ -35,7 +36,6 @@ from .prepare import (
     resolve,
     resolved_in,
     seeds_of,
-    warn_of_extrapolation,
 )
 from .tune import choose, next_trials
 
@@ -229,9 +229,9 @@ def simulate(
     """
     labels = [entry.label for entry in scenario.schemes]
     runs: list[Run] = []
-    beyond = warn_of_extrapolation(scenario)
-    if beyond and warn is not None:
-        warn(beyond)
+    if warn is not None:
+        for sentence in doubts(scenario):
+            warn(sentence)
     if progress is not None:
         progress.begin("run", len(labels) * max_repeats(scenario.repeats), parts.num_kept("run"))
     seeds = seeds_of(scenario)

@@ -7,7 +7,7 @@ file is wanted, its name will do; a file of that name comes first.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,13 @@ def ready_scenarios() -> dict[str, Path]:
     paths = (path for path in _FOLDER.rglob("*.yaml") if path.parent != _CLUSTERS)
     files = {path.relative_to(_FOLDER).with_suffix("").as_posix(): path for path in paths}
     return dict(sorted(files.items(), key=lambda pair: (pair[0].count("/"), pair[0])))
+
+
+def refuse_scenarios(paths: Sequence[Path]) -> None:
+    """Refuse scenarios in the place of results."""
+    for path in paths:
+        if path.suffix in YAML_SUFFIXES or (not path.exists() and str(path) in ready_scenarios()):
+            raise InputError(f"{path} is a scenario; 'paceline simulate {path} --out DIR' makes its results")
 
 
 def ready_clusters() -> dict[str, Path]:

@@ -423,22 +423,25 @@ def resolve_scenario(
     scenario: Scenario | Mapping[str, Any] | str | Path,
     task: Callable[..., Any] | None = None,
     changes: Sequence[overrides.Change] = (),
+    schemes: Sequence[Any] | None = None,
 ) -> Scenario:
-    """Resolve an object, mapping, path or name to a scenario, with ``changes`` and another ``task`` if given.
-
-    Raises ``InputError``.
+    """Resolve an object, mapping, path or name to a scenario, with ``changes``, and its ``task`` and
+    ``schemes`` replaced if given. Raises ``InputError``.
     """
-    return next(resolve_each(scenario, task, [changes]))
+    return next(resolve_each(scenario, task, [changes], schemes))
 
 
 def resolve_each(
     scenario: Scenario | Mapping[str, Any] | str | Path,
     task: Callable[..., Any] | None,
     settings: Iterable[Sequence[overrides.Change]],
+    schemes: Sequence[Any] | None = None,
 ) -> Iterator[Scenario]:
     """Resolve a scenario once, and yield it with each list of changes. Raises as ``load_each``."""
-    own = [] if task is None else [f"workload.task={user_code.import_path_of(task)}"]
-    all_changes = ([*own, *changes] for changes in settings)
+    own = {} if task is None else {"task": f"workload.task={user_code.import_path_of(task)}"}
+    if schemes is not None:
+        own["schemes"] = f"schemes={user_code.with_import_paths(schemes)}"
+    all_changes = ([*own.values(), *changes] for changes in settings)
     try:
         if isinstance(scenario, str | Path):
             yield from load_each(scenario, all_changes)
@@ -447,9 +450,10 @@ def resolve_each(
         else:
             yield from parse_each(_write(scenario), "scenario", all_changes, script_folder())
     except InputError as error:
-        raise InputError(
-            str(error).replace(f"--set {shorten(own[0])}", "task") if own else str(error)
-        ) from error
+        message = str(error)
+        for argument, change in own.items():
+            message = message.replace(f"--set {shorten(change)}", argument)
+        raise InputError(message) from error
 
 
 def _change_each(

@@ -67,7 +67,7 @@ class Scheme:
     program: Callable[[Worker, Any], Coroutine[Any, Any, None] | Program]
     options: type[Settings]
     synchronous: bool
-    check: Callable[[Any, int], None] = lambda options, workers: None
+    check: Callable[[Any, int], object] = lambda options, workers: None
     own_momentum: bool = False
     check_network: Callable[[Any, Network], object] | None = None
     averages: bool | None = None

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from .. import topology
 from ..config.limits import MAX_TIME_S
 from ..config.problems import format_value
 from ..config.settings import Settings
@@ -92,8 +93,19 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         services = tuple(_UserCoroutine(path, service, worker.start) for service in returned.services)
         return Program(_UserCoroutine(path, returned.main, worker.start), services)
 
+    def cycle(given: Any, workers: int) -> int:
+        mixing = _plan_of(given, workers)
+        return math.lcm(_repeats_after(program, given), 1 if mixing is None else mixing.period or 1)
+
     program.__doc__ = function.__doc__
-    return UserScheme(path, program, options, True, cycle=lambda given, _: _repeats_after(program, given))
+    return UserScheme(path, program, options, True, check=_plan_of, cycle=cycle)
+
+
+def _plan_of(options: Any, workers: int) -> topology.Plan | None:
+    graphs = getattr(options, "topology", None)
+    if not isinstance(graphs, topology.TopologyEntry):
+        return None
+    return topology.plan(graphs, workers, getattr(options, "weights", topology.AUTO))
 
 
 class _UserCoroutine(Coroutine[Any, Any, None]):

@@ -9,6 +9,7 @@ stopwatch, chooses between them (``choose_method``).
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -267,6 +268,8 @@ def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[
     whole = LossAtTensors((workload.start.shape,), lambda xs, *batch: workload.loss(xs[0], *batch))
     parts = workload.parts or whole
     batched = torch.func.vmap(parts.loss)
+    # Attention on a CPU; with all else in a batch, it is still faster than a loop.
+    warnings.filterwarnings("ignore", ".*not yet implemented the batching rule", UserWarning)
 
     def evaluate(points: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         # No loss depends on another worker's point, so the gradient of their sum has them all: faster than

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 import os
 import sys
 import sysconfig
@@ -197,6 +198,22 @@ def import_path_of(thing: Any) -> str:
     _GIVEN[path] = thing
     _given_here.set({**_given_here.get(), path: thing})
     return path
+
+
+def with_import_paths(entries: Sequence[Any]) -> str:
+    """JSON of names, objects, by ``import_path_of``, and ``{name or object: options}``; or ``InputError``."""
+    if not isinstance(entries, list | tuple):
+        raise InputError(f"schemes: must be a list, not {format_value(entries)}")
+    things: dict[str, object] = {}
+
+    def name_of(thing: Any) -> str:
+        path = thing if isinstance(thing, str) else import_path_of(thing)
+        if things.setdefault(path, thing) is not thing and path is not thing:
+            raise InputError(f"schemes: two are called {quote(path)}; give each a __qualname__ of its own")
+        return path
+
+    given = [entry if isinstance(entry, Mapping) else {entry: None} for entry in entries]
+    return json.dumps([{name_of(key): each[key] for key in each} for each in given], default=str)
 
 
 def format_place(function: object) -> str:

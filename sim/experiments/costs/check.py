@@ -28,6 +28,8 @@ from ...records.scenario_facts import read_facts
 from ...scenario.device_memory import device_memory
 from ...scenario.repeats import max_repeats
 from ...scenario.schema import Scenario, dump
+from ..doubts import doubts
+from ..jobs import num_cores
 from ..prepare import over_profile, prepare, resolve
 from ..simulate import engine_of
 from .step_cost import StepCost, encodes, step_cost, training_s
@@ -172,10 +174,15 @@ def most_steps(scenario: Scenario, cost: StepCost) -> float:
     return steps
 
 
-def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
-    """Compute the output of ``paceline check``, as plain values; times in seconds, None for unknown ones."""
+def check(scenario: Scenario, device: torch.device, begin_s: float | None = None) -> dict[str, Any]:
+    """Compute the output of ``paceline check``, as plain values; times in seconds, None for unknown ones.
+
+    ``begin_s``: reading of ``time.process_time`` from which on the preparation counts (default: now).
+    """
+    begin_s = time.process_time() if begin_s is None else begin_s
     resolved = resolve(scenario, device)
     jobs = [prepare(resolved, entry, resolved.seed) for entry in resolved.schemes]
+    prepare_s = time.process_time() - begin_s
     job, network = jobs[0], jobs[0].transfer.network
     with one_thread():
         engines = [engine_of(over_profile(each, resolved.cluster.profile)) for each in jobs]
@@ -195,7 +202,9 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
     ]
     facts = read_facts(dump(resolved))
     known = [row for row in rows if row["problem"] is None]
-    expected = [row["simulation_s_expected"] for row in known]
+    prepare_s += sum(cost.start_s for cost in costs)
+    expected = [prepare_s, *(row["simulation_s_expected"] for row in known)]
+    runs = max_repeats(resolved.repeats), 0 if resolved.tune is None else resolved.tune.trials
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
@@ -205,6 +214,7 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         "parameters": _num_parameters(resolved, job),
         "model_bytes": message_bytes(job.start, job.bytes_per_parameter),
         "transport": facts.transport,
+        "doubts": list(doubts(resolved)),
         "remarks": [] if resolved.cluster.profile else remarks(resolved.cluster.network, network),
         "proxy": None if resolved.workload.timing_only else facts.proxy,
         "links": [
@@ -213,18 +223,14 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         ],
         "routes": route_kinds(network),
         "schemes": rows,
-        "repeats": max_repeats(resolved.repeats),
+        "score_s": effort.score_s,
+        "repeats": runs[0],
+        "trials": runs[1],
+        "cores": min(num_cores(), max(runs) * len(known) or 1),
+        "preparation_s": prepare_s,
         "steps_to_target_in_trial": effort.steps_to_target,
         "simulation_s_expected": sum(expected) if effort.steps_to_target is not None else None,
-        "simulation_s_at_most": sum(row["simulation_s_at_most"] for row in known),
-        "scoring": {
-            "models": models_scored(resolved) if effort.score_s else 0,
-            "every_steps": resolved.evaluate.every,
-            "once_s": effort.score_s,
-            "s_per_100_steps": 100 * len(known) * effort.score_s / resolved.evaluate.every,
-            "times_at_most": sum(row["scorings_at_most"] for row in known),
-            "s_at_most": effort.score_s * sum(row["scorings_at_most"] for row in known),
-        },
+        "simulation_s_at_most": sum((prepare_s, *(row["simulation_s_at_most"] for row in known))),
     }
 
 
@@ -242,6 +248,7 @@ def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
     if cost.problem:
         return {"label": cost.label, "problem": cost.problem, "exchanges": []}
     steps, repeats = most_steps(scenario, cost), max_repeats(scenario.repeats)
+    repeats += 0 if scenario.tune is None else scenario.tune.trials
     expected = None if effort.steps_to_target is None else min(steps, effort.steps_to_target)
     return {
         "label": cost.label,
@@ -260,7 +267,6 @@ def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
         "mean_over_steps": cost.steps,
         "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
         "steps_at_most": steps,
-        "scorings_at_most": repeats * (1 + math.ceil(steps / scenario.evaluate.every)),
         "simulation_s_expected": None if expected is None else effort.of(scenario, cost, expected) * repeats,
         "simulation_s_at_most": effort.of(scenario, cost, steps) * repeats,
     }

@@ -80,7 +80,8 @@ class StepCost:
             None where it has neither.
         bytes_per_worker: sent in a step, mean over the workers.
         exchanges: names of the operations by which workers exchange anything, sorted.
-        clock_s: measured processor seconds to simulate a step here, without its gradients.
+        clock_s, start_s: measured processor seconds to simulate a step here, without its gradients; and what
+            the first ones, for which nothing is known yet, take longer.
         heartbeat: of the link that is nearest to starving heartbeats; None where there are none.
         problem: why nothing is known; empty where all is well.
     """
@@ -97,6 +98,7 @@ class StepCost:
     bytes_per_worker: float = math.nan
     exchanges: tuple[str, ...] = ()
     clock_s: float = math.nan
+    start_s: float = field(default=0.0, compare=False)
     heartbeat: Mapping[str, Any] | None = None
     problem: str = ""
 
@@ -181,6 +183,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         bytes_per_worker=total.bytes_per_worker,
         exchanges=total.exchanges,
         clock_s=total.here_s,
+        start_s=total.start_s,
         heartbeat=_tightest_link(scenario.cluster.heartbeat, network, total),
     )
 
@@ -259,7 +262,8 @@ class Followed:
 
     Attributes:
         work: messages and steps of workers, including the start.
-        here_s: seconds to simulate a step, of the processor where there is no GPU.
+        here_s, start_s: seconds to simulate a step, of the processor where there is no GPU; and by how much
+            the steps before the span took longer.
         exchanges: names of the operations by which workers exchanged anything, sorted.
         between: bytes from each site to each, the start included.
         sent_to: receiver -> bytes, of each worker, the start included.
@@ -269,6 +273,7 @@ class Followed:
     pace: Pace
     work: int
     here_s: float
+    start_s: float
     exchanges: tuple[str, ...] = ()
     between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sent_to: Sequence[Mapping[int, int]] = ()
@@ -303,9 +308,13 @@ class _Watch:
     wanted: Enough | Span
     here: Callable[[], float]
     published: int = 0
+    _begin_s: float = field(init=False)
     _here: list[tuple[int, float]] = field(default_factory=list)
     _span: Span | None = None
     _most_work: float = math.inf
+
+    def __post_init__(self) -> None:
+        self._begin_s = self.here()
 
     def publish(self, rank: int, step: int, time_s: float, bytes_sent: int) -> None:
         if not self._here:
@@ -340,12 +349,14 @@ class _Watch:
             raise RunError("no worker came through a step")
         first, last = self._span.first, self._span.last
         (before, begin_s), (after, end_s) = self._here[first], self._here[last]
-        steps = (after - before) / self.marks.workers
+        steps, earlier = (after - before) / self.marks.workers, before / self.marks.workers
+        here_s = (end_s - begin_s) / steps if steps else 0.0
         return Followed(
             span=self._span,
             pace=self.marks.at(last).since(self.marks.at(first)),
             work=work,
-            here_s=(end_s - begin_s) / steps if steps else 0.0,
+            here_s=here_s,
+            start_s=max(0.0, begin_s - self._begin_s - here_s * earlier),
         )
 
 

@@ -28,6 +28,7 @@ from ...scenario.repeats import are_enough, max_repeats
 from ...scenario.schema import Scenario
 from ...training.scoring import KnownScores
 from .. import prepare
+from ..doubts import doubts
 from ..jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from ..simulate import Progress, job_of, processes_for, report_steps, run_here
 from ..tune import choose, next_trials
@@ -102,7 +103,7 @@ def simulate(
     Arguments are as for that; ``parts`` of each scenario, ``processes`` for runs that share no training.
     """
     if warn is not None:
-        for sentence in sorted({prepare.warn_of_extrapolation(scenario) for scenario in scenarios} - {""}):
+        for sentence in sorted({each for scenario in scenarios for each in doubts(scenario)}):
             warn(sentence)
     if progress is not None:
         most = sum(len(each.schemes) * max_repeats(each.repeats) for each in scenarios)

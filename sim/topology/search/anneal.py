@@ -10,12 +10,12 @@ Source: Kirkpatrick, Gelatt and Vecchi, Science 220 (1983).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from ...config.tracking import WATCH
 from ..matrix import laplacian
 from .graph import EdgeArray, Moves, SearchGraph
 from .objective import Objective
@@ -70,7 +70,6 @@ def anneal(
     tally: Tally,
     *,
     rewire: bool = False,
-    progress: Callable[[int], None] | None = None,
 ) -> EdgeArray:
     """Walk from ``graph`` (changed in place) and return the edges of the best graph on the way.
 
@@ -78,12 +77,12 @@ def anneal(
         random: the only source of chance.
         tally: is added to.
         rewire: move single edges anywhere, instead of swaps that keep the degrees.
-        progress: called with the number of candidates drawn since the last call.
     """
     walk = _Walk(graph, objective, tally)
     best, best_cost = graph.edges.copy(), walk.cost
     left, batch = schedule.moves, 1
     while left > 0:
+        WATCH.get()("candidate of a walk", schedule.moves - left, schedule.moves)
         drawn = min(batch, left)
         candidates = (graph.rewirings if rewire else graph.swaps)(random, drawn)
         patience = -np.log1p(-random.random(len(candidates.pairs)))
@@ -98,8 +97,6 @@ def anneal(
             if walk.cost < best_cost:
                 best, best_cost = graph.edges.copy(), walk.cost
         left -= used
-        if progress is not None:
-            progress(used)
     return best
 
 

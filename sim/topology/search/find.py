@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -119,14 +118,11 @@ def check(request: Request) -> None:
         )
 
 
-def search(
-    request: Request, step_time: StepTime | None = None, progress: Callable[[int], None] | None = None
-) -> SearchResult:
+def search(request: Request, step_time: StepTime | None = None) -> SearchResult:
     """Find the graph with the fewest steps, or the least time, per e-fold of consensus.
 
     The result is a function of the request (and the step time) alone: budgets are moves, not seconds.
-    Without a ``step_time`` steps are counted; ``progress`` gets the number of candidates since its last
-    call. Raises ``InputError`` where no such graph is possible.
+    Without a ``step_time`` steps are counted. Raises ``InputError`` where no such graph is possible.
     """
     check(request)
     objective = Objective(modulus_for(request.weights, request.degree), step_time)
@@ -140,9 +136,7 @@ def search(
             graph = SearchGraph(request.workers, _start(request, restart, random, step_time is not None))
             hot = FIRST_TEMPERATURES[restart % len(FIRST_TEMPERATURES)] / request.workers**1.5
             schedule = Cooling(request.budget.moves, hot, hot / COOLING)
-            edges = anneal(
-                graph, objective, schedule, random, tally, rewire=request.degree is None, progress=progress
-            )
+            edges = anneal(graph, objective, schedule, random, tally, rewire=request.degree is None)
             values = eigenvalues(request.workers, edges)
             second, last = float(values[1]), float(values[-1])
             cost = objective.log_steps_of(second, last)
