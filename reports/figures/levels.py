@@ -79,7 +79,7 @@ def draw_levels(study: ReportSources) -> Picture | None:
     if not len(data):
         return None
     stand_ins = {label: f"#02f0{i:02x}" for i, label in enumerate(study.styles)}
-    with figure(WIDTH_IN, 3.3) as drawn:
+    with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
         for label, mine in data.groupby("label", sort=False):
             ratio = mine["ratio"].where(mine["ratio"] <= _HIGHEST, math.nan)

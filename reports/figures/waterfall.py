@@ -85,7 +85,7 @@ def draw_waterfall(study: ReportSources, of: Gap) -> Picture:
     bars = [(of.first, 0.0, of.first_s), *parts, (of.second, 0.0, of.second_s)]
     data = pd.DataFrame(bars, columns=["part", "from_s", "to_s"])
     colours = [INK, *_COLOURS.values(), INK]
-    with figure(WIDTH_IN, 2.9) as drawn:
+    with figure(WIDTH_IN, 2.7) as drawn:
         ax = drawn.subplots()
         for place, (bar, colour) in enumerate(zip(bars, colours, strict=True)):
             _, start, end = bar
