@@ -47,7 +47,7 @@ def draw_break_even(study: ReportSources) -> Picture | None:
             annotate(ax, "these runs", (1.0, here), (7, 0))
         ax.set(xlim=(data["bandwidth"].min(), data["bandwidth"].max()), ylim=(low, high))
         ax.set_xlabel("all bandwidths, over the scenario's")
-        ax.set_ylabel(f"examples of {cut(first, 16)} over {cut(second, 16)}")
+        ax.set_ylabel(f"examples of {cut(first, 16)}\nover {cut(second, 16)}")
     return picture(
         drawn, f"{study.key}-break-even", data, {stand_ins[x]: study.styles[x].colour for x in stand_ins}
     )

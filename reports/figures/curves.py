@@ -57,7 +57,7 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
     """
     frames = {part.source: _scores(part, metric, by) for part in study.parts}
     every = pd.concat(list(frames.values()))
-    name, unit = _unit(every["x"].max() / 10, by)
+    name, unit = _unit(every["x"].max() / 4, by)
     stand_ins = {label: f"#02f0{i:02x}" for i, label in enumerate(study.styles)}
     target = study.main.results.summary["target"]
     goal = target["value"] if target and target["metric"] == metric else None
