@@ -12,6 +12,10 @@ from types import ModuleType
 import pytest
 import yaml
 
+from paceline.reports.bundle import unpack
+from paceline.reports.folders import read_sources
+from paceline.reports.page import agreement
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -81,3 +85,11 @@ def test_the_container_takes_the_steps_of_the_dockerfile() -> None:
     steps = [line for line in read("Dockerfile").splitlines() if line.startswith("RUN ")]
     assert all(f"grep -qx '{step}' Dockerfile" in read(".ci/container") for step in steps)
     assert len(steps) == 1
+
+
+def test_results_of_the_version_before_are_read(tmp_path: Path) -> None:
+    folder, bundle = unpack(ROOT / "docs" / "bundles" / "paceline-loopback.json", tmp_path)
+    assert bundle.versions["paceline"] == "0.1.0"
+    (study,) = read_sources([folder])
+    assert study.measured is not None
+    assert agreement(study.main, study.measured) is not None
