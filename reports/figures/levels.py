@@ -92,7 +92,8 @@ def draw_levels(study: ReportSources) -> Picture | None:
             ends = [level for level, _ in group]
             ax.axvspan(ends[0] - apart, ends[-1] + apart, 0, 0.05, color=stand_ins[first], linewidth=0)
         make_log(ax, "y")
-        ax.set_ylim(0.85, _HIGHEST)
+        highest = max(1.5, 1.1 * data["ratio"][data["ratio"] <= _HIGHEST].max())
+        ax.set_ylim(highest**-0.07, highest)  # the strip lies below 1
         if equal["falling"]:
             ax.invert_xaxis()
         ax.set(xlabel=f"target: {words.plain(equal['metric'])}", ylabel="time to it, over the first's")

@@ -42,7 +42,7 @@ ROOMS = {
     "realrun/transport": 1_062,
     "reports": 2_729,
     "reports/explore": 41,
-    "reports/figures": 1_352,
+    "reports/figures": 1_353,
     "sim": 504,
     "sim/collectives": 2_205,
     "sim/compute": 968,
