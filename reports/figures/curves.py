@@ -89,7 +89,7 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
                 # A diverged run must not squeeze all the others.
                 seen = band[["low", "median", "high"]] if not row["diverged"] else band["median"].iloc[:1]
                 heights += seen.to_numpy().ravel().tolist()
-        _y_limits(ax, heights)
+        set_limits(ax, heights)
         if goal is not None:
             _target_line(ax, goal, rising=every[metric].iloc[0] < goal)
         words_x = {
@@ -112,7 +112,7 @@ def _unit(typical: float, by: By) -> tuple[str, float]:
     return words.size_unit(typical) if by == "bytes_sent" else ("", 1.0)
 
 
-def _y_limits(ax: Axes, heights: Sequence[float]) -> None:
+def set_limits(ax: Axes, heights: Sequence[float]) -> None:
     """Limits a little beyond what is drawn."""
     low, high = min(heights, default=0.0), max(heights, default=0.0)
     if low == high:
