@@ -147,14 +147,14 @@ def _column(name: str, cells: list[str]) -> tuple[str, str, list[str]]:
     numbers = {cell: _NUMBER.fullmatch(cell) for cell in cells if cell not in ("-", "∞")}
     known = [number for number in numbers.values() if number]
     units = Counter(number["unit"] for number in known)
-    if len(known) < len(numbers) or not units or (len(units) > 1 and not units.keys() <= words.UNITS.keys()):
+    mixed = len(units) > 1 and not units.keys() <= words.UNIT_SIZES.keys()
+    if len(known) < len(numbers) or not known or mixed:
         return name, "l", cells
-    unit = units.most_common(1)[0][0]
-    values = {}
+    unit, values = units.most_common(1)[0][0], {}
     for number in known:
-        ratio = 1.0 if number["unit"] == unit else words.UNITS[number["unit"]] / words.UNITS[unit]
-        converted = words.digits(float(number["value"].replace(",", "")) * ratio)
-        values[number.string] = number["value"] if ratio == 1 else converted
+        ratio = words.UNIT_SIZES.get(number["unit"], 1.0) / words.UNIT_SIZES.get(unit, 1.0)
+        value = number["value"]
+        values[number.string] = value if ratio == 1 else words.digits(float(value.replace(",", "")) * ratio)
     depth = max(len(value.partition(".")[2]) for value in values.values())
     for number in known:
         value = values[number.string]

@@ -128,9 +128,9 @@ def test_a_column_for_papers_has_one_unit_and_its_points_below_each_other(
         r"^sent \((.*)\)|^(\d.*) \\\\$", render_latex(pd.DataFrame({"sent": cells})), re.MULTILINE
     )
     texts = [printed(cell) for _, cell in rows]
-    known = [float(text.replace(",", "")) * words.UNITS[f" {head[0]}"] for text in texts]
+    known = [float(text.replace(",", "")) * words.UNIT_SIZES[f" {head[0]}"] for text in texts]
     # Rounded to three digits twice.
-    assert known == pytest.approx([value * words.UNITS[f" {unit}"] for value, unit in sizes], rel=0.0101)
+    assert known == pytest.approx([value * words.UNIT_SIZES[f" {unit}"] for value, unit in sizes], rel=0.0101)
     assert len({len(text) - text.find(".") for text in texts if "." in text}) <= 1
     assert len({len(text) - len(text.split(".")[0].rstrip()) for text in texts}) == 1
 
