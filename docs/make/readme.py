@@ -83,11 +83,11 @@ def renewed(page: str) -> str:
     _, _, after = rest.partition("\n\n")
     text = head + _HEAD + "\n".join([*_lab(), *_board(), *_own()]) + "\n\n" + after
     for pattern, numbers in _sentences():
-        found = re.search(pattern, text)
-        if found is None:
+        sentence = re.search(pattern, text)
+        if sentence is None:
             raise ValueError(f"the README has lost the sentence {pattern!r}")
         for place, number in reversed([*enumerate(numbers, 1)]):
-            text = text[: found.start(place)] + number + text[found.end(place) :]
+            text = text[: sentence.start(place)] + number + text[sentence.end(place) :]
     return text
 
 
