@@ -17,12 +17,17 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 # Where it is set, every process that a test starts compiles all of torch again, two seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all lab bench validate gpu
+.PHONY: demo test test-all lab bench validate figures gpu
 
 demo: $(VENV)/ready
 	$(BIN)/paceline simulate scenarios/four-regions.yaml --out out/four-regions --force
 	$(BIN)/paceline report out/four-regions --out out/four-regions/report.html
 	@echo "open out/four-regions/report.html"
+
+# The demo in a minute; its table of errors from the pages that `make validate`, `make gpu` and benchmarks.board write.
+figures: demo
+	$(BIN)/python -m docs.make.picture out/four-regions
+	$(BIN)/python -m docs.make.readme
 
 test: $(VENV)/ready-dev
 	$(BIN)/ruff check .

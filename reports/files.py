@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,7 @@ from paceline.sim.records.summary import SchemeSummary, is_by_step
 from paceline.sim.records.sweeps.runs import RUNS_FILE
 from paceline.sim.records.verdict import format_factor
 
+from . import words
 from .figures.curves import draw_curves
 from .figures.drawing import CSS, Picture, own_style
 from .folders import ReportSources, read_sources
@@ -35,6 +37,13 @@ _STYLE: Final = Path(__file__).parent / "style.css"
 _PARTS: Final = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _MARK: Final = "table.csv"
 _MIX: Final = re.compile(r"color-mix\(in srgb, (?P<one>\S+), (?P<other>\S+) (?P<percent>[\d.]+)%\)")
+_NUMBER: Final = re.compile(r"(> )?(?P<value>[\d,]+(\.\d+)?)(?P<unit> ?[^\d\s★☆]*) ?(?P<mark>[★☆]?)")
+_DIGIT, _POINT, _ABOVE = "\ue000", "\ue001", "\ue002 "
+_LATEX: Final = str.maketrans(
+    {_DIGIT: r"\phantom{0}", _POINT: r"\phantom{.}", _ABOVE[0]: "$>$", "∞": r"$\infty$"}
+    | {"★": r"\rlap{$^\star$}", "☆": r"\rlap{$^?$}"}
+)
+"""What ``to_latex`` would escape or print as another letter."""
 _FORMULA_STARTS: Final = (*"=+-@\t\r\n\uff1d\uff0b\uff0d\uff20",)
 """First letters of formulas, also in wide forms: spreadsheets may start programs and open addresses from
 such cells (OWASP, "CSV Injection").
@@ -104,6 +113,7 @@ def _tex(studies: Sequence[ReportSources]) -> str:
         for part in study.parts:
             for row in part.rows:
                 reached, between = deciding_time(by_step, row, unit)
+                low, _, high = between.partition(" to ")
                 ratio = row["ratio_to_best"]["median"]
                 lines.append(
                     {
@@ -111,7 +121,8 @@ def _tex(studies: Sequence[ReportSources]) -> str:
                         "source": part.source,
                         "scheme": row["label"],
                         decides(by_step): reached,
-                        "95 % interval": between.replace("∞", "inf") or "-",
+                        "95 % from": low or "-",
+                        "to": high or "-",
                         "vs best": "-" if ratio is None else format_factor(ratio),
                         **dict(zip(amount_names([row], by_step), amounts(row, by_step), strict=True)),
                         "reached": f"{row['reached']}/{row['runs']}",
@@ -121,8 +132,38 @@ def _tex(studies: Sequence[ReportSources]) -> str:
     if not len(table):
         return "% no runs\n"
     kept = [name for name in table if name not in ("study", "source") or table[name].nunique() > 1]
-    text: str = table[kept].to_latex(index=False, escape=True, column_format="l" * len(kept))
-    return text
+    return render_latex(table[kept])
+
+
+def render_latex(table: pd.DataFrame) -> str:
+    """A table of text cells in the style of booktabs, its numbers aligned by their decimal point."""
+    heads, sides, cells = zip(*(_column(str(name), list(table[name])) for name in table), strict=True)
+    lines = pd.DataFrame(list(zip(*cells, strict=True)), columns=heads)
+    text: str = lines.to_latex(index=False, escape=True, column_format="".join(sides))
+    return text.translate(_LATEX)
+
+
+def _column(name: str, cells: list[str]) -> tuple[str, str, list[str]]:
+    """Head, side and cells of a column: numbers in their commonest unit, which stands in the head."""
+    numbers = {cell: _NUMBER.fullmatch(cell) for cell in cells if cell not in ("-", "∞")}
+    known = [number for number in numbers.values() if number]
+    units = Counter(number["unit"] for number in known)
+    mixed = len(units) > 1 and not units.keys() <= words.UNIT_SIZES.keys()
+    if len(known) < len(numbers) or not known or mixed:
+        return name, "l", cells
+    unit, values = units.most_common(1)[0][0], {}
+    for number in known:
+        ratio = words.UNIT_SIZES.get(number["unit"], 1.0) / words.UNIT_SIZES.get(unit, 1.0)
+        value = number["value"]
+        values[number.string] = value if ratio == 1 else words.digits(float(value.replace(",", "")) * ratio)
+    depth = max(len(value.partition(".")[2]) for value in values.values())
+    for number in known:
+        value = values[number.string]
+        lacking = depth - len(value.partition(".")[2])
+        padding = _POINT * (lacking == depth > 0) + _DIGIT * lacking
+        values[number.string] = f"{_ABOVE * bool(number[1])}{value}{padding}{number['mark']}"
+    head = f"{name} ({unit.strip()})" if unit.strip() not in ("", "x") else name
+    return head, "r", [values.get(cell, cell) for cell in cells]
 
 
 def _save(picture: Picture, folder: Path) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -112,7 +113,7 @@ def _render(studies: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -
 
 
 def render_template(name: str, **content: Any) -> str:
-    """Render a template of this folder with the style sheet."""
+    """Render a template of this folder with the style sheet and the glossary."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -122,7 +123,8 @@ def render_template(name: str, **content: Any) -> str:
     )
     environment.filters.update(tight=tight, breakable=breakable)
     style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))
-    return environment.get_template(name).render(style=style, **content).lstrip()
+    terms = csv.DictReader((_HERE / "glossary.csv").read_text(encoding="utf-8").splitlines())
+    return environment.get_template(name).render(style=style, terms=[*terms], **content).lstrip()
 
 
 def check_page(out: Path) -> None:
@@ -144,7 +146,6 @@ def _view(study: ReportSources) -> dict[str, Any]:
     summary, measured, source = study.main.results.summary, study.measured, study.main.source
     metric, between = second_metric(study), gap(study.main)
     drawn = _figures(study, metric, between)
-    described = about(study)
     timelines = [
         (_SOURCES[part.source] if measured else "", draw_timeline(study, part, _WORKERS_SHOWN))
         for part in study.parts
@@ -153,7 +154,6 @@ def _view(study: ReportSources) -> dict[str, Any]:
     return {
         "study": study,
         "legend": [(row["label"], study.styles[row["label"]]) for row in study.main.rows],
-        "missing": study.missing,
         "verdict": words.verdict(summary, source),
         "remarks": [
             *words.beside_verdict(summary, source),
@@ -184,10 +184,8 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "settled": verdict_of(summary, source)["settled"],
         "decides": decides(is_by_step(summary)).capitalize(),
         "amounts": [name.capitalize() for name in amount_names(study.main.rows, is_by_step(summary))],
-        "about": described,
+        "about": about(study),
         "traffic": traffic(study),
-        "bounded": any(line["bar"] for line in described),
-        "remembered": any(line["memory"] for line in described),
         "comparison": side_by_side(study.main, measured) if measured else [],
         "agreement": measured and agreement(study.main, measured),
         "validated": words.validated(study.main.results.validation) if measured else [],

@@ -19,7 +19,7 @@ from paceline.sim.errors import InputError
 from . import words
 from .figures.drawing import Picture, own_style
 from .figures.sweep import draw_points, draw_shares, draw_times, draw_winners, is_grid
-from .files import finish_figure, write_tables
+from .files import finish_figure, render_latex, write_tables
 from .folders import Style, styles_of
 from .page import check_page, render_template
 from .sweep_tables import crossover_texts, even_at, labels_of, lead_names, sweep_cells, words_of_draws
@@ -131,5 +131,4 @@ def _numbers(answer: Mapping[str, Any]) -> pd.DataFrame:
 
 def _tex(answer: Mapping[str, Any]) -> str:
     columns = [*short_keys(_keys(answer)), *labels_of(answer), *lead_names(answer)]
-    text: str = pd.DataFrame(sweep_cells(answer), columns=columns).to_latex(index=False, escape=True)
-    return text.replace("★", "$\\star$").replace("☆", "(?)")
+    return render_latex(pd.DataFrame(sweep_cells(answer), columns=columns))

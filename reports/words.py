@@ -29,6 +29,7 @@ from paceline.sim.records.verdict import format_factor
 
 _TIMES: Final = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 _SIZES: Final = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))
+UNIT_SIZES: Final = {f" {name}": one for name, one in (*_TIMES, *_SIZES)}
 _SAME: Final = 0.02
 """Ratios that differ from 1 by less than this are called the same."""
 

@@ -49,7 +49,7 @@ def draw_cost(study: ReportSources, per_step: bool) -> Picture:
     lengths = [words.step_s(row) if per_step else _run_s(row, by_step) for _, _, row in bars]
     near = [length for length in lengths if length <= _FAR * float(np.median(lengths))]
     limit = max(lengths) if len(near) == len(lengths) else 1.3 * max(near)
-    name, unit_s = words.time_unit([limit / 10])
+    name, unit_s = words.time_unit([limit / 2])
     paired = study.measured is not None
     with figure(WIDTH_IN, 0.75 + (0.52 if paired else 0.42) * len(labels)) as drawn:
         ax = drawn.subplots()

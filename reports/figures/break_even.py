@@ -34,7 +34,7 @@ def draw_break_even(study: ReportSources) -> Picture | None:
     ends = [*data["examples"], *([here] if here else [])]
     low, high = min(ends) / 1.6, max(ends) * 1.6
     stand_ins = {first: "#02f000", second: "#02f001"}
-    with figure(WIDTH_IN, 3.3) as drawn:
+    with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
         for label, edge, at, side in ((first, low, 0.02, "bottom"), (second, high, 0.98, "top")):
             ax.fill_between(data["bandwidth"], data["examples"], edge, color=stand_ins[label], alpha=0.25)
@@ -47,7 +47,7 @@ def draw_break_even(study: ReportSources) -> Picture | None:
             annotate(ax, "these runs", (1.0, here), (7, 0))
         ax.set(xlim=(data["bandwidth"].min(), data["bandwidth"].max()), ylim=(low, high))
         ax.set_xlabel("all bandwidths, over the scenario's")
-        ax.set_ylabel(f"examples of {cut(first, 16)} over {cut(second, 16)}")
+        ax.set_ylabel(f"examples of {cut(first, 16)}\nover {cut(second, 16)}")
     return picture(
         drawn, f"{study.key}-break-even", data, {stand_ins[x]: study.styles[x].colour for x in stand_ins}
     )

@@ -45,7 +45,7 @@ def draw_cluster_map(study: ReportSources) -> Picture | None:
     )
     rates = {link["bandwidth"] for *_, link in graph.edges(data=True)}
     alike = rates.pop() if len(rates) == 1 else None
-    with figure(WIDTH_IN, 3.6) as drawn:
+    with figure(WIDTH_IN, 3.2) as drawn:
         ax = drawn.subplots()
         ax.set_axis_off()
         for a, b, link in graph.edges(data=True):
@@ -55,7 +55,7 @@ def draw_cluster_map(study: ReportSources) -> Picture | None:
                 lines = [format_seconds(link["latency_s"]), "" if alike is not None else link["bandwidth"]]
                 text, middle = "\n".join(filter(None, lines)), ((x1 + x2) / 2, (y1 + y2) / 2)
                 box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
-                ax.text(*middle, text, fontsize=8, color=INK, ha="center", va="center", bbox=box, zorder=2)
+                ax.text(*middle, text, fontsize=9, color=INK, ha="center", va="center", bbox=box, zorder=2)
         for node, about in graph.nodes(data=True):
             x, y = places[node]
             hosts = about["hosts"]

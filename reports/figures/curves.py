@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -56,14 +57,15 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
     """
     frames = {part.source: _scores(part, metric, by) for part in study.parts}
     every = pd.concat(list(frames.values()))
-    name, unit = _unit(every["x"].max() / 10, by)
+    name, unit = _unit(every["x"].max() / 4, by)
     stand_ins = {label: f"#02f0{i:02x}" for i, label in enumerate(study.styles)}
     target = study.main.results.summary["target"]
     goal = target["value"] if target and target["metric"] == metric else None
-    drawn_data = []
-    with figure(WIDTH_IN, 3.3) as drawn:
+    drawn_data, heights = [], [] if goal is None else [goal]
+    with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
-        _y_axis(ax, study, every, metric, goal)
+        if metric.startswith("train_loss") and every[metric].notna().any():
+            make_log(ax, "y")
         _x_axis(ax, every, unit, by)
         for part in study.parts:
             measured = part is study.measured
@@ -84,6 +86,10 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
                     line.set_dashes(dashes)
                 _end(ax, row, x[-1], float(band["median"].iloc[-1]), colour)
                 drawn_data.append(band.assign(label=row["label"], source=part.source))
+                # A diverged run must not squeeze all the others.
+                seen = band[["low", "median", "high"]] if not row["diverged"] else band["median"].iloc[:1]
+                heights += seen.to_numpy().ravel().tolist()
+        set_limits(ax, heights)
         if goal is not None:
             _target_line(ax, goal, rising=every[metric].iloc[0] < goal)
         words_x = {
@@ -106,30 +112,21 @@ def _unit(typical: float, by: By) -> tuple[str, float]:
     return words.size_unit(typical) if by == "bytes_sent" else ("", 1.0)
 
 
-def _y_axis(ax: Axes, study: ReportSources, every: pd.DataFrame, metric: str, goal: float | None) -> None:
-    """Scale and limits; a diverged run must not squeeze all the others."""
-    if metric.startswith("train_loss") and every[metric].notna().any():
-        make_log(ax, "y")
-    diverged = {
-        (run["source"], run["label"], run["seed"])
-        for part in study.parts
-        for run in part.runs
-        if run["status"] == "diverged"
-    }
-    keys = zip(every["source"], every["label"], every["seed"], strict=True)
-    kept = np.array([key not in diverged for key in keys], dtype=bool)
-    values = [*every.loc[kept | (every["step"] == 0), metric].dropna(), *([] if goal is None else [goal])]
-    if not values:
+def set_limits(ax: Axes, heights: Sequence[float]) -> None:
+    """Limits a little beyond what is drawn."""
+    low, high = min(heights, default=0.0), max(heights, default=0.0)
+    if low == high:
         return
-    low, high = min(values), max(values)
     if ax.get_yscale() == "log":
-        ax.set_ylim(low / 1.25, high * 1.3)
-    elif high > low:
+        beyond = (high / low) ** 0.06
+        ax.set_ylim(low / beyond, high * beyond)
+    else:
         ax.set_ylim(low - 0.04 * (high - low), high + 0.1 * (high - low))
 
 
 def _x_axis(ax: Axes, every: pd.DataFrame, unit: float, by: By) -> None:
-    ends = every.groupby(["source", "label", "seed"])["x"].max() / unit
+    runs = every.groupby(["source", "label", "seed"])["x"].max() / unit
+    ends = runs.groupby(["source", "label"]).median()
     scored = every.loc[every["x"] > 0, "x"] / unit
     if by != "step" and len(scored) and ends.max() > _FAR * ends[ends > 0].min():
         make_log(ax, "x")

@@ -27,7 +27,7 @@ FAINT: Final = "#01f002"
 PAPER: Final = "#01f003"
 PHASES: Final = {"compute": "#01f004", "communicate": "#01f005", "wait": "#01f006"}
 PHASE_KEY: Final = tuple((phase, stand_in, ()) for phase, stand_in in PHASES.items())
-WIDTH_IN: Final = 5.3
+WIDTH_IN: Final = 4.6
 """Width of a figure that shares a line with another one."""
 
 CSS: Final = {

@@ -79,7 +79,7 @@ def draw_levels(study: ReportSources) -> Picture | None:
     if not len(data):
         return None
     stand_ins = {label: f"#02f0{i:02x}" for i, label in enumerate(study.styles)}
-    with figure(WIDTH_IN, 3.3) as drawn:
+    with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
         for label, mine in data.groupby("label", sort=False):
             ratio = mine["ratio"].where(mine["ratio"] <= _HIGHEST, math.nan)
@@ -92,7 +92,8 @@ def draw_levels(study: ReportSources) -> Picture | None:
             ends = [level for level, _ in group]
             ax.axvspan(ends[0] - apart, ends[-1] + apart, 0, 0.05, color=stand_ins[first], linewidth=0)
         make_log(ax, "y")
-        ax.set_ylim(0.85, _HIGHEST)
+        highest = max(1.5, 1.1 * data["ratio"][data["ratio"] <= _HIGHEST].max())
+        ax.set_ylim(highest**-0.07, highest)  # the strip lies below 1
         if equal["falling"]:
             ax.invert_xaxis()
         ax.set(xlabel=f"target: {words.plain(equal['metric'])}", ylabel="time to it, over the first's")

@@ -148,7 +148,7 @@ def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
         data.append({"x": _number(row["set"][keys[-1]]), "y": y, "first": first or "nobody", "alpha": alpha})
     frame = pd.DataFrame(data).dropna()
     names = short_keys(list(answer["settings"][0]["set"]))
-    with figure(WIDTH_IN, 3.3) as drawn:
+    with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
         for alpha, first in sorted(set(zip(frame["alpha"], frame["first"], strict=True))):
             mine = frame[(frame["alpha"] == alpha) & (frame["first"] == first)]
@@ -176,7 +176,7 @@ def draw_shares(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
     classes = x.rank(method="first", pct=True).mul(min(_CLASSES, 1 + len(x) // _ROUGHLY)).apply(np.ceil)
     shares = pd.crosstab(classes, np.array(first), normalize="index")
     edges, stand_ins = np.array([*x.groupby(classes).min(), x.max()]), _stand_ins(styles)
-    with figure(WIDTH_IN, 3.3) as drawn:
+    with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
         bottom = np.zeros(len(shares))
         for label, share in shares.items():

@@ -79,20 +79,20 @@ def _costs(row: SchemeSummary) -> tuple[float, float, float, float] | None:
 
 def draw_waterfall(study: ReportSources, of: Gap) -> Picture:
     """Draw bars from the time of one scheme to that of the other."""
-    name, unit_s = words.time_unit([of.second_s / 10])
+    name, unit_s = words.time_unit([of.first_s])
     ends_s = list(accumulate(of.parts_s.values(), initial=of.first_s))
     parts = zip(of.parts_s, ends_s[:-1], ends_s[1:], strict=True)
     bars = [(of.first, 0.0, of.first_s), *parts, (of.second, 0.0, of.second_s)]
     data = pd.DataFrame(bars, columns=["part", "from_s", "to_s"])
     colours = [INK, *_COLOURS.values(), INK]
-    with figure(WIDTH_IN, 2.9) as drawn:
+    with figure(WIDTH_IN, 2.7) as drawn:
         ax = drawn.subplots()
         for place, (bar, colour) in enumerate(zip(bars, colours, strict=True)):
             _, start, end = bar
             total = place in (0, len(bars) - 1)
             width = (end - start) / unit_s
             ax.barh(place, width, left=start / unit_s, height=0.62, color=colour, linewidth=0)
-            text = words.digits(end / unit_s) if total else f"{width:+z.3g}"
+            text = words.digits(end / unit_s) if total else f"{'+' * (width > 0)}{words.digits(width)}"
             annotate(ax, text, (max(start, end) / unit_s, place), (4, 0))
             if place < len(bars) - 1:
                 ax.plot([end / unit_s] * 2, [place, place + 1], color=INK, linewidth=0.6, zorder=0)

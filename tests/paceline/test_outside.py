@@ -190,7 +190,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "build", "*.egg-info")
     for name in ("paceline", "sim", "realrun", "reports", "scenarios", "docs"):
         shutil.copytree(ROOT / name, top / "source" / name, symlinks=True, ignore=unwanted)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, top / "source")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
     build = [*pip, "--no-build-isolation", "--no-index", "--wheel-dir", str(top), str(top / "source")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import shlex
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 import typer
 from typer.main import get_command
 
-from docs.make import schemes
+import paceline
+from docs.make import readme, schemes
 from docs.make.picture import draw_picture
 from paceline.commands.app import app
 from paceline.sim.records.folder import write_results
@@ -85,6 +87,27 @@ def test_the_picture_has_the_verdict_as_its_title(tmp_path: Path) -> None:
     write_results(tmp_path / "r", made_scenario("r"), "r", runs)
     title = draw_picture(tmp_path / "r").axes[0].get_title("left")
     assert title == "r: not settled: all_reduce or local_sgd; at least 4 more repeats would tell"
+
+
+def test_the_numbers_of_the_readme_are_those_of_their_sources() -> None:
+    assert readme.renewed(README) == README, "run: make figures"
+    demo = parse(ready_scenarios()["four-regions"].read_text(encoding="utf-8"))
+    assert (demo.cluster.workers, demo.repeats) == (16, 12)
+    assert "Sixteen workers" in README
+    assert "twelve repeats" in README
+
+
+def test_a_number_that_was_edited_is_put_right() -> None:
+    for number in ("1.45 times as fast", "| 4.7 % |", "3,968 in 4,488", "differ by 1.2 %"):
+        assert readme.renewed(README.replace(number, number.replace("4", "9").replace("2", "7"))) == README
+
+
+@pytest.mark.slow
+def test_the_demo_has_the_verdict_of_the_readme() -> None:
+    verdict = paceline.simulate("four-regions", progress=False).totals["verdict"]
+    shown = json.loads(readme.VERDICT.read_text(encoding="utf-8"))
+    assert verdict["text"] == shown["text"]
+    assert verdict["break_even"]["text"] == shown["break_even"]["text"]
 
 
 def test_local_links_lead_somewhere() -> None:

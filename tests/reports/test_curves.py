@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 import paceline
-from paceline.reports.figures.curves import bands
+from paceline.reports.figures.curves import bands, draw_curves, set_limits
+from paceline.reports.folders import read_sources
+from tests.support.made_results import write_made_results
 
 
 def frame(*repeats: list[tuple[float, float]]) -> pd.DataFrame:
@@ -61,3 +69,29 @@ def test_curves_of_a_proxy_say_so(proxy: bool) -> None:
         progress=False,
     )  # fmt: skip
     assert ("of the proxy" in study.plot().axes[0].get_ylabel()) == proxy
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.floats(1e-6, 1e6), min_size=2, max_size=8, unique=True),
+    st.sampled_from(["log", "linear"]),
+)
+def test_what_is_drawn_takes_most_of_the_height(heights: list[float], scale: str) -> None:
+    ax = Figure().subplots()
+    ax.set_yscale(scale)
+    set_limits(ax, heights)
+    bottom, low, high, top = (
+        math.log(each) if scale == "log" else each
+        for each in (*ax.get_ylim()[:1], min(heights), max(heights), *ax.get_ylim()[1:])
+    )
+    assert bottom < low < high < top
+    assert high - low > 0.85 * (top - bottom)
+
+
+def test_a_diverged_scheme_does_not_squeeze_the_others(tmp_path: Path) -> None:
+    study = read_sources([write_made_results(tmp_path) / "simulated"])[0]
+    picture = draw_curves(study, "train_loss", "time_s")
+    calm = picture.data[picture.data["label"] != "gone"]
+    low, high = picture.figure.axes[0].get_ylim()
+    assert 0 < calm["low"].min() / 1.3 < low < calm["low"].min()
+    assert calm["high"].max() < high < 1.3 * calm["high"].max()

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.colors import to_hex, to_rgba_array
 
+from paceline.reports import words
 from paceline.reports.figures.curves import draw_curves
 from paceline.reports.figures.drawing import CSS, INK, figure, picture
-from paceline.reports.files import colour, recolour, write_csv, write_files
+from paceline.reports.files import colour, recolour, render_latex, write_csv, write_files
 from paceline.reports.folders import read_sources
 from paceline.reports.page import build
 from paceline.sim.errors import InputError
@@ -56,8 +61,8 @@ def test_tables_and_figures_beside_the_page(folders: Path, tmp_path: Path) -> No
     table = pd.read_csv(files / "table.csv")
     assert list(table["label"]) == ["gossip ring", "all_reduce"]
     assert list(table["time_to_target_s_median"]) == [12.5, 31.0]
-    assert "gossip ring & 12.5 s" in (files / "table.tex").read_text()
-    assert "all\\_reduce & 31 s" in (files / "table.tex").read_text()
+    assert "gossip ring & 12.5 &" in (files / "table.tex").read_text()
+    assert "all\\_reduce & 31\\phantom{.}\\phantom{0} &" in (files / "table.tex").read_text()
     assert {path.name for path in files.iterdir()} == REPORT_FILES - {"runs.parquet"}  # a sweep's
     names = {path.stem for path in (files / "figures").iterdir()}
     assert {
@@ -96,12 +101,38 @@ def test_the_table_for_papers_reads_as_the_one_of_the_page(tmp_path: Path) -> No
     write_files(tmp_path / "files", read_sources([tmp_path / "r", tmp_path / "none"]), [])
     table = (tmp_path / "files" / "table.tex").read_text()
     rows = [[cell.strip() for cell in line.split("&")][1:4] for line in table.splitlines() if "&" in line]
-    assert rows[1:] == [
-        ["quick", "500 ms", "-"],
-        ["slow", "30,000 ms", "-"],
-        ["late", "> 60,000 ms", "-"],
+    assert rows == [
+        ["scheme", "time to target (ms)", "95 \\% from"],
+        ["quick", "500", "-"],
+        ["slow", "30,000", "-"],
+        ["late", "$>$ 60,000", "-"],
         ["open", "-", "-"],
     ]
+
+
+def printed(cell: str) -> str:
+    """A cell of a LaTeX table as it is printed: invisible digits are blanks, stars take no room."""
+    return re.sub(r"\\rlap\{.*\}", "", re.sub(r"\\phantom\{.\}", " ", cell))
+
+
+SIZES = st.lists(st.tuples(st.floats(1, 999), st.sampled_from(["kB", "MB", "GB"])), min_size=2)
+
+
+@given(SIZES)
+def test_a_column_for_papers_has_one_unit_and_its_points_below_each_other(
+    sizes: list[tuple[float, str]],
+) -> None:
+    marks = cycle(["", " ★"])
+    cells = [f"{words.digits(value)} {unit}{next(marks)}" for value, unit in sizes]
+    head, *rows = re.findall(
+        r"^sent \((.*)\)|^(\d.*) \\\\$", render_latex(pd.DataFrame({"sent": cells})), re.MULTILINE
+    )
+    texts = [printed(cell) for _, cell in rows]
+    known = [float(text.replace(",", "")) * words.UNIT_SIZES[f" {head[0]}"] for text in texts]
+    # Rounded to three digits twice.
+    assert known == pytest.approx([value * words.UNIT_SIZES[f" {unit}"] for value, unit in sizes], rel=0.0101)
+    assert len({len(text) - text.find(".") for text in texts if "." in text}) <= 1
+    assert len({len(text) - len(text.split(".")[0].rstrip()) for text in texts}) == 1
 
 
 def test_stand_ins_become_colours_of_the_light_theme(folders: Path) -> None:

@@ -76,7 +76,7 @@ def test_all_sections_are_there(page: Page) -> None:
         f"From gossip ring to {EVIL}",
         "The cluster",
         "Against the clock",
-        "Test accuracy by wall clock",
+        "Training loss by wall clock",
         "If the target were another",
         "Where the time goes",
         "A step",
@@ -177,20 +177,22 @@ stop: {target: {metric: test_accuracy, value: 0.9}, max_time: 60 s}
     tuning = [Tuned(label="sync", chosen={"optimizer.lr": 0.003}, at_edge=[], metric="train_loss", trials=[])]
     write_results(tmp_path / "r", scenario, "s", runs, tuning=tuning, facts=facts)
     page = Page(render([tmp_path / "r"]))
-    assert page.row(0, "sync")[1:] == [
+    assert page.row(1, "sync")[1:] == [
         "It averages <all>.",
         "40 % waiting for worker 2, 35 % computing, 20 % bandwidth, 5 % latency",
         "all-reduce by ring; learning rate 0.003, tuned; "
         "models kept every 5 steps, on average 2.0 steps old when scored",
     ]
-    assert page.row(0, "ring")[1:] == ["It gossips.", "-", "learning rate 0.1, not tuned"]
-    assert page.headings[2] == "What the schemes do, and what bounds them"
+    assert page.row(1, "ring")[1:] == ["It gossips.", "-", "learning rate 0.1, not tuned"]
+    assert page.headings[2:4] == ["The schemes compared", "What the schemes do, and what bounds them"]
 
 
 def test_the_first_thing_on_the_page_is_the_verdict_with_its_picture(text: str) -> None:
     verdict, picture = text.index("not settled: gossip ring"), text.index('<svg aria-hidden="true"')
     assert verdict < text.index("<figure") < picture < text.index("The schemes compared")
-    assert "Training loss by wall clock" in text[text.index("<figure") : text.index("</figure>")]
+    first = text[text.index("<figure") : text.index("</figure>")]
+    assert "Test accuracy by wall clock" in first
+    assert "target 0.9" in first
 
 
 @pytest.mark.slow

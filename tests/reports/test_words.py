@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import csv
 import doctest
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import pytest
 
 from paceline.reports import assumptions, words
-from paceline.reports.tables import brackets
-from paceline.sim.records.run import FaultCost, Run, TimeShare
+from paceline.reports.sweep_tables import LEAD
+from paceline.reports.tables import AMOUNTS, brackets, decides
+from paceline.sim.records.run import FaultCost, Run, Status, TimeShare
 from paceline.sim.records.scenario_facts import Goal, TransportRecord
 from paceline.sim.records.summarise import summarise
 from paceline.sim.records.summary import SchemeFacts, Tuned, TuningTrial
@@ -260,3 +264,17 @@ def test_goodput_and_how_surely_the_target_is_met(missed: int, runs: int, text: 
     assert words.faults(summary) == [
         f"a: goodput 75 % of that without faults: 2 outages, 6 s without work, 4 s of work repeated.{text}"
     ]
+
+
+def test_the_glossary_has_every_column_cost_and_status() -> None:
+    """The throughput's and the preview's columns too; each term once, with a meaning."""
+    path = Path(words.__file__).with_name("glossary.csv")
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    terms = [term for row in rows for term in row["term"].split(", ")]
+    assert len(set(terms)) == len(terms)
+    assert all(row["meaning"] and row.keys() == {"term", "unit", "meaning"} for row in rows)
+    columns = {*AMOUNTS[True], *AMOUNTS[False], decides(True), decides(False), LEAD, "even at", "vs best"}
+    columns |= {"tokens/s", "computes", "goodput", "hours", "random", "cost to target", "cost of a step"}
+    held = {"parameters", "gradients", "optimiser", "anchors", "outer momentum", "in flight"}
+    known = columns | held | set(words.COSTS.values()) | {"compute", "communicate", "wait"}
+    assert known | set(get_args(Status)) - {"completed"} <= set(terms)
