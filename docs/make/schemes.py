@@ -34,11 +34,11 @@ def _table() -> Iterator[str]:
     yield "| name | what it does | bytes sent per step and worker | waits for |"
     yield "| --- | --- | --- | --- |"
     for name, scheme in SCHEMES.items():
-        cells = (first_paragraph(scheme.program.__doc__).removesuffix("."), *_costs(scheme))
+        cells = (first_paragraph(scheme.program.__doc__).removesuffix("."), *costs(scheme))
         yield " | ".join([f"| `{name}`", *(cell.replace("|", "\\|") for cell in cells)]) + " |"
 
 
-def _costs(scheme: Scheme) -> tuple[str, str]:
+def costs(scheme: Scheme) -> tuple[str, str]:
     """Bytes and waiting, from the docstring of a scheme's program, or else of its module."""
     program = scheme.program
     for text in (program.__doc__, sys.modules[program.__module__].__doc__):
