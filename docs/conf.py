@@ -13,7 +13,7 @@ release = version = version_of("paceline")
 copyright = "the authors of Paceline"
 
 repository_url = ""
-"""Where files of the repository can be read, such as https://HOST/NAME/blob/main; empty: links show their path."""
+"""Where files of the repository can be read: https://HOST/NAME/blob/main. Empty: links show their path."""
 
 extensions = [
     "myst_parser",

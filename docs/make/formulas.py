@@ -16,7 +16,7 @@ _NAMES: Final = {
 }
 _TOKEN: Final = re.compile(
     rf"(?P<arrow><-)|(?P<base>[A-Za-z]|{'|'.join(_NAMES)})(?:_(?P<index>[a-z]{{1,2}}))?(?![\w'])"
-    r"|(?P<words>-?[A-Za-z][\w']+)|(?P<other>.)"
+    r"|(?P<words>-?[A-Za-z][\w']+)|(?P<other>: |.)"
 )
 _ARTICLE: Final = re.compile(r"(?<=[a-z]{2} )a(?= [a-z]{2})")
 
@@ -48,4 +48,4 @@ def _token(match: re.Match[str]) -> str:
         return _NAMES.get(base, base).strip() + (f"_{{{match['index']}}}" if match["index"] else " ")
     if words := match["words"]:
         return r"\text{" + words.replace("_", r"\_") + "}"
-    return match["other"]
+    return match["other"].replace(": ", r":\ ")

@@ -10,7 +10,7 @@ from typing import Final
 
 from docs.make.formulas import latex
 from docs.make.scenario import options_table
-from docs.make.schemes import costs
+from docs.make.schemes import COSTS, costs
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.schemes.common.names import OTHER_NAMES
 from paceline.sim.schemes.scheme import Scheme
@@ -57,7 +57,7 @@ def _notes(scheme: Scheme) -> Iterator[str]:
         if block.startswith("    "):
             yield "\n\n".join(f"```math\n{latex(line)}\n```" for line in block.splitlines())
         else:
-            before, source, after = _prose(block).partition("Source: ")
+            before, source, after = COSTS.sub("", _prose(block) + " ").partition("Source: ")
             yield before + (f"\n\n**Source.** {after}" if source else "")
 
 

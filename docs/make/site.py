@@ -14,6 +14,7 @@ from docutils import nodes
 from latex2mathml.converter import convert
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
+from sphinx.search.en import SearchEnglish
 from sphinx.util.logging import getLogger
 
 from docs.make.commands import commands_page
@@ -22,6 +23,10 @@ from paceline.sim.schemes import SCHEMES
 
 DOCS: Final = Path(__file__).parents[1]
 GLOSSARY: Final = DOCS.parent / "reports" / "glossary.csv"
+_ASKING: Final = (
+    "am an any can could did do does enough far get had has have how i me much my need one our should so "
+    "than what when where which who why would you your"
+)
 _LOG: Final = getLogger(__name__)
 _ANCHOR: Final = re.compile(r' id="([^"]+)"')
 _HREF: Final = re.compile(r'<a [^>]*?href="(?!https?:|mailto:)([^"]*)"')
@@ -31,10 +36,17 @@ _LOADED: Final = re.compile(
 _LINK: Final = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
+class _Questions(SearchEnglish):
+    """English, where the words that make a question of its subject are not looked for."""
+
+    stopwords = SearchEnglish.stopwords | frozenset(_ASKING.split())
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add to Sphinx what ``docs/conf.py`` names."""
     app.add_config_value("repository_url", "", "env")
     app.add_html_math_renderer("mathml", (_write_inline, None), (_write_display, None))
+    app.add_search_language(_Questions)
     app.add_lexer("csv", TextLexer)
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _lead_outside)

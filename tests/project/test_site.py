@@ -17,6 +17,7 @@ import paceline
 from docs.make.claims import PAPERS, claims_of
 from docs.make.commands import commands_page
 from docs.make.formulas import latex
+from docs.make.pairs import pairs_of
 from docs.make.scheme_pages import scheme_page
 from paceline.commands.app import COMMANDS
 from paceline.sim.schemes import SCHEMES
@@ -67,6 +68,20 @@ def test_every_option_of_every_command_is_there() -> None:
                 or f"`{each.opts[-1]}" in section
                 or f" {each.opts[-1]}" in section
             )
+
+
+def test_every_page_about_a_paper_has_a_picture() -> None:
+    for page in set(PAPERS.glob("*.md")) - {PAPERS / "index.md"}:
+        pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        assert any((PAPERS / picture).exists() for picture in pictures), page.name
+
+
+def test_numbers_are_compared_in_one_unit() -> None:
+    page = (PAPERS / "stochastic-reweighted-gradient.md").read_text(encoding="utf-8")
+    assert pairs_of(page)["Noise around the optimum"][0] == (0.238, 0.247)
+    assert pairs_of("## A\n\n| published | ours |\n| --- | --- |\n| 2 s | 3 s |\n| 2 % | 3 s |\n") == {
+        "A": [(2, 3)]
+    }
 
 
 def test_a_picture_shows_the_claims_of_its_page() -> None:
