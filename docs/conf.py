@@ -48,4 +48,5 @@ html_title = "Paceline"
 html_show_sourcelink = False
 html_copy_source = False
 html_static_path = ["static"]
+html_search_scorer = str(Path(__file__).parent / "static" / "scorer.js")
 html_css_files = ["site.css"]

@@ -47,5 +47,5 @@ def _token(match: re.Match[str]) -> str:
     if base := match["base"]:
         return _NAMES.get(base, base).strip() + (f"_{{{match['index']}}}" if match["index"] else " ")
     if words := match["words"]:
-        return r"\text{" + words.replace("_", r"\_") + "}"
+        return r"\text{" + words + "}"
     return match["other"].replace(": ", r":\ ")
