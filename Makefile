@@ -1,6 +1,7 @@
 # make demo   sets up what is missing, simulates the four-region scenario and writes its report
 # make validate   runs the accuracy design on the lab and writes docs/validation.md
 # make bench  measures speed and memory beside other simulators and writes docs/benchmarks.md
+# make docs   builds this documentation as a site, out/site/index.html
 # make gpu    measures what needs a GPU and writes docs/measurements.md
 # make test   sets up what is missing and runs every check, in a few minutes
 # make test-all   runs the slow tests that `make test` leaves out; CI runs both
@@ -17,7 +18,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 # Where it is set, every process that a test starts compiles all of torch again, two seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all lab bench validate figures gpu
+.PHONY: demo docs test test-all lab bench validate figures gpu
 
 demo: $(VENV)/ready
 	$(BIN)/paceline simulate scenarios/four-regions.yaml --out out/four-regions --force
@@ -35,6 +36,11 @@ test: $(VENV)/ready-dev
 	$(BIN)/mypy -p paceline -p tests -p benchmarks -p docs.make
 	$(BIN)/lint-imports
 	$(BIN)/pytest $(PARALLEL)
+
+# Without network; a warning, and a link that leads nowhere, fail it.
+docs: $(VENV)/ready-dev
+	$(BIN)/sphinx-build -q -W --keep-going -j auto docs out/site
+	@echo "open out/site/index.html"
 
 # Exactly the tests that `make test` leaves out as slow.
 test-all: $(VENV)/ready-dev
@@ -72,5 +78,5 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready
-	$(BIN)/$(PIP) -e '.[dev]'
+	$(BIN)/$(PIP) -e '.[dev,docs]'
 	touch $@

@@ -60,12 +60,12 @@ def _sections() -> Iterator[str]:
     yield "## Tasks\n"
     for name, task in sorted(TASKS.items()):
         about = f"{generated_page.first_paragraph(task.build.__doc__)} Metrics: {', '.join(task.metrics)}."
-        yield f"### `{name}`\n\n{about}\n\n{_options(task.options, 'workload.')}"
+        yield f"### `{name}`\n\n{about}\n\n{options_table(task.options, 'workload.')}"
     yield "## Schemes\n"
     for name, scheme in sorted(SCHEMES.items()):
         about = generated_page.first_paragraph(scheme.program.__doc__)
         kind = "Synchronous." if scheme.synchronous else "Asynchronous."
-        yield f"### `{name}`\n\n{about} {kind}\n\n{_options(scheme.options, f'schemes[].{name}.')}"
+        yield f"### `{name}`\n\n{about} {kind}\n\n{options_table(scheme.options, f'schemes[].{name}.')}"
     yield "## Names in papers and tools\n\n| there | here |\n| --- | --- |"
     for row in OTHER_NAMES:
         yield f"| {', '.join(row.names)}{f' ({row.about})' if row.about else ''} | `{row.write}` |"
@@ -76,7 +76,8 @@ def _sections() -> Iterator[str]:
     yield f"\nExamples to copy, in `docs/schemes`: {', '.join(examples)}.\n"
 
 
-def _options(model: type[BaseModel], prefix: str) -> str:
+def options_table(model: type[BaseModel], prefix: str) -> str:
+    """The keys of a task's or scheme's options, a row each."""
     rows = "".join(_rows(model, prefix))
     return _HEAD + rows if rows else "No options.\n"
 

@@ -15,7 +15,7 @@ from paceline.sim.schemes.scheme import Scheme
 
 PAGE: Final = Path(__file__).parents[1] / "schemes.md"
 BEGIN: Final = "<!-- This table is made from docstrings by: python -m docs.make.schemes -->\n\n"
-_COSTS: Final = re.compile(r"Bytes per step and worker: (.+?)\. Waits for: (.+?)\.(?: |$)")
+COSTS: Final = re.compile(r"Bytes per step and worker: (.+?)\. Waits for: (.+?)\.(?: |$)")
 
 
 def renewed(page: str) -> str:
@@ -34,15 +34,15 @@ def _table() -> Iterator[str]:
     yield "| name | what it does | bytes sent per step and worker | waits for |"
     yield "| --- | --- | --- | --- |"
     for name, scheme in SCHEMES.items():
-        cells = (first_paragraph(scheme.program.__doc__).removesuffix("."), *_costs(scheme))
+        cells = (first_paragraph(scheme.program.__doc__).removesuffix("."), *costs(scheme))
         yield " | ".join([f"| `{name}`", *(cell.replace("|", "\\|") for cell in cells)]) + " |"
 
 
-def _costs(scheme: Scheme) -> tuple[str, str]:
+def costs(scheme: Scheme) -> tuple[str, str]:
     """Bytes and waiting, from the docstring of a scheme's program, or else of its module."""
     program = scheme.program
     for text in (program.__doc__, sys.modules[program.__module__].__doc__):
-        if costs := _COSTS.search(" ".join((text or "").split())):
+        if costs := COSTS.search(" ".join((text or "").split())):
             sent, waits_for = costs.groups()
             return sent.replace("``", "`"), waits_for.replace("``", "`")
     raise ValueError(f"say 'Bytes per step and worker: ... Waits for: ...' in the docstring of {scheme.name}")

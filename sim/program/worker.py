@@ -128,14 +128,14 @@ class Worker:
         return seeds.integer(self.seed, self.rank, purpose, index, bound)
 
     def uniform(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
-        """Draw ``index`` of this worker's stream ``purpose``: uniform on [0, 1), [*shape] of the model's
-        type; vectorised [n, *shape], row i with worker i's numbers.
+        """Draw ``index`` of this worker's stream ``purpose``: uniform on [0, 1), ``[*shape]`` of the
+        model's type; vectorised ``[n, *shape]``, row i with worker i's numbers.
         """
         return self._draw(seeds.uniform_array, purpose, index, shape)
 
     def normal(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
-        """Draw ``index`` of this worker's stream ``purpose``: standard normal, [*shape] of the model's type;
-        vectorised [n, *shape], row i with worker i's numbers.
+        """Draw ``index`` of this worker's stream ``purpose``: standard normal, ``[*shape]`` of the model's
+        type; vectorised ``[n, *shape]``, row i with worker i's numbers.
         """
         return self._draw(seeds.normal_array, purpose, index, shape)
 

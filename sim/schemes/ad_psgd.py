@@ -1,11 +1,10 @@
 """Asynchronous decentralised SGD: no worker waits for a straggler.
 
 The topology is two-coloured: its edges join an active worker to a passive one, so that no cycle of waiting
-can form. Worker 0 is active. At each of its steps an active worker
+can form. Worker 0 is active. At each of its steps an active worker a begins its gradient g_a at x_a, swaps
+models meanwhile with one random passive neighbour p, and applies g_a to the model that it then has:
 
-1. begins its gradient at x_a;
-2. meanwhile swaps models with one random passive neighbour p; both take (x_a + x_p) / 2;
-3. applies the gradient, computed at the older x_a, to its current model.
+    x_a, x_p <- (x_a + x_p) / 2;   x_a <- x_a - step of the optimiser at g_a
 
 A passive worker steps alone while a service on its host answers swaps. The metric ``staleness`` counts the
 swaps of a worker's model between the read at which a gradient was computed and its application. Bytes per

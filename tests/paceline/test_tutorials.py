@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,20 +15,34 @@ from paceline.sim.scenario.schema import parse
 from tests.support import warm
 
 ROOT = Path(__file__).parents[2]
-TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
+TUTORIALS = [
+    ROOT / "docs" / "start.md",
+    *sorted(ROOT.glob("docs/tutorials/*.md")),
+    *sorted(set(ROOT.glob("docs/how-to/*.md")) - {ROOT / "docs" / "how-to" / "more.md"}),
+]
+IN_THE_LAB = {"import-to-error"}
 SNIPPET = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_ranks")
-@pytest.mark.parametrize("page", TUTORIALS, ids=[page.stem for page in TUTORIALS])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=pytest.mark.lab if page.stem in IN_THE_LAB else ())
+        for page in TUTORIALS
+    ],
+)
 def test_every_snippet_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
     done = 0
+    shown = page.read_text(encoding="utf-8")
+    for measured in re.findall(r"\]\((measured/[^)]+)\)", shown):
+        shutil.copy(page.parent / measured, tmp_path)
     try:
-        for name, language, text in SNIPPET.findall(page.read_text(encoding="utf-8")):
+        for name, language, text in SNIPPET.findall(shown):
             done += 1
             if name:
                 (tmp_path / name).write_text(text, encoding="utf-8")
