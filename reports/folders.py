@@ -19,6 +19,8 @@ from paceline.sim.records.summary import SchemeSummary
 
 from . import words
 
+_MOST: Final = 100
+"""Folders on one page: each takes seconds and some 40 MB."""
 _COLOURS: Final = 16
 """Colours of schemes in the style sheet, ``--s0`` and following: eight hues in two tones."""
 
@@ -94,6 +96,11 @@ def read_sources(folders: Sequence[Path]) -> list[ReportSources]:
     """
     if not folders:
         raise InputError("name at least one result folder")
+    if len(folders) > _MOST:
+        raise InputError(
+            f"{len(folders):,} folders are too many for one page, which holds {_MOST}; 'repeats' and "
+            "'paceline sweep' put many runs into one study"
+        )
     groups: list[tuple[str, list[SourceRuns]]] = []
     for folder in folders:
         results = read_results(folder)

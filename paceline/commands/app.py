@@ -207,7 +207,7 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="a scenario or document of 'paceline list'")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to write")],
 ) -> None:
-    """Copy a ready scenario, with the files it names, or a tutorial, a scheme or the notebook."""
+    """Copy a ready scenario with its files, a tutorial, a scheme, or the notebook."""
     from paceline.sim.scenario.ready import copy_ready
     from paceline.sim.scenario.schema import json_schema
 

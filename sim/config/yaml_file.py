@@ -177,7 +177,7 @@ def _short_path(path: Path) -> Path:
 
 def _similar_file(path: Path, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
     try:
-        known = [other.name for other in path.parent.iterdir() if other.suffix in suffixes]
+        known = [other.name for other in path.parent.glob("[!.]*") if other.suffix in suffixes]
     except OSError:
         return ""
     return f"; {did_you_mean(path.name, known)}" if known else ""

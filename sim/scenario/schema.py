@@ -59,7 +59,7 @@ from .uncertain import at_middle
 MAX_MISTAKES: Final = 5
 """Mistakes in one error."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME: Final = re.compile(r"\w[\w.-]*")
 _PLAIN: Final = "give the scheme an 'optimizer: {lr: ...}' of its own"
 _FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,8}) +steps?")
 

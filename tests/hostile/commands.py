@@ -162,7 +162,7 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
     "search-out": ("topology search --workers 8 --degree 3 --out g.txt", "g.txt"),
     "search-out-there": (
         "topology search --workers 8 --degree 3 --out graph.json",
-        "graph.json: is there already",
+        "graph.json is there already",
     ),
     "search-objective": ("topology search --workers 8 --degree 3 --objective odd", "odd"),
     "lab-missing": ("lab check nothing.yaml", "nothing.yaml"),

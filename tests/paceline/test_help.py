@@ -65,7 +65,7 @@ def test_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 
 def test_list_and_schema(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     names = json.loads(run(monkeypatch, capsys, "list", "--json")[1])
-    assert set(names) == {"scenarios", "clusters", "schemes", "topologies", "tasks", "prices"}
+    assert set(names) == {"scenarios", "clusters", "schemes", "topologies", "tasks", "prices", "documents"}
     assert "aws-ten-regions" in names["clusters"]
     assert {path.stem for path in (ROOT / "scenarios").glob("*.yaml")} <= set(names["scenarios"])
     assert all(names["scenarios"].values())

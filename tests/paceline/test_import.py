@@ -97,7 +97,7 @@ def test_json_and_packed_files(monkeypatch: Patch, capsys: Captured) -> None:
         (["ping.txt", "--kind", "pong"], "--kind 'pong': there is no such kind; did you mean 'ping'?"),
         (["ping.txt", "--latency", "3"], "--latency: '3' has no unit"),
         (["ping.txt", "--bandwidth-unit", "Mbps"], "--bandwidth-unit: '1 Mbps' may mean bits or bytes"),
-        (["ping.txt", "--out", "plain.yaml"], "--out plain.yaml: is there already, and no older file"),
+        (["ping.txt", "--out", "plain.yaml"], "plain.yaml is there already, and it is no older file"),
         (["ping.txt", "--kind", "iperf3"], "ping.txt:1: is no whole JSON of 'iperf3 -J'"),
         (["nothing"], "nothing: there is no such file"),
         (["us-eu=nothing"], "nothing: there is no such file"),

@@ -40,7 +40,7 @@ ROOMS = {
     "realrun/lab": 1_870,
     "realrun/launch": 1_590,
     "realrun/transport": 1_062,
-    "reports": 2_715,
+    "reports": 2_722,
     "reports/explore": 41,
     "reports/figures": 1_353,
     "sim": 507,

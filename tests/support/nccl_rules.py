@@ -79,6 +79,12 @@ class NcclRules(dist.ProcessGroup):
         self.named: set[int] = set()
         """Ranks that the latest batch has messages from or to."""
 
+    def _get_backend(self, device: torch.device) -> Any:
+        """torch asks the backend, of which this group has none, whether it coalesces messages."""
+        return self
+
+    supports_coalescing = False
+
     def _set_group_name(self, name: GroupName) -> None:
         """torch keeps it in a backend, of which this group has none."""
         self._group_name = name

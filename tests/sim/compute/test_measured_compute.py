@@ -165,7 +165,7 @@ def test_a_batch_size_beyond_the_measured_ones_is_told(monkeypatch: pytest.Monke
     told: list[str] = []
     next(iter(simulate(resolved, warn=told.append)))
     assert told == []
-    larger = parse(dump(resolved), changes=["workload.batch_size=65", "stop.max_iterations=1"])
+    larger = parse(dump(resolved), changes=["workload.batch_size=65", "stop.max_iterations=8"])
     next(iter(simulate(larger, warn=told.append)))
     assert told == ["the time of a gradient at batch size 65 is extrapolated from 4 to 64"]
 
