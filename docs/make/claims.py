@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPERS: Final = Path(__file__).parents[1] / "papers"
-_RESULT: Final = re.compile(r"([\d.e+-]+)(?: \(([\d.e+-]+) to (never|[\d.e+-]+)\))?")
+_RATIO: Final = re.compile(r"([\d.e+-]+)(?: \(([\d.e+-]+) to (never|[\d.e+-]+)\))?")
 _BOUNDS: Final = re.compile(r"(?:at most (?P<most>[\d.]+)|at least (?P<least>[\d.]+)|([\d.]+) to ([\d.]+))")
 _COLOURS: Final = {"holds": "#2f7d4f", "does not hold": "#b3372f", "undecided": "#8a6d1f"}
 _WIDTH: Final = 58
@@ -45,8 +45,8 @@ def claims_of(page: str) -> list[JudgedClaim]:
 
 
 def _judged(rows: list[list[str]]) -> Iterator[JudgedClaim]:
-    for says, _, _, claimed, result, verdict in rows:
-        bounds, measured = _BOUNDS.match(claimed), _RESULT.match(result)
+    for says, _, _, claimed, ratio_text, verdict in rows:
+        bounds, measured = _BOUNDS.match(claimed), _RATIO.match(ratio_text)
         if bounds is None or measured is None:
             continue
         ratio = float(measured[1])

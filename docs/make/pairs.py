@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PAGES: Final = ("large-models", "stochastic-reweighted-gradient")
 _EXPECTED: Final = re.compile(r"published$|(?:.*, )?predicted$")
-_RESULTS: Final = ("simulated", "ours", "measured")
+_OURS: Final = ("simulated", "ours", "measured")
 _NUMBER: Final = re.compile(r"([\d,]*\.?\d+(?:e-?\d+)?)(?: (\S+))?")
 
 
@@ -26,7 +26,7 @@ def pairs_of(page: str) -> dict[str, list[tuple[float, float]]]:
         for table in re.findall(r"(?:^\|.*\n)+", section, flags=re.MULTILINE):
             header, _, *rows = [line.strip("| ").split(" | ") for line in table.strip().splitlines()]
             left = next((i for i, name in enumerate(header) if _EXPECTED.match(name)), None)
-            right = next((i for i, name in enumerate(header) if name in _RESULTS), None)
+            right = next((i for i, name in enumerate(header) if name in _OURS), None)
             if left is None or right is None:
                 continue
             numbers = [(_NUMBER.match(row[left]), _NUMBER.match(row[right])) for row in rows]
