@@ -92,6 +92,9 @@ def test_the_plot_has_a_curve_for_each_scheme(tmp_path: Path) -> None:
     assert [text.get_text() for text in figure.legends[0].texts] == ["all_reduce", "local_sgd"]
     assert axes.get_xlabel().startswith("wall clock")
     assert len({curve.get_color() for curve in curves}) == 2
+    assert "consensus" in study.plot("consensus_distance").axes[0].get_ylabel()
+    with pytest.raises(InputError, match="there is no 'train_los'; did you mean 'train_loss'?"):
+        study.plot("train_los")
     figure.savefig(tmp_path / "loss.png")
     clock_only = {**SCENARIO, "workload": {"timing_only": True, "payload": "1 MB"}}
     with pytest.raises(InputError, match="no loss is known of mine: nothing was trained"):
