@@ -21,7 +21,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from typing_extensions import override
 
+from paceline.sim.config.user_code.code_files import code_files
 from paceline.sim.errors import InputError, PacelineError, RunError
+from paceline.sim.records.unfinished import code_version
 from paceline.sim.scenario.schema import Scenario, dump, parse
 
 from ..group.group import Group, join, leave, meet
@@ -78,8 +80,14 @@ def meet_ranks(
     if any(problems):
         first, why = next((rank, text) for rank, text in enumerate(problems) if text)
         raise InputError(why if len(set(problems)) == 1 else f"rank {first}: {why}")
-    hashed = hashlib.sha256(text.encode()).hexdigest()[:12]
-    control.agree("arguments", {"a scenario with hash": hashed}, timeout_s)
+    own = b"".join(path.read_bytes() for _, path in sorted(code_files().items()))
+    hashed, hashed_own = (hashlib.sha256(each).hexdigest()[:12] for each in (text.encode(), own))
+    facts = {
+        "a scenario with hash": hashed,
+        "schemes and tasks with hash": hashed_own,
+        "Paceline's code with hash": code_version().partition(",")[0],
+    }
+    control.agree("arguments", facts, timeout_s)
     scenario = parse(text)
     workers = scenario.cluster.workers
     if workers > size or (every_rank and workers != size):

@@ -38,7 +38,7 @@ ROOMS = {
     "realrun/driver": 2_370,
     "realrun/group": 1_250,
     "realrun/lab": 1_870,
-    "realrun/launch": 1_590,
+    "realrun/launch": 1_598,
     "realrun/transport": 1_062,
     "reports": 2_722,
     "reports/explore": 41,
