@@ -42,7 +42,8 @@ def connect(address: str | None) -> Iterator[Executor | None]:
         from distributed import Client, KilledWorker
     except ImportError:
         raise InputError("--dask needs a library: pip install 'paceline[dask]'") from None
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # errors are told here, in a line
+    for name in ("distributed", "distributed.client"):  # errors are told here, in a line
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         if match[1]:  # a scheduler begins with the length of its greeting; Dask would wait for ever
             with socket.create_connection((match[1].strip("[]"), int(match[2])), _ANSWER_S) as connection:

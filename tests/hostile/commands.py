@@ -111,7 +111,7 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
         "cluster.workers: 100000 processes",
     ),
     "probe-no-out": ("probe s.yaml", "--out"),
-    "probe-out-there": ("probe s.yaml --out file", "file: is there already"),
+    "probe-out-there": ("probe s.yaml --out file", "file is there already"),
     "validate-steps": ("validate s.yaml --steps 0", "--steps"),
     "validate-profile": ("validate s.yaml --profile /dev/zero", "/dev/zero"),
     "netem-host": ("netem s.yaml --host 9", "--host"),

@@ -38,7 +38,7 @@ PERMISSIONS: Final[Mapping[str, Surrounding]] = {
     ),
     "out-report": Surrounding("nobody paceline report r", 2, ("report.html", "ermission")),
     "out-probe": Surrounding("nobody paceline probe s.yaml --out m.json", 2, ("m.json", "permission")),
-    "out-new": Surrounding("nobody paceline new campus c.yaml", 2, ("c.yaml", "ermission")),
+    "out-new": Surrounding("nobody paceline new campus c.yaml", 2, ("cannot write", "ermission")),
     "results": Surrounding(_OPEN + "chmod 700 r; nobody paceline report r", 2, ("not readable",), ("r",)),
     "results-replay": Surrounding("chmod 700 r; nobody paceline replay r", 2, ("not readable",), ("r",)),
     **{

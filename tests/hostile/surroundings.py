@@ -153,16 +153,16 @@ _IN_THE_WAY: Final[Mapping[str, Surrounding]] = {
     "report-to-nothing": Surrounding("paceline report r -o ''", 2, ("folder",)),
     "report-to-a-full-disk": Surrounding("paceline report r -o /dev/full", 2, ("/dev/full",)),
     "report-into-the-kernel": Surrounding("paceline report r -o /proc/p.html", 2, ("/proc",)),
-    "profile-to-a-folder": Surrounding("paceline calibrate r --out .", 2, ("--out",)),
+    "profile-to-a-folder": Surrounding("paceline calibrate r --out .", 2, ("is a folder",)),
     "profile-in-place-of-a-picture": Surrounding(
-        "echo mine > p.png; paceline calibrate r --out p.yaml", 2, ("p.png: is there already",), ("p.png",)
+        "echo mine > p.png; paceline calibrate r --out p.yaml", 2, ("p.png is there already",), ("p.png",)
     ),
     "profile-in-place-of-its-source": Surrounding("paceline calibrate s.yaml --out s.yaml", 2, ("s.yaml",)),
     "profile-in-place-of-its-picture": Surrounding("paceline calibrate r --out p.png", 2, ("p.png",)),
     "profile-nowhere": Surrounding("paceline calibrate r --out nowhere/p.yaml", 2, ("nowhere",)),
-    "probes-to-a-folder": Surrounding("paceline probe s.yaml --out .", 2, ("--out",)),
+    "probes-to-a-folder": Surrounding("paceline probe s.yaml --out .", 2, ("is a folder",)),
     "probes-in-place-of-the-scenario": Surrounding("paceline probe s.yaml --out s.yaml", 2, ("s.yaml",)),
-    "probes-to-a-pipe": Surrounding("mkfifo m && paceline probe s.yaml --out m", 2, ("m: is there",), ("m",)),
+    "probes-to-a-pipe": Surrounding("mkfifo m && paceline probe s.yaml --out m", 2, ("m is there",), ("m",)),
     "probes-nowhere": Surrounding("paceline probe s.yaml --out nowhere/m.json", 2, ("nowhere",)),
     "graph-to-a-folder": Surrounding(
         "paceline topology search --workers 8 --degree 3 --out .", 2, ("--out",)

@@ -57,11 +57,13 @@ def test_help_shows_flags_as_flags(
 
 def test_help_has_three_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     long = run(monkeypatch, capsys, "topology", "search", "--help")
-    assert long[0] == 0 and "--degree" in long[1]
+    assert long[0] == 0
+    assert "--degree" in long[1]
     assert run(monkeypatch, capsys, "topology", "search", "-h") == long
     assert run(monkeypatch, capsys, "help", "topology", "search") == long
     code, _, err = run(monkeypatch, capsys, "help", "chekc")
-    assert code == 2 and "Did you mean 'check'?" in err
+    assert code == 2
+    assert "Did you mean 'check'?" in err
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

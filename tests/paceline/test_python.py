@@ -93,7 +93,7 @@ def test_the_plot_has_a_curve_for_each_scheme(tmp_path: Path) -> None:
     assert axes.get_xlabel().startswith("wall clock")
     assert len({curve.get_color() for curve in curves}) == 2
     assert "consensus" in study.plot("consensus_distance").axes[0].get_ylabel()
-    with pytest.raises(InputError, match="there is no 'train_los'; did you mean 'train_loss'?"):
+    with pytest.raises(InputError, match="there is no 'train_los'; did you mean 'train_loss'"):
         study.plot("train_los")
     figure.savefig(tmp_path / "loss.png")
     clock_only = {**SCENARIO, "workload": {"timing_only": True, "payload": "1 MB"}}

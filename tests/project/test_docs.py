@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import shlex
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import typer
 from typer.main import get_command
 
-import paceline
 from docs.make import readme, schemes
 from docs.make.picture import draw_picture
 from paceline.commands.app import app
@@ -100,14 +98,6 @@ def test_the_numbers_of_the_readme_are_those_of_their_sources() -> None:
 def test_a_number_that_was_edited_is_put_right() -> None:
     for number in ("1.45 times as fast", "| 4.7 % |", "3,968 in 4,488", "differ by 1.2 %"):
         assert readme.renewed(README.replace(number, number.replace("4", "9").replace("2", "7"))) == README
-
-
-@pytest.mark.slow
-def test_the_demo_has_the_verdict_of_the_readme() -> None:
-    verdict = paceline.simulate("four-regions", progress=False).totals["verdict"]
-    shown = json.loads(readme.VERDICT.read_text(encoding="utf-8"))
-    assert verdict["text"] == shown["text"]
-    assert verdict["break_even"]["text"] == shown["break_even"]["text"]
 
 
 def test_local_links_lead_somewhere() -> None:

@@ -75,7 +75,8 @@ def cells_of_page(page: Page) -> dict[str, dict[str, str]]:
 
 
 def cells_for_papers(text: str) -> dict[str, dict[str, str]]:
-    lines = [line.removesuffix("\\\\").strip() for line in text.splitlines() if "&" in line]
+    plain = re.sub(r"\\phantom\{.\}", "", text.replace("$>$", ">"))
+    lines = [line.removesuffix("\\\\").strip() for line in plain.splitlines() if "&" in line]
     rows = [[cell.strip() for cell in line.split("&")] for line in lines]
     return {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[1:]}
 
