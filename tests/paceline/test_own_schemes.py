@@ -1,4 +1,4 @@
-"""Schemes that Python hands over: functions beside names, with options and topologies."""
+"""Schemes given in Python: functions and names, with options and topologies."""
 
 from __future__ import annotations
 
