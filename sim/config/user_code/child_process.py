@@ -43,7 +43,10 @@ def prepare(parent: int, folders: Sequence[str]) -> None:
     ``folders`` hold the user's code.
     """
     end_with_parent(parent)
+    from joblib.externals.loky import process_executor
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process_executor._MAX_MEMORY_LEAK_SIZE = sys.maxsize  # models are no leak: no new process after 300 MB
     os.dup2(2, 1)  # keep prints of the user's code out of the parent's output
     add_folders(folders)
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -291,3 +292,21 @@ def test_what_was_handed_over_from_python_stays_in_this_process(monkeypatch: pyt
 def test_less_than_one_job_is_refused() -> None:
     with pytest.raises(InputError, match="--jobs 0"):
         check_jobs(0)
+
+
+def grow(text: str) -> bytes:
+    """Take 400 MB for as long as the process lives."""
+    TAKEN.append(bytearray(400_000_000))
+    time.sleep(float(text))
+    return str(os.getpid()).encode()
+
+
+TAKEN: list[bytearray] = []
+
+
+@pytest.mark.slow
+def test_a_process_that_needs_much_memory_stays() -> None:
+    with JobProcesses() as processes:
+        processes.begin(1)
+        ends = [processes.submit(grow, "1.1").result() for _ in range(3)]
+    assert len(set(ends)) == 1

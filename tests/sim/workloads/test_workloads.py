@@ -365,8 +365,7 @@ PAIR = (
         ),
         (
             "model_fails",
-            ": its model, called with inputs of shape [2, 6] (torch.float32), raised RuntimeError: mat1 and "
-            "mat2 shapes cannot be multiplied (2x6 and 5x2)",
+            ": its model, called with inputs of shape [2, 6] (torch.float32), raised RuntimeError: ",
         ),
         (
             "loss_fails",
