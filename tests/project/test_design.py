@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +84,11 @@ def test_other_draws_change_computing_times_only() -> None:
     job = DesignPoint("ring", 4, 2, 100, 40, "lognormal", 20).job()
     other = with_draws(job, 5)
     assert other.compute.duration_s(0, 0) != job.compute.duration_s(0, 0)
-    assert replace(other, compute=job.compute) == job
+    assert all(
+        getattr(other, field.name) is getattr(job, field.name)
+        for field in fields(job)
+        if field.name != "compute"
+    )
 
 
 def test_complete_runs_are_kept_until_their_cell_changes(tmp_path: Path) -> None:

@@ -69,9 +69,13 @@ def _held_by(one: Any) -> Iterable[Any]:
     return [vars(one)] if type(one).__module__.startswith("paceline.sim.schemes") else []
 
 
+def _locals(frame: types.FrameType | None) -> Iterable[Any]:
+    return frame.f_locals.values() if frame else ()
+
+
 _HELD: dict[Any, Callable[[Any], Iterable[Any]]] = {
-    types.CoroutineType: lambda one: [one.cr_frame and one.cr_frame.f_locals, one.cr_await],
-    types.AsyncGeneratorType: lambda one: [one.ag_frame and one.ag_frame.f_locals, one.ag_await],
+    types.CoroutineType: lambda one: [*_locals(one.cr_frame), one.cr_await],
+    types.AsyncGeneratorType: lambda one: [*_locals(one.ag_frame), one.ag_await],
     dict: lambda one: one.values(),
     tuple | list | set | frozenset | deque: lambda one: one,
     types.MethodType: lambda one: [one.__self__],
