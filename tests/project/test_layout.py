@@ -46,7 +46,7 @@ ROOMS = {
     "sim": 507,
     "sim/collectives": 2_205,
     "sim/compute": 968,
-    "sim/config": 2_733,
+    "sim/config": 2_736,
     "sim/drivers": 4_305,
     "sim/experiments": 5_321,
     "sim/faults": 768,
