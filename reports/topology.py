@@ -6,7 +6,7 @@ import cmath
 import json
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,8 +30,8 @@ _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#666666"
 _FIGURES: Final = frozenset({"decay.png", "graph.png", "spectrum.png"})
 
 
-def comparison_table(records: Iterable[Record]) -> Table:
-    """One row for each topology: others heard in a step, period, rate per step, and two numbers of steps.
+def comparison_table(answer: Record) -> Table:
+    """One row for each of ``topologies``: others heard in a step, period, rate, and two numbers of steps.
 
     These are the steps to small disagreement, and to exact averaging.
     """
@@ -39,7 +39,7 @@ def comparison_table(records: Iterable[Record]) -> Table:
     out.add_column("topology (weights)")
     for name in ("heard", "period", "rate", "steps", "exact"):
         out.add_column(name, justify="right", no_wrap=True)
-    for record in records:
+    for record in answer["topologies"]:
         add_text_row(
             out,
             f"{record['name']} ({record['weights']})",

@@ -18,7 +18,7 @@ from paceline.sim.config.tracking import WATCH
 from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from paceline.sim.records.run import Run
     from paceline.sim.records.summary import SchemeFacts, Tuned
@@ -282,6 +282,14 @@ def _clock_time(seconds: float) -> str:
 def print_json(value: Any) -> None:
     """Print one JSON object on standard output."""
     print_result(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def print_answer(answer: Any, as_json: bool, render: Callable[[Any], RenderableType]) -> None:
+    """Print an answer as one JSON object, or else as ``render`` shows it."""
+    if as_json:
+        print_json(answer)
+    else:
+        terminal().print(render(answer))
 
 
 def print_result(text: str) -> None:

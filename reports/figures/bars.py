@@ -67,8 +67,9 @@ def draw_cost(study: ReportSources, per_step: bool) -> Picture:
             if not (per_step or by_step) and row["time_to_target_s"]["median"] is None:
                 text = f"{text} to its end" if row["at_least_s"] is None else f"> {text}"
             text += f" {'measured' if measured else 'predicted'}" if paired else ""
-            if length > limit:
-                _gap(ax, left / unit_s, at, height)
+            if length > limit:  # a slanted gap near its end
+                slant = [0.955 * left / unit_s, 0.965 * left / unit_s], [at + 0.6 * height, at - 0.6 * height]
+                ax.plot(*slant, color=PAPER, linewidth=3, solid_capstyle="butt")
                 text += " (cut off)"
             annotate(ax, text, (left / unit_s, at), (4, 0))
         ax.set_yticks(list(labels), [""] * len(labels))
@@ -93,12 +94,6 @@ def _run_s(row: SchemeSummary, by_step: bool) -> float:
     """A run's time as in the tables: the time to the target, or its bound; else the wall clock."""
     to_target_s = None if by_step else row["time_to_target_s"]["median"] or row["at_least_s"]
     return to_target_s or row["wall_clock_s"]
-
-
-def _gap(ax: Axes, end: float, at: float, height: float) -> None:
-    """A slanted gap near the end of a truncated bar."""
-    slant = [0.955 * end, 0.965 * end], [at + 0.6 * height, at - 0.6 * height]
-    ax.plot(*slant, color=PAPER, linewidth=3, solid_capstyle="butt")
 
 
 def _write_lines(ax: Axes, place: float, lines: list[str]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Final, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
@@ -237,7 +238,7 @@ def parse_speed(value: object) -> float:
     return speed
 
 
-def _format(value: float, kind: _Kind, digits: int) -> str:
+def _format(kind: _Kind, value: float, digits: int = 3) -> str:
     """``value`` in the largest unit that it fills at least once."""
     if not math.isfinite(value):
         return "unlimited" if value > 0 else str(value)
@@ -255,24 +256,14 @@ def _format(value: float, kind: _Kind, digits: int) -> str:
     )
 
 
-def format_seconds(value: float, digits: int = 3) -> str:
-    """Format a time: ``format_seconds(0.05)`` is ``50 ms``."""
-    return _format(value, _TIME, digits)
-
-
-def format_bytes(value: float, digits: int = 3) -> str:
-    """Format an amount of data: ``format_bytes(2e7)`` is ``20 MB``."""
-    return _format(value, _DATA, digits)
-
-
-def format_rate(value: float, digits: int = 3) -> str:
-    """Format a data rate: ``format_rate(125e6)`` is ``1 Gbit/s``."""
-    return _format(value, _RATE, digits)
-
-
-def format_speed(value: float, digits: int = 3) -> str:
-    """Format a computing speed: ``format_speed(1e13)`` is ``10 Tflop/s``."""
-    return _format(value, _SPEED, digits)
+format_seconds: Final = partial(_format, _TIME)
+"""Format a time: ``format_seconds(0.05)`` is ``50 ms``."""
+format_bytes: Final = partial(_format, _DATA)
+"""Format an amount of data: ``format_bytes(2e7)`` is ``20 MB``."""
+format_rate: Final = partial(_format, _RATE)
+"""Format a data rate: ``format_rate(125e6)`` is ``1 Gbit/s``."""
+format_speed: Final = partial(_format, _SPEED)
+"""Format a computing speed: ``format_speed(1e13)`` is ``10 Tflop/s``."""
 
 
 def format_plain(value: float, digits: int = 4) -> str:
@@ -317,7 +308,7 @@ def _field(kind: _Kind, parse: Callable[[object], float]) -> tuple[object, ...]:
     """Metadata of a field: text that parses to exactly the same float, short where possible."""
 
     def write(value: float) -> str:
-        short = _format(value, kind, 6)
+        short = _format(kind, value, 6)
         return short if _parse(short, kind) == value else f"{value!r} {kind.base}"
 
     described = {"type": "string", "description": f"{kind.name}, with its unit", "examples": [kind.example]}
