@@ -254,8 +254,7 @@ def side_by_side(collectives: Sequence[Collective]) -> Collective:
 def of_rounds(schedule: Schedule) -> Collective:
     """A collective from a schedule: a round is a post that waits for the end of the round leaving the window.
 
-    Raises:
-        ValueError: sends and receives do not match.
+    Raises ``ValueError`` where sends and receives do not match.
     """
     n, window = len(schedule.rounds), schedule.window
     counts = np.array([len(rounds) for rounds in schedule.rounds], dtype=np.int64)

@@ -119,11 +119,7 @@ _BITS_OR_BYTES: Final = re.compile(r"([kKMGT]i?)?(?:b|b/s|[bB]ps)")
 
 
 def _unit(text: str) -> tuple[Fraction, _Kind | None, str]:
-    """Size of a unit in SI, quantity (None: another one) and symbol.
-
-    Raises:
-        KeyError: there is no such unit.
-    """
+    """Size of a unit in SI, quantity (None: another one) and symbol; ``KeyError``: there is no such unit."""
     match = _UNIT.fullmatch(text)
     if not match:
         raise KeyError(text)
@@ -294,7 +290,9 @@ def read_numbers(values: Sequence[object]) -> tuple[list[float], Format] | None:
     return ([number for number, _ in known], known[0][1]) if alike else None
 
 
-def _reader(parse: Callable[[object], _T]) -> BeforeValidator:
+def reader(parse: Callable[[object], _T]) -> BeforeValidator:
+    """A validator that reads by ``parse``, whose ``InputError`` becomes a mistake."""
+
     def read(value: object) -> _T:
         try:
             return parse(value)
@@ -312,7 +310,7 @@ def _field(kind: _Kind, parse: Callable[[object], float]) -> tuple[object, ...]:
         return short if _parse(short, kind) == value else f"{value!r} {kind.base}"
 
     described = {"type": "string", "description": f"{kind.name}, with its unit", "examples": [kind.example]}
-    return _reader(parse), PlainSerializer(write, when_used="json-unless-none"), WithJsonSchema(described)
+    return reader(parse), PlainSerializer(write, when_used="json-unless-none"), WithJsonSchema(described)
 
 
 BoundedSeconds = Annotated[float, *_field(_TIME, parse_duration)]
@@ -356,7 +354,7 @@ def parse_steps(value: object) -> int:
 
 Steps = Annotated[
     int,
-    _reader(parse_steps),
+    reader(parse_steps),
     PlainSerializer(lambda n: f"{n} steps", return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": "^[0-9]+ +steps?$", "examples": ["10 steps"]}),
 ]

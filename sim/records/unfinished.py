@@ -149,10 +149,7 @@ def open_parts(
     """Keep the runs of a command in ``out``, and resume with those that it has left there before.
 
     No other command writes to ``out`` meanwhile. Where no run has become complete, nothing is left.
-    Arguments are as for ``begin_parts``.
-
-    Raises:
-        InputError: ``out`` is in use, is taken, or holds unfinished runs of something else.
+    Arguments and errors are as for ``begin_parts``; ``InputError`` also where ``out`` is in use.
     """
     with claim_folder(out):
         was_there = out.exists()
