@@ -195,12 +195,10 @@ def _add_key(picture: Picture) -> None:
 
     if not picture.key:
         return
-    lines = []
-    for label, colour, dashes in picture.key:
-        line = Line2D([], [], color=colour, linewidth=2, label=label)
-        if dashes:
-            line.set_dashes(dashes)
-        lines.append(line)
+    lines = [
+        Line2D([], [], color=colour, linewidth=2, label=label, dashes=dashes)
+        for label, colour, dashes in picture.key
+    ]
     with rc_context({"text.parse_math": False}):  # dollars in a label are no mathematics
         picture.figure.legend(
             handles=lines, loc="outside upper left", ncols=3, frameon=False, fontsize=8, handlelength=3
