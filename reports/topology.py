@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich import box
 from rich.table import Table
 
-from paceline.sim.config.files import save_atomically, write_atomically
+from paceline.sim.config.files import save_atomically, trying_to, write_atomically
 from paceline.sim.errors import InputError
 
 from .figures.drawing import own_style
@@ -204,12 +204,10 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
     there = {path.name for path in folder.glob("[!.]*")}
     if not force and not there <= _FIGURES:  # left by an interrupted command
         raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
-    try:
+    with trying_to(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for name in there & _FIGURES:  # perhaps of another topology
             (folder / name).unlink()
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
     panels: dict[str, Callable[[Record, Axes], None]] = {"decay": draw_decay}
     if record["positions"] is not None and record["edges"] is not None:
         panels["graph"] = draw_graph

@@ -145,37 +145,33 @@ def script_folder() -> Path | None:
     return Path(file).resolve().parent if file else None
 
 
-def load_module(name: str) -> ModuleType:
-    """Locate a module and import it; ``InputError`` if no trusted place has it, or the import's error."""
-    with _LOADING:
-        return _load(name)
-
-
 _LOADING: Final = threading.RLock()
 """Guards ``sys.path`` and ``sys.meta_path``: threads must not remove each other's entries."""
 
 
-def _load(name: str) -> ModuleType:
-    if _beside.get() is None and name in _loaded and name in sys.modules:
-        return sys.modules[name]
-    source = _locate(name)
-    _check_imported(source)
-    root = str(source.root)
-    finder = _LocatedFinder(source)
-    # Last in the path, for the module's neighbours, so that it hides nothing; removed after the import.
-    added = root not in sys.path
-    sys.meta_path.insert(0, finder)
-    if added:
-        sys.path.append(root)
-    importlib.invalidate_caches()
-    try:
-        module = importlib.import_module(name)
-    finally:
-        sys.meta_path.remove(finder)
-        if added and root in sys.path:
-            sys.path.remove(root)
-    _loaded[name] = source
-    return module
+def load_module(name: str) -> ModuleType:
+    """Locate a module and import it; ``InputError`` if no trusted place has it, or the import's error."""
+    with _LOADING:
+        if _beside.get() is None and name in _loaded and name in sys.modules:
+            return sys.modules[name]
+        source = _locate(name)
+        _check_imported(source)
+        root = str(source.root)
+        finder = _LocatedFinder(source)
+        # Last in the path, for the module's neighbours, so that it hides nothing; removed after the import.
+        added = root not in sys.path
+        sys.meta_path.insert(0, finder)
+        if added:
+            sys.path.append(root)
+        importlib.invalidate_caches()
+        try:
+            module = importlib.import_module(name)
+        finally:
+            sys.meta_path.remove(finder)
+            if added and root in sys.path:
+                sys.path.remove(root)
+        _loaded[name] = source
+        return module
 
 
 def check_file(what: str, file: Path) -> None:
