@@ -47,7 +47,7 @@ ROOMS = {
     "sim/collectives": 2_198,
     "sim/compute": 968,
     "sim/config": 2_721,
-    "sim/drivers": 4_291,
+    "sim/drivers": 4_238,
     "sim/experiments": 5_321,
     "sim/faults": 743,
     "sim/importers": 2_093,
