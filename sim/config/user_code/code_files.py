@@ -14,8 +14,8 @@ import site
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -28,6 +28,7 @@ from typing import Final
 from typing_extensions import override
 
 from ...errors import InputError, did_you_mean, quote
+from ..tracking import set_within
 
 CODE_GROUP: Final = "paceline.code"
 """Entry points of installed packages: each names a module that scenarios may name, with all modules in it."""
@@ -95,27 +96,17 @@ _folders: list[Path] = []
 _loaded: dict[str, CodeSource] = {}
 
 
-@contextmanager
-def search_beside(folder: Path | None) -> Iterator[None]:
+def search_beside(folder: Path | None) -> AbstractContextManager[None]:
     """Locate modules in ``folder`` first in this block; None: where they were located before."""
-    token = _beside.set(folder)
-    try:
-        yield
-    finally:
-        _beside.reset(token)
+    return set_within(_beside, folder)
 
 
-@contextmanager
-def reading_results(*folders: Path) -> Iterator[None]:
+def reading_results(*folders: Path) -> AbstractContextManager[None]:
     """Take no code from between the working folder and these result folders in this block.
 
     The results' author may have made the files around them, too; the working folder is the user's.
     """
-    token = _read.set((*_read.get(), *folders))
-    try:
-        yield
-    finally:
-        _read.reset(token)
+    return set_within(_read, (*_read.get(), *folders))
 
 
 def add_folders(folders: Sequence[str]) -> None:
