@@ -22,15 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Wi
 from pydantic_core import PydanticCustomError
 
 from ..errors import InputError, did_you_mean, quote
-from .limits import (
-    MAX_FLOPS_PER_S,
-    MAX_RATE,
-    MAX_STEPS,
-    MAX_TIME_S,
-    MIN_FLOPS_PER_S,
-    MIN_RATE,
-    MIN_TIME_S,
-)
+from .limits import MAX_FLOPS_PER_S, MAX_RATE, MAX_STEPS, MAX_TIME_S, MIN_FLOPS_PER_S, MIN_RATE, MIN_TIME_S
 from .problems import mistake
 
 _T = TypeVar("_T")
