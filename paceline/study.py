@@ -21,7 +21,7 @@ from paceline.sim.records import folder as result_folder
 from paceline.sim.records.formats import parquet
 from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise_resolved
-from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, is_by_step, ranking
+from paceline.sim.records.summary import SchemeFacts, Summary, Tuned, is_by_step, ranking
 from paceline.sim.records.sweeps.content import describe_sweep
 from paceline.sim.records.sweeps.runs import tabulate_runs
 from paceline.sim.scenario.schema import Scenario, dump
@@ -231,26 +231,16 @@ class Sweep:
         return f"Sweep({len(self.studies)} settings of {', '.join(self.settings[0])})"
 
 
-def _frame_row(row: SchemeSummary) -> dict[str, Any]:
-    time, ratio = row["time_to_target_s"], row["ratio_to_best"]
+def _frame_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    time, parts = row["time_to_target_s"], ("compute", "communicate", "wait", "idle", "down")
     return {
         "scheme": row["label"],
         "time_to_target_s": time["median"],
         "time_to_target_low_s": time["low"],
         "time_to_target_high_s": time["high"],
-        "step_s": row["step_s"]["median"],
-        "ratio_to_best": ratio["median"],
-        "wall_clock_s": row["wall_clock_s"],
-        "iterations": row["iterations"],
-        "bytes_sent": row["bytes_sent"],
-        "compute_s": row["time_s"]["compute"],
-        "communicate_s": row["time_s"]["communicate"],
-        "wait_s": row["time_s"]["wait"],
-        "idle_s": row["time_s"].get("idle", 0.0),
-        "down_s": row["time_s"].get("down", 0.0),
-        "runs": row["runs"],
-        "reached": row["reached"],
-        "diverged": row["diverged"],
-        "partial": row["partial"],
+        **{name: row[name]["median"] for name in ("step_s", "ratio_to_best")},
+        **{name: row[name] for name in ("wall_clock_s", "iterations", "bytes_sent")},
+        **{f"{part}_s": row["time_s"].get(part, 0.0) for part in parts},
+        **{name: row[name] for name in ("runs", "reached", "diverged", "partial")},
         **({"cost": row["cost"]["median"]} if "cost" in row else {}),
     }

@@ -173,17 +173,18 @@ def _save(picture: Picture, folder: Path) -> None:
         figure = finish_figure(picture)
         for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
             drawn = io.BytesIO()  # on a full disk matplotlib's own writing raises another error
-            figure.savefig(drawn, format=ending, dpi=200, facecolor="white", metadata=metadata)
+            figure.savefig(drawn, format=ending, dpi=200, metadata=metadata)
             (folder / f"{picture.name}.{ending}").write_bytes(drawn.getvalue())
     write_csv(folder / f"{picture.name}.csv", picture.data)
 
 
 def finish_figure(picture: Picture) -> Figure:
-    """Give a picture's figure its key, and the colours of the light theme; once only."""
+    """Give a picture's figure its key, and the colours of the light theme, on white; once only."""
     variables = _variables(_STYLE.read_text(encoding="utf-8"))
     table = {stand_in: colour(css, variables) for stand_in, css in {**CSS, **picture.colours}.items()}
     _add_key(picture)
     recolour(picture.figure, table)
+    picture.figure.set_facecolor("white")
     return picture.figure
 
 
@@ -194,12 +195,10 @@ def _add_key(picture: Picture) -> None:
 
     if not picture.key:
         return
-    lines = []
-    for label, colour, dashes in picture.key:
-        line = Line2D([], [], color=colour, linewidth=2, label=label)
-        if dashes:
-            line.set_dashes(dashes)
-        lines.append(line)
+    lines = [
+        Line2D([], [], color=colour, linewidth=2, label=label, dashes=dashes)
+        for label, colour, dashes in picture.key
+    ]
     with rc_context({"text.parse_math": False}):  # dollars in a label are no mathematics
         picture.figure.legend(
             handles=lines, loc="outside upper left", ncols=3, frameon=False, fontsize=8, handlelength=3
@@ -271,6 +270,4 @@ def plot_metric(folder: Path, metric: str | None) -> Figure:
         raise InputError(f"no loss is known of {study.title}: nothing was trained; its report has the times")
     if name not in known:
         raise InputError(f"metric: there is no {quote(name)}; {did_you_mean(name, known)}")
-    figure = finish_figure(draw_curves(study, name, "time_s"))
-    figure.set_facecolor("white")
-    return figure
+    return finish_figure(draw_curves(study, name, "time_s"))

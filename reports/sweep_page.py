@@ -39,7 +39,13 @@ def build(
     """
     check_page(out)
     with claim(out):
-        pictures = _pictures(answer)
+        styles = _styles(answer)
+        drawn = {
+            "shares": draw_shares(answer, styles),
+            "winners": draw_winners(answer, styles) or draw_points(answer, styles),
+            "times": draw_times(answer, styles),
+        }
+        pictures = {name: picture for name, picture in drawn.items() if picture is not None}
         text = _render(answer, pictures)
 
         def save(new: Path) -> None:
@@ -55,9 +61,7 @@ def plot_times(answer: Mapping[str, Any]) -> Figure:
     picture = draw_times(answer, _styles(answer))
     if picture is None:
         raise InputError("no key of the grid has several numbers, so there is no curve to draw")
-    figure = finish_figure(picture)
-    figure.set_facecolor("white")
-    return figure
+    return finish_figure(picture)
 
 
 def write_winners(answer: Mapping[str, Any], path: Path) -> bool:
@@ -67,9 +71,8 @@ def write_winners(answer: Mapping[str, Any], path: Path) -> bool:
         return False
     drawn, ending = io.BytesIO(), path.suffix[1:]
     with own_style({"svg.fonttype": "none", "svg.hashsalt": "paceline"}):
-        finish_figure(picture).savefig(
-            drawn, format=ending, facecolor="white", metadata={"Date": None} if ending == "svg" else None
-        )
+        metadata = {"Date": None} if ending == "svg" else None
+        finish_figure(picture).savefig(drawn, format=ending, metadata=metadata)
     save_atomically(path, lambda new: new.write_bytes(drawn.getvalue()))
     return True
 
@@ -98,13 +101,6 @@ def _verdict(answer: Mapping[str, Any]) -> str:
     settled = sum(verdict["settled"] for verdict in verdicts)
     named = ", ".join(f"{label} in {count}" for label, count in firsts.most_common())
     return f"Ahead: {named} of {len(verdicts)} settings; settled in {settled}"
-
-
-def _pictures(answer: Mapping[str, Any]) -> dict[str, Picture]:
-    styles = _styles(answer)
-    winners = draw_winners(answer, styles) or draw_points(answer, styles)
-    drawn = {"shares": draw_shares(answer, styles), "winners": winners, "times": draw_times(answer, styles)}
-    return {name: picture for name, picture in drawn.items() if picture is not None}
 
 
 def _styles(answer: Mapping[str, Any]) -> dict[str, Style]:

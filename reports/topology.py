@@ -6,7 +6,7 @@ import cmath
 import json
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich import box
 from rich.table import Table
 
-from paceline.sim.config.files import save_atomically, write_atomically
+from paceline.sim.config.files import save_atomically, trying_to, write_atomically
 from paceline.sim.errors import InputError
 
 from .figures.drawing import own_style
@@ -30,8 +30,8 @@ _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#666666"
 _FIGURES: Final = frozenset({"decay.png", "graph.png", "spectrum.png"})
 
 
-def comparison_table(records: Iterable[Record]) -> Table:
-    """One row for each topology: others heard in a step, period, rate per step, and two numbers of steps.
+def comparison_table(answer: Record) -> Table:
+    """One row for each of ``topologies``: others heard in a step, period, rate, and two numbers of steps.
 
     These are the steps to small disagreement, and to exact averaging.
     """
@@ -39,7 +39,7 @@ def comparison_table(records: Iterable[Record]) -> Table:
     out.add_column("topology (weights)")
     for name in ("heard", "period", "rate", "steps", "exact"):
         out.add_column(name, justify="right", no_wrap=True)
-    for record in records:
+    for record in answer["topologies"]:
         add_text_row(
             out,
             f"{record['name']} ({record['weights']})",
@@ -204,12 +204,10 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
     there = {path.name for path in folder.glob("[!.]*")}
     if not force and not there <= _FIGURES:  # left by an interrupted command
         raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
-    try:
+    with trying_to(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for name in there & _FIGURES:  # perhaps of another topology
             (folder / name).unlink()
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
     panels: dict[str, Callable[[Record, Axes], None]] = {"decay": draw_decay}
     if record["positions"] is not None and record["edges"] is not None:
         panels["graph"] = draw_graph

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
-from paceline.sim.config.tracking import WATCH
+from paceline.sim.config.tracking import WATCH, set_within
 from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from paceline.sim.records.run import Run
     from paceline.sim.records.summary import SchemeFacts, Tuned
@@ -127,16 +127,6 @@ def terminal(stderr: bool = False) -> Console:
 
 
 @contextmanager
-def _watched_by(show: Callable[[str, int, int], None]) -> Iterator[None]:
-    """Have tracked loops call ``show``, as ``WATCH`` says."""
-    token = WATCH.set(show)
-    try:
-        yield
-    finally:
-        WATCH.reset(token)
-
-
-@contextmanager
 def watching(scenario: Scenario) -> Iterator[Countdown]:
     """Show progress of a scenario's runs, and of tracked loops, on standard error: percentage, time left.
 
@@ -155,7 +145,7 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
                 say(line)
 
         progress.show = show
-        with _watched_by(progress.on_loop):
+        with set_within(WATCH, progress.on_loop):
             yield progress
         say(progress.line())
         return
@@ -165,7 +155,7 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
     with Progress(*columns, console=console, transient=True) as bar:
         shown = bar.add_task("preparing", total=1.0)
         progress.show = lambda line, share: bar.update(shown, description=line, completed=share)
-        with _watched_by(progress.on_loop):
+        with set_within(WATCH, progress.on_loop):
             yield progress
 
 
@@ -188,7 +178,7 @@ def showing(command: str) -> Iterator[None]:
 
     timer.start()
     try:
-        with _watched_by(watch):
+        with set_within(WATCH, watch):
             yield
     finally:
         timer.cancel()
@@ -282,6 +272,14 @@ def _clock_time(seconds: float) -> str:
 def print_json(value: Any) -> None:
     """Print one JSON object on standard output."""
     print_result(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def print_answer(answer: Any, as_json: bool, render: Callable[[Any], RenderableType]) -> None:
+    """Print an answer as one JSON object, or else as ``render`` shows it."""
+    if as_json:
+        print_json(answer)
+    else:
+        terminal().print(render(answer))
 
 
 def print_result(text: str) -> None:

@@ -18,10 +18,7 @@ class ModelVector:
     """The values of a module as one vector [d], running buffers last.
 
     Reading gathers parameters sharded by FSDP: all ranks of a worker must call the same methods in the same
-    order.
-
-    Raises:
-        InputError: nothing is trained, or values differ in type or place.
+    order. Raises ``InputError`` where nothing is trained, or values differ in type or place.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

@@ -18,9 +18,7 @@ class TorchRule(Optimizer):
 
     ``norms2``: |gradient|^2 by update, of those that ``watched[0]`` divides, of ``watched[1]`` elements.
     The scheme keeps the moments, since it may average them; those of the torch optimiser stay empty.
-
-    Raises:
-        InputError: the optimiser is none of SGD, Adam and AdamW, or has unsupported options.
+    Raises ``InputError`` for others than SGD, Adam and AdamW, or unsupported options.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:

@@ -16,14 +16,7 @@ from typing import Final
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.profile import Profile
-from paceline.sim.records.comparison import (
-    Comparison,
-    ErrorRow,
-    MeanRow,
-    Metric,
-    Pair,
-    error_pct,
-)
+from paceline.sim.records.comparison import Comparison, ErrorRow, MeanRow, Metric, Pair, error_pct
 from paceline.sim.records.intervals import DRAWN_RUNS, of_runs
 from paceline.sim.records.run import Run
 

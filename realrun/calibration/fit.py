@@ -25,13 +25,7 @@ from paceline.sim.config.files import MAX_JSON_BYTES, parse_json, save_atomicall
 from paceline.sim.config.yaml_file import parse as parse_yaml
 from paceline.sim.config.yaml_file import read_text, validate_document
 from paceline.sim.errors import InputError
-from paceline.sim.network.profile import (
-    FACTORS,
-    PROFILE_VERSION,
-    Factor,
-    MeasuredRange,
-    Profile,
-)
+from paceline.sim.network.profile import FACTORS, PROFILE_VERSION, Factor, MeasuredRange, Profile
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.seeds import Floats

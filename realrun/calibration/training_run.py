@@ -97,10 +97,8 @@ class TrainingRun(CalibrationData):
     """The record in ``path`` of a run, and the scenario with the network of its cluster.
 
     Its messages do not begin together, so that unevenness is unknown; the hosts' settings have the size of a
-    socket's buffer. ``where`` says how it was run, human-readable.
-
-    Raises:
-        InputError: record and scenario do not match, or the run was too short.
+    socket's buffer. ``where`` says how it was run, human-readable. Raises ``InputError`` where record
+    and scenario do not match, or the run was too short.
     """
 
     record: AttachedRun

@@ -27,9 +27,7 @@ def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
     """Key of this job's control messages, alike on all of its ranks.
 
     Derived from ``PACELINE_SECRET`` or, with all ranks on one host, from a file private to this user.
-
-    Raises:
-        InputError: several hosts and no secret, a secret too short, or another user's folder.
+    Raises ``InputError`` for several hosts and no secret, a secret too short, or another user's folder.
     """
     written = environment.get(SECRET_VARIABLE, "")
     if written:

@@ -107,9 +107,7 @@ class Fair(Queue[P]):
     takes nothing from the others: under fair queueing it would wait for about one packet of 1,500 bytes.
 
     ``leave`` is called for each packet when its time is known; ``paths`` are all that packets will take.
-
-    Raises:
-        InputError: the paths cross links in a circle, so that no order of computation exists.
+    Raises ``InputError`` where they cross links in a circle, so that no order of computation exists.
     """
 
     def __init__(

@@ -170,10 +170,7 @@ class JobRanks(RankPool):
 
     A job's ranks cannot be restarted: a failed run is the last one. Inside the block the signals that
     announce the job's end raise ``RunError`` between runs; during one this rank continues, to collect what
-    there is. ``timeout_s`` limits any wait in a run.
-
-    Raises:
-        RunError: a rank did not come.
+    there is. ``timeout_s`` limits any wait in a run. Raises ``RunError`` where a rank did not come.
     """
 
     def __init__(self, store: Store, size: int, timeout_s: float) -> None:

@@ -76,8 +76,7 @@ class _Class:
 def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Script]:
     """The commands for every host, by rank; ``addresses`` may be shell variables that will hold them.
 
-    Raises:
-        InputError: ``tc`` cannot emulate the network, or its routes are too long for HTB.
+    Raises ``InputError`` where ``tc`` cannot emulate the network, or its routes are too long for HTB.
     """
     if network.jitter is not None:
         raise InputError(

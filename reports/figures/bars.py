@@ -25,7 +25,7 @@ from .drawing import (  # fmt: skip
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 _LABEL_LETTERS: Final = 22
 _FAR: Final = 4.0
@@ -67,13 +67,16 @@ def draw_cost(study: ReportSources, per_step: bool) -> Picture:
             if not (per_step or by_step) and row["time_to_target_s"]["median"] is None:
                 text = f"{text} to its end" if row["at_least_s"] is None else f"> {text}"
             text += f" {'measured' if measured else 'predicted'}" if paired else ""
-            if length > limit:
-                _gap(ax, left / unit_s, at, height)
+            if length > limit:  # a slanted gap near its end
+                slant = [0.955 * left / unit_s, 0.965 * left / unit_s], [at + 0.6 * height, at - 0.6 * height]
+                ax.plot(*slant, color=PAPER, linewidth=3, solid_capstyle="butt")
                 text += " (cut off)"
             annotate(ax, text, (left / unit_s, at), (4, 0))
         ax.set_yticks(list(labels), [""] * len(labels))
-        for place, lines in labels.items():
-            _write_lines(ax, place, lines)
+        for place, lines in labels.items():  # line by line: text widths in the page's font are unknown
+            for i, line in enumerate(lines):
+                offset, by = (-5, 6 * (len(lines) - 1) - 12 * i), ("axes fraction", "data")
+                annotate(ax, line, (0, place), offset, xycoords=by, ha="right", fontsize=10)
         set_up_bars(ax)
         ax.set_xlim(0, (limit or 1.0) / unit_s * (1.15 + 0.15 * paired + 0.15 * (limit < max(lengths))))
         what = "time per step" if per_step else "wall clock" if by_step else "time to target"
@@ -93,19 +96,6 @@ def _run_s(row: SchemeSummary, by_step: bool) -> float:
     """A run's time as in the tables: the time to the target, or its bound; else the wall clock."""
     to_target_s = None if by_step else row["time_to_target_s"]["median"] or row["at_least_s"]
     return to_target_s or row["wall_clock_s"]
-
-
-def _gap(ax: Axes, end: float, at: float, height: float) -> None:
-    """A slanted gap near the end of a truncated bar."""
-    slant = [0.955 * end, 0.965 * end], [at + 0.6 * height, at - 0.6 * height]
-    ax.plot(*slant, color=PAPER, linewidth=3, solid_capstyle="butt")
-
-
-def _write_lines(ax: Axes, place: float, lines: list[str]) -> None:
-    """A label left of the axis, line by line: text widths in the page's font are unknown."""
-    for i, line in enumerate(lines):
-        offset = (-5, 6 * (len(lines) - 1) - 12 * i)
-        annotate(ax, line, (0, place), offset, xycoords=("axes fraction", "data"), ha="right", fontsize=10)
 
 
 def _wrapped(label: str) -> list[str]:

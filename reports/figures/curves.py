@@ -81,9 +81,7 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
                 x = band["x"].to_numpy() / unit
                 if row["runs"] > 1:
                     ax.fill_between(x, band["low"], band["high"], color=colour, alpha=0.16, linewidth=0)
-                line = ax.plot(x, band["median"], color=colour, linewidth=2)[0]
-                if dashes:
-                    line.set_dashes(dashes)
+                ax.plot(x, band["median"], color=colour, linewidth=2, dashes=dashes)
                 _end(ax, row, x[-1], float(band["median"].iloc[-1]), colour)
                 drawn_data.append(band.assign(label=row["label"], source=part.source))
                 # A diverged run must not squeeze all the others.

@@ -83,9 +83,8 @@ def draw_levels(study: ReportSources) -> Picture | None:
         ax = drawn.subplots()
         for label, mine in data.groupby("label", sort=False):
             ratio = mine["ratio"].where(mine["ratio"] <= _HIGHEST, math.nan)
-            line = ax.plot(mine["level"], ratio, color=stand_ins[str(label)], linewidth=2)[0]
-            if dashes := study.styles[str(label)].dashes:
-                line.set_dashes(dashes)
+            colour, dashes = stand_ins[str(label)], study.styles[str(label)].dashes
+            ax.plot(mine["level"], ratio, color=colour, linewidth=2, dashes=dashes)
         levels = data.drop_duplicates("level")[["level", "first"]].to_numpy().tolist()
         apart = (levels[-1][0] - levels[0][0]) / max(len(levels) - 1, 1) / 2
         for first, group in groupby(levels, key=lambda each: each[1]):

@@ -116,11 +116,10 @@ def draw_times(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictur
                 colour, x = stand_ins[str(label)], mine["x"].to_numpy()
                 low, high_ = (mine[end].fillna(mine["median"]) / second for end in ("low", "high"))
                 ax.fill_between(x, low, high_, color=colour, alpha=0.16, linewidth=0)
-                line = ax.plot(
-                    x, mine["median"] / second, color=colour, linewidth=2, marker="o", markersize=4
-                )
-                if dashes := styles[str(label)].dashes:
-                    line[0].set_dashes(dashes)
+                ax.plot(
+                    x, mine["median"] / second, color=colour, linewidth=2, marker="o", markersize=4,
+                    dashes=styles[str(label)].dashes,
+                )  # fmt: skip
             ax.set_title(cut(str(at), 2 * _LABEL), fontsize=9)
         make_log(axes[0], "y")
         _set_axis(axes[0], "x", data["x"], _written(answer, key))

@@ -254,8 +254,7 @@ def side_by_side(collectives: Sequence[Collective]) -> Collective:
 def of_rounds(schedule: Schedule) -> Collective:
     """A collective from a schedule: a round is a post that waits for the end of the round leaving the window.
 
-    Raises:
-        ValueError: sends and receives do not match.
+    Raises ``ValueError`` where sends and receives do not match.
     """
     n, window = len(schedule.rounds), schedule.window
     counts = np.array([len(rounds) for rounds in schedule.rounds], dtype=np.int64)
@@ -277,22 +276,16 @@ def of_rounds(schedule: Schedule) -> Collective:
     sends, receives = sends[orders[0]], receives[orders[1]]
     if len(sends) != len(receives) or (sends[:, :3] != receives[:, :3]).any():
         raise ValueError("what is sent in this table is not what is received")
-    none, number = Lists.empty(len(sends)), np.arange(len(sends))
+    number = np.arange(len(sends))
     at = np.concatenate((sends[:, 3], receives[:, 3]))
     waits = at + window < (first + counts)[post_rank[at]]
-    return Collective(
-        ranks=n,
-        source=sends[:, 0].copy(),
-        destination=sends[:, 1].copy(),
-        num_bytes=sends[:, 2].astype(np.float64),
-        pieces=np.ones(len(sends)),
+    return replace(
+        posted_ahead(n, *sends[:, :3].T.copy()),
         offered=sends[:, 3].copy(),
         posted=receives[:, 3].copy(),
         post_rank=post_rank,
         post_before=post_before,
         ends=Lists.grouped((at + window)[waits], np.concatenate((number, number))[waits], num_posts),
-        after=none,
-        behind=none,
         receives=in_posts[1],
         sends=in_posts[0],
         rendezvous=True,

@@ -22,6 +22,15 @@ from .settings import Settings
 from .yaml_file import read_bytes, read_text, validate_document
 
 
+@contextmanager
+def trying_to(what: str) -> Iterator[None]:
+    """Raise an ``OSError`` of the block as ``InputError``: ``cannot``, ``what``, and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot {what}: {error.strerror or error}") from error
+
+
 def is_file(path: Path) -> bool:
     """Whether a file exists; False for names too long to ask."""
     try:
@@ -49,7 +58,7 @@ def check_out_file(
 
     ``marks``: contents of all files of a ``kind``; no other file is replaced.
     """
-    try:
+    with trying_to(f"write {shorten(out)}"):
         if not out.name or out.is_dir():
             raise InputError(f"{out} is a folder: name a file")
         if not out.parent.is_dir():
@@ -60,8 +69,6 @@ def check_out_file(
             raise InputError(f"{out} would replace what is read: choose another name")
         if out.exists() and not holds_all(out, marks):
             raise InputError(f"{out} is there already, and it is no {kind}: choose another name")
-    except OSError as error:
-        raise InputError(f"cannot write {shorten(out)}: {error.strerror or error}") from error
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -274,15 +281,13 @@ def claim_folder(folder: Path) -> Iterator[None]:
 def remove_unfinished_writes(folder: Path) -> None:
     """Undo interrupted ``write_folder_atomically`` of dead processes; the caller has claimed the folder."""
     pattern = re.compile(f"{re.escape(f'.{folder.name}.')}.+-[0-9]+\\.(old|new)")
-    try:
+    with trying_to(f"look into {folder.parent}"):
         for entry in sorted(folder.parent.iterdir()):
             match = pattern.fullmatch(entry.name)
             if match is not None and match[1] == "old" and not folder.exists():
                 entry.rename(folder)
             elif match is not None:
                 remove(entry)
-    except OSError as error:
-        raise InputError(f"cannot look into {folder.parent}: {error.strerror}") from error
 
 
 @contextmanager
@@ -293,7 +298,7 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
         raise InputError(f"cannot write {folder}: it is there, and may not be removed (permission denied)")
     remove_leftovers(folder.parent, f".{folder.name}.", r"\.(old|new)")
     new, old = _temporary(folder, "new"), _temporary(folder, "old")
-    try:
+    with trying_to(f"write {folder}"):
         new.mkdir(parents=True)
         try:
             yield new
@@ -311,5 +316,3 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
         finally:
             remove(new)
             remove(old)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error

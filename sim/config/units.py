@@ -15,21 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Final, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ..errors import InputError, did_you_mean, quote
-from .limits import (
-    MAX_FLOPS_PER_S,
-    MAX_RATE,
-    MAX_STEPS,
-    MAX_TIME_S,
-    MIN_FLOPS_PER_S,
-    MIN_RATE,
-    MIN_TIME_S,
-)
+from .limits import MAX_FLOPS_PER_S, MAX_RATE, MAX_STEPS, MAX_TIME_S, MIN_FLOPS_PER_S, MIN_RATE, MIN_TIME_S
 from .problems import mistake
 
 _T = TypeVar("_T")
@@ -118,11 +111,7 @@ _BITS_OR_BYTES: Final = re.compile(r"([kKMGT]i?)?(?:b|b/s|[bB]ps)")
 
 
 def _unit(text: str) -> tuple[Fraction, _Kind | None, str]:
-    """Size of a unit in SI, quantity (None: another one) and symbol.
-
-    Raises:
-        KeyError: there is no such unit.
-    """
+    """Size of a unit in SI, quantity (None: another one) and symbol; ``KeyError``: there is no such unit."""
     match = _UNIT.fullmatch(text)
     if not match:
         raise KeyError(text)
@@ -237,7 +226,7 @@ def parse_speed(value: object) -> float:
     return speed
 
 
-def _format(value: float, kind: _Kind, digits: int) -> str:
+def _format(kind: _Kind, value: float, digits: int = 3) -> str:
     """``value`` in the largest unit that it fills at least once."""
     if not math.isfinite(value):
         return "unlimited" if value > 0 else str(value)
@@ -255,24 +244,14 @@ def _format(value: float, kind: _Kind, digits: int) -> str:
     )
 
 
-def format_seconds(value: float, digits: int = 3) -> str:
-    """Format a time: ``format_seconds(0.05)`` is ``50 ms``."""
-    return _format(value, _TIME, digits)
-
-
-def format_bytes(value: float, digits: int = 3) -> str:
-    """Format an amount of data: ``format_bytes(2e7)`` is ``20 MB``."""
-    return _format(value, _DATA, digits)
-
-
-def format_rate(value: float, digits: int = 3) -> str:
-    """Format a data rate: ``format_rate(125e6)`` is ``1 Gbit/s``."""
-    return _format(value, _RATE, digits)
-
-
-def format_speed(value: float, digits: int = 3) -> str:
-    """Format a computing speed: ``format_speed(1e13)`` is ``10 Tflop/s``."""
-    return _format(value, _SPEED, digits)
+format_seconds: Final = partial(_format, _TIME)
+"""Format a time: ``format_seconds(0.05)`` is ``50 ms``."""
+format_bytes: Final = partial(_format, _DATA)
+"""Format an amount of data: ``format_bytes(2e7)`` is ``20 MB``."""
+format_rate: Final = partial(_format, _RATE)
+"""Format a data rate: ``format_rate(125e6)`` is ``1 Gbit/s``."""
+format_speed: Final = partial(_format, _SPEED)
+"""Format a computing speed: ``format_speed(1e13)`` is ``10 Tflop/s``."""
 
 
 def format_plain(value: float, digits: int = 4) -> str:
@@ -303,7 +282,9 @@ def read_numbers(values: Sequence[object]) -> tuple[list[float], Format] | None:
     return ([number for number, _ in known], known[0][1]) if alike else None
 
 
-def _reader(parse: Callable[[object], _T]) -> BeforeValidator:
+def reader(parse: Callable[[object], _T]) -> BeforeValidator:
+    """A validator that reads by ``parse``, whose ``InputError`` becomes a mistake."""
+
     def read(value: object) -> _T:
         try:
             return parse(value)
@@ -317,11 +298,11 @@ def _field(kind: _Kind, parse: Callable[[object], float]) -> tuple[object, ...]:
     """Metadata of a field: text that parses to exactly the same float, short where possible."""
 
     def write(value: float) -> str:
-        short = _format(value, kind, 6)
+        short = _format(kind, value, 6)
         return short if _parse(short, kind) == value else f"{value!r} {kind.base}"
 
     described = {"type": "string", "description": f"{kind.name}, with its unit", "examples": [kind.example]}
-    return _reader(parse), PlainSerializer(write, when_used="json-unless-none"), WithJsonSchema(described)
+    return reader(parse), PlainSerializer(write, when_used="json-unless-none"), WithJsonSchema(described)
 
 
 BoundedSeconds = Annotated[float, *_field(_TIME, parse_duration)]
@@ -365,7 +346,7 @@ def parse_steps(value: object) -> int:
 
 Steps = Annotated[
     int,
-    _reader(parse_steps),
+    reader(parse_steps),
     PlainSerializer(lambda n: f"{n} steps", return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": "^[0-9]+ +steps?$", "examples": ["10 steps"]}),
 ]

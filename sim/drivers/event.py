@@ -206,15 +206,9 @@ class EventDriver(ClockedRunner[Pending]):
                     return
                 step()
         except simpy.core.EmptySchedule:
-            raise Deadlock(self._waiting()) from None
-
-    def _waiting(self) -> tuple[str, ...]:
-        mains = [tasks[0] for tasks in self.tasks.values()]
-        return tuple(
-            f"worker {task.rank} waits in {ops.describe(task.waiting)}"
-            for task in mains
-            if task.alive and task.waiting is not None
-        )
+            mains = ((rank, tasks[0].waiting) for rank, tasks in self.tasks.items() if tasks[0].alive)
+            waiting = (f"worker {rank} waits in {ops.describe(of)}" for rank, of in mains if of is not None)
+            raise Deadlock(tuple(waiting)) from None
 
     @override
     def ended(self, task: _Task) -> None:

@@ -259,10 +259,8 @@ class Job:
     def forward_of(self, operation: ops.Forward) -> dict[int, float]:
         """Fractions of a gradient's duration that its first batch's forward pass takes, by number of segment.
 
-        Without ``forward`` it is one third for all of them, in proportion to parameters.
-
-        Raises:
-            SchemeError: nothing is known of the layers.
+        Without ``forward`` it is one third for all of them, in proportion to parameters. Raises
+        ``SchemeError`` where nothing is known of the layers.
         """
         if not self.segments:
             raise SchemeError(

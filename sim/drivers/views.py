@@ -87,8 +87,7 @@ class _Whole:
     def next_view(self, scorer: Scorer[Tensor]) -> tuple[int, ...]:
         """The workers of the next view, once there are any; () where the run's time is over before.
 
-        Raises:
-            RunError: nobody has a model any more.
+        Raises ``RunError`` where nobody has a model any more.
         """
         while True:
             self.back_s = {rank: back_s for rank, back_s in self.back_s.items() if back_s > self.now_s}
@@ -165,8 +164,7 @@ class _View(EventDriver):
             self._clock.at(max(min(whole.back_s.values()), whole.now_s), self._hold, None)
 
     def _program(self, job: Job, place: int, state: Resumed, before: Sequence[Operation[Any]]) -> Program:
-        worker = replace(job.worker(place), first_step=state.step, kept=state.kept)
-        program = job.scheme.start(worker, job.options)
+        program = job.program(place, first_step=state.step, kept=state.kept)
 
         def ready() -> None:
             self._states[place].setdefault(0, state)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, overload
-
-from typing_extensions import override
+from typing import Final
 
 from .outages import Churn
 from .timeline import follow
@@ -17,24 +14,16 @@ MOST_STOPS: Final = 100_000
 """Checkpoints in it, which may leave time for fewer outages."""
 
 
-class _EvenSteps(Sequence[float]):
+class _EvenSteps:
     """Ends of equal steps, of which a long run has too many for a list."""
 
     def __init__(self, step_s: float, steps: int) -> None:
         self._step_s, self._steps = step_s, steps
 
-    @override
     def __len__(self) -> int:
         return self._steps
 
-    @overload
-    def __getitem__(self, place: int) -> float: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[float]: ...
-    @override
-    def __getitem__(self, place: int | slice) -> float | Sequence[float]:
-        if isinstance(place, slice):
-            raise TypeError("has no slices")
+    def __getitem__(self, place: int) -> float:
         return (place + 1) * self._step_s
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..records.run import INSTANT, Evaluation, Event, FaultCost, Run
+from ..records.run import INSTANT, Event, FaultCost, Run
 from .outages import Churn
 from .timeline import Timeline, follow
 
@@ -36,7 +36,7 @@ def with_faults(run: Run, churn: Churn, step_ends_s: Sequence[float], limit_s: f
         wall_clock_s=line.wall_s,
         time_to_target_s=None if run.time_to_target_s is None else at(run.time_to_target_s),
         bracket_s=None if run.bracket_s is None else (at(run.bracket_s[0]), at(run.bracket_s[1])),
-        evaluations=tuple(_evaluation(each, line) for each in run.evaluations),
+        evaluations=tuple(replace(each, time_s=at(each.time_s)) for each in run.evaluations),
         events=tuple(_event(each, line) for each in run.events),
         pace=None if run.pace is None else replace(run.pace, time_s=at(run.pace.time_s)),
         time_s=replace(run.time_s, down=line.wall_s - run.wall_clock_s),
@@ -44,10 +44,6 @@ def with_faults(run: Run, churn: Churn, step_ends_s: Sequence[float], limit_s: f
             outages=line.outages, down_s=line.down_s, repeated_s=line.repeated_s, writing_s=line.writing_s
         ),
     )
-
-
-def _evaluation(evaluation: Evaluation, line: Timeline) -> Evaluation:
-    return replace(evaluation, time_s=line.at(evaluation.time_s))
 
 
 def _event(event: Event, line: Timeline) -> Event:

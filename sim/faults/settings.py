@@ -7,21 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    ValidationInfo,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import Field, PlainSerializer, ValidationInfo, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from ..config.limits import MAX_FACTOR, MAX_STRAGGLERS
 from ..config.problems import mistake
 from ..config.settings import Settings, keyed, read_beside
 from ..config.tables import read_table
-from ..config.units import BoundedSeconds, Steps, format_seconds, parse_duration, parse_steps
+from ..config.units import BoundedSeconds, Steps, format_seconds, parse_duration, parse_steps, reader
 from ..errors import InputError, did_you_mean, quote
 
 Policy = Literal["wait", "restart", "shrink", "skip"]
@@ -159,16 +152,9 @@ def _read_every(value: object) -> object:
     return parse_duration(value)
 
 
-def _read(value: Any) -> Any:
-    try:
-        return _read_every(value)
-    except InputError as error:
-        raise ValueError(str(error)) from None
-
-
 Every = Annotated[
     int | float,
-    BeforeValidator(_read),
+    reader(_read_every),
     PlainSerializer(
         lambda n: f"{n} steps" if isinstance(n, int) else format_seconds(n, 17),
         return_type=str,

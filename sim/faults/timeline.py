@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..errors import RunError
 from .outages import Churn, WorkerOutage, check_number, outage_of
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsLenAndGetItem
 
 MOST_CHECKPOINTS: Final = 1_000_000
 """Checkpoints of a run that can be followed in some seconds."""
@@ -63,7 +65,9 @@ class Timeline:
         return work_s + self._later_s[max(place - 1, 0)]
 
 
-def follow(churn: Churn, step_ends_s: Sequence[float], end_s: float, most_s: float = math.inf) -> Timeline:
+def follow(
+    churn: Churn, step_ends_s: SupportsLenAndGetItem[float], end_s: float, most_s: float = math.inf
+) -> Timeline:
     """Follow a job through its outages.
 
     Args:
@@ -83,7 +87,7 @@ def follow(churn: Churn, step_ends_s: Sequence[float], end_s: float, most_s: flo
 class _Follower:
     """Where a job is: ``done_s`` in the run without faults, at ``now_s`` in that with them."""
 
-    def __init__(self, churn: Churn, step_ends_s: Sequence[float]) -> None:
+    def __init__(self, churn: Churn, step_ends_s: SupportsLenAndGetItem[float]) -> None:
         self.done_s = self.now_s = self._furthest_s = 0.0
         self._line = Timeline()
         self._ends_s = step_ends_s

@@ -28,9 +28,7 @@ def build_graph(settings: Graph, workers: int) -> Network:
 
     Routes have the least latency (Dijkstra), of those the fewest hops, of those the first in the order of the
     links. Hosts forward others' messages, as switches do. An unlimited link takes part in routes only.
-
-    Raises:
-        InputError: another number of hosts, or a host cannot reach another.
+    Raises ``InputError`` for another number of hosts, or one that cannot reach another.
     """
     import networkx as nx
 
@@ -88,9 +86,8 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
     The flat form is one site. A bandwidth that was left out gives no link. Of hosts with several GPUs each
     GPU is a worker, and those of one host follow each other.
 
-    Raises:
-        InputError: the sites or the graph hold another number of workers, the graph does not join them, the
-            user's function fails, or a variation fits no link or one that varies already.
+    Raises ``InputError`` where the sites or the graph hold another number of workers, the graph does not join
+    them, the user's function fails, or a variation fits no link or one that varies already.
     """
     if settings.model is not None:
         network = _build_users(settings.model, workers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from .run import INSTANT, Event, Pace, TimeShare
 
@@ -131,18 +131,12 @@ class TimeBreakdown:
 def mean_share(breakdowns: Sequence[TimeBreakdown], until_s: float, wall_s: float) -> TimeShare:
     """Mean time shares over workers up to ``until_s``; the rest of ``wall_s`` is idle."""
     shares = [each.share(until_s) for each in breakdowns]
-    n = len(shares)
-    return TimeShare(
-        compute=sum(s.compute for s in shares) / n,
-        communicate=sum(s.communicate for s in shares) / n,
-        wait=sum(s.wait for s in shares) / n,
-        idle=wall_s - until_s,
-        down=sum(s.down for s in shares) / n,
-    )
+    parts = ("compute", "communicate", "wait", "down")
+    means = {part: sum(getattr(share, part) for share in shares) / len(shares) for part in parts}
+    return TimeShare(**means, idle=wall_s - until_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
+class _Done(NamedTuple):
     """Progress of a worker when it published a step."""
 
     time_s: float = 0.0
@@ -152,12 +146,7 @@ class _Done:
 
     def towards(self, later: _Done, time_s: float) -> _Done:
         part = (time_s - self.time_s) / (later.time_s - self.time_s)
-        return _Done(
-            time_s,
-            self.steps + part * (later.steps - self.steps),
-            self.averages + part * (later.averages - self.averages),
-            self.bytes_sent + part * (later.bytes_sent - self.bytes_sent),
-        )
+        return _Done(time_s, *(a + part * (b - a) for a, b in zip(self[1:], later[1:], strict=True)))
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..config.files import MAX_JSON_BYTES, is_file, parse_json, read_json, write_folder_atomically
+from ..config.files import MAX_JSON_BYTES, is_file, parse_json, read_json, trying_to, write_folder_atomically
 from ..config.problems import join_keys, one_line, refuse_foreign
 from ..config.yaml_file import read_text
 from ..errors import InputError, quote, shorten
@@ -151,15 +151,13 @@ def check_replaceable(folder: Path, force: bool, is_ours: Callable[[str], bool],
 
     ``foreign``: how to call anything else.
     """
-    try:
+    with trying_to(f"look into {folder}"):
         if not folder.exists():
             return
         if not folder.is_dir():
             raise InputError(f"{folder} is a file: results go into a folder")
         names = sorted(entry.name for entry in folder.iterdir())
         others = [name for name in names if not is_ours(name)]
-    except OSError as error:
-        raise InputError(f"cannot look into {folder}: {error.strerror}") from error
     if names and not force:
         raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
     if others:
@@ -215,11 +213,9 @@ def _find_missing_runs(planned: PlannedRuns | None, runs: Sequence[RunRow]) -> s
 
 
 def _read_results(folder: Path) -> Results:
-    try:
+    with trying_to(f"look into {folder}"):
         there = folder.is_dir()
         missing = [name for name in _NEEDED if not (folder / name).is_file()]
-    except OSError as error:
-        raise InputError(f"cannot look into {folder}: {error.strerror}") from error
     if not there:
         refuse_foreign(folder)
         raise InputError(f"there is no folder {folder}")

@@ -26,6 +26,11 @@ from .run import (
 )
 
 _ALWAYS: Final = ("train_loss", "test_accuracy", "consensus_distance")
+_SAME: Final = (
+    "scheme", "label", "seed", "source", "status", "reached_target", "time_to_target_s", "wall_clock_s",
+    "iterations", "bytes_sent", "digest",
+)  # fmt: skip
+"""Fields of a run that its row has as they are."""
 
 
 class Shares(TypedDict):
@@ -146,20 +151,11 @@ def row_of(run: Run) -> RunRow:
 
 def run_of(row: RunRow, evaluations: Sequence[Evaluation], events: Sequence[Event]) -> Run:
     """The run of a row, inverse of ``row_of``."""
+    known: Mapping[str, Any] = row
     return Run(
-        scheme=row["scheme"],
-        label=row["label"],
-        seed=row["seed"],
-        source=row["source"],
-        status=row["status"],
-        reached_target=row["reached_target"],
-        time_to_target_s=row["time_to_target_s"],
-        wall_clock_s=row["wall_clock_s"],
-        iterations=row["iterations"],
-        bytes_sent=row["bytes_sent"],
+        **{name: known[name] for name in _SAME},
         time_s=TimeShare(**row["time_s"]),
         evaluations=tuple(evaluations),
-        digest=row["digest"],
         events=tuple(events),
         message=row.get("message", ""),
         machines=tuple(Machine(**each) for each in row.get("machines", [])),
@@ -189,16 +185,8 @@ def left_out_of(group: Sequence[Run]) -> list[str]:
 
 def mean_shares(group: Sequence[Run]) -> Shares:
     """Time shares of a worker, the mean over runs."""
-    shares = Shares(
-        compute=mean([run.time_s.compute for run in group]),
-        communicate=mean([run.time_s.communicate for run in group]),
-        wait=mean([run.time_s.wait for run in group]),
-    )
-    if any(run.time_s.idle for run in group):
-        shares["idle"] = mean([run.time_s.idle for run in group])
-    if any(run.time_s.down for run in group):
-        shares["down"] = mean([run.time_s.down for run in group])
-    return shares
+    parts = {part: mean([getattr(run.time_s, part) for run in group]) for part in Shares.__annotations__}
+    return cast(Shares, {part: s for part, s in parts.items() if s or part not in ("idle", "down")})
 
 
 def mean(values: Sequence[float]) -> float:

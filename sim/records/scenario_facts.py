@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from typing_extensions import TypedDict
 
 from ..config import yaml_file
-from ..config.units import format_plain, format_rate, format_seconds, parse_bytes, parse_seconds
+from ..config.units import Format, format_plain, format_rate, format_seconds, parse_bytes, parse_seconds
 from ..errors import InputError
 from .money.cost import PriceRecord, read_price
 from .run import metric_name
@@ -25,7 +25,11 @@ MEASURED: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = MappingProxyT
 netem_collectives (docs/board.md)."""
 MEASURED_CHUNK_BYTES: Final = 4 * 2**20
 """Smallest share of a model per worker that was measured over NCCL."""
-_FORMATS: Final = {"workers": format_plain, "latency": format_seconds, "bandwidth": format_rate}
+_FORMATS: Final[Mapping[str, Format]] = {
+    "workers": format_plain,
+    "latency": format_seconds,
+    "bandwidth": format_rate,
+}
 
 _T = TypeVar("_T")
 

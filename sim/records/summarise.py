@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -83,14 +83,8 @@ def summarise(
         paired=paired,
         equal=equal,
     )
-    if tuning:
-        summary["tuning"] = list(tuning)
-    if transport is not None:
-        summary["transport"] = transport
-    if proxy is not None:
-        summary["proxy"] = proxy
-    if choices is not None:
-        summary["choices"] = choices
+    optional = {"tuning": [*tuning] or None, "transport": transport, "proxy": proxy, "choices": choices}
+    summary |= cast(Summary, {key: value for key, value in optional.items() if value is not None})
     if price is not None:
         _add_costs(summary, runs, price, by_step)
     summary["verdict"] = verdict_of(summary, runs[0].source) if runs else find_verdict([], {})

@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..config.files import claim_folder, remove, remove_unfinished_writes, write_folder_atomically
+from ..config.files import claim_folder, remove, remove_unfinished_writes, trying_to, write_folder_atomically
 from ..config.yaml_file import read_bytes
 from ..errors import InputError, shorten
 from . import folder as result_folder
@@ -120,10 +120,8 @@ class Parts:
         if self.folder is None or self.stands:
             return
         out = self.folder.parent
-        try:
+        with trying_to(f"look into {out}"):
             stranger = out.exists() and (not out.is_dir() or next(out.iterdir(), None) is not None)
-        except OSError as error:
-            raise InputError(f"cannot look into {out}: {error.strerror}") from error
         if stranger:
             raise InputError(
                 f"{out} is not the folder in which this command began: something else has taken its place, "
@@ -149,10 +147,7 @@ def open_parts(
     """Keep the runs of a command in ``out``, and resume with those that it has left there before.
 
     No other command writes to ``out`` meanwhile. Where no run has become complete, nothing is left.
-    Arguments are as for ``begin_parts``.
-
-    Raises:
-        InputError: ``out`` is in use, is taken, or holds unfinished runs of something else.
+    Arguments and errors are as for ``begin_parts``; ``InputError`` also where ``out`` is in use.
     """
     with claim_folder(out):
         was_there = out.exists()

@@ -36,9 +36,8 @@ def apply(document: Document, assignments: Sequence[Change]) -> Document:
 
     List entries go by index: ``schemes.0.local_sgd.period=8``. A bare name, such as a scheme without
     options, becomes a section where something is set inside it. The value is YAML; none is null.
-
-    Raises:
-        InputError: an assignment is malformed, or leads through something that has no keys; no cluster file.
+    Raises ``InputError`` where an assignment is malformed, or leads through something that has no keys, or
+    there is no cluster file.
     """
     changes = [Assignment(each, "--set") if isinstance(each, str) else each for each in assignments]
     files = [each for each in changes if each.text.partition("=")[0].strip() in _FILES]

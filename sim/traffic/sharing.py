@@ -180,10 +180,7 @@ class FairSharing:
     def change(self, link: int, bandwidth_bytes_per_s: float) -> None:
         """Give a link another bandwidth; it takes effect at the next ``solve``, from that instant on.
 
-        With 0 it carries nothing, and what is on it waits.
-
-        Raises:
-            ValueError: the bandwidth is negative or not finite.
+        With 0 it carries nothing, and what is on it waits. Raises ``ValueError`` if negative or not finite.
         """
         if not 0 <= bandwidth_bytes_per_s < inf:
             raise ValueError("a link that varies needs a finite bandwidth, zero or above")

@@ -142,5 +142,5 @@ def test_a_topology_is_no_markup(name: str) -> None:
         "epsilon": 1e-3, "steps_to_epsilon": 10, "exact_after": None, "transient_iterations": None,
         "directed": False, "column_stochastic": True, "row_stochastic": True, "least_weight": 0.0,
     }  # fmt: skip
-    assert f"{name} (uniform)" in printed(topology.comparison_table([record]))
+    assert f"{name} (uniform)" in printed(topology.comparison_table({"topologies": [record]}))
     assert name in printed(topology.record_table(record))

@@ -14,8 +14,8 @@ import site
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -28,6 +28,7 @@ from typing import Final
 from typing_extensions import override
 
 from ...errors import InputError, did_you_mean, quote
+from ..tracking import set_within
 
 CODE_GROUP: Final = "paceline.code"
 """Entry points of installed packages: each names a module that scenarios may name, with all modules in it."""
@@ -95,27 +96,17 @@ _folders: list[Path] = []
 _loaded: dict[str, CodeSource] = {}
 
 
-@contextmanager
-def search_beside(folder: Path | None) -> Iterator[None]:
+def search_beside(folder: Path | None) -> AbstractContextManager[None]:
     """Locate modules in ``folder`` first in this block; None: where they were located before."""
-    token = _beside.set(folder)
-    try:
-        yield
-    finally:
-        _beside.reset(token)
+    return set_within(_beside, folder)
 
 
-@contextmanager
-def reading_results(*folders: Path) -> Iterator[None]:
+def reading_results(*folders: Path) -> AbstractContextManager[None]:
     """Take no code from between the working folder and these result folders in this block.
 
     The results' author may have made the files around them, too; the working folder is the user's.
     """
-    token = _read.set((*_read.get(), *folders))
-    try:
-        yield
-    finally:
-        _read.reset(token)
+    return set_within(_read, (*_read.get(), *folders))
 
 
 def add_folders(folders: Sequence[str]) -> None:
@@ -145,37 +136,33 @@ def script_folder() -> Path | None:
     return Path(file).resolve().parent if file else None
 
 
-def load_module(name: str) -> ModuleType:
-    """Locate a module and import it; ``InputError`` if no trusted place has it, or the import's error."""
-    with _LOADING:
-        return _load(name)
-
-
 _LOADING: Final = threading.RLock()
 """Guards ``sys.path`` and ``sys.meta_path``: threads must not remove each other's entries."""
 
 
-def _load(name: str) -> ModuleType:
-    if _beside.get() is None and name in _loaded and name in sys.modules:
-        return sys.modules[name]
-    source = _locate(name)
-    _check_imported(source)
-    root = str(source.root)
-    finder = _LocatedFinder(source)
-    # Last in the path, for the module's neighbours, so that it hides nothing; removed after the import.
-    added = root not in sys.path
-    sys.meta_path.insert(0, finder)
-    if added:
-        sys.path.append(root)
-    importlib.invalidate_caches()
-    try:
-        module = importlib.import_module(name)
-    finally:
-        sys.meta_path.remove(finder)
-        if added and root in sys.path:
-            sys.path.remove(root)
-    _loaded[name] = source
-    return module
+def load_module(name: str) -> ModuleType:
+    """Locate a module and import it; ``InputError`` if no trusted place has it, or the import's error."""
+    with _LOADING:
+        if _beside.get() is None and name in _loaded and name in sys.modules:
+            return sys.modules[name]
+        source = _locate(name)
+        _check_imported(source)
+        root = str(source.root)
+        finder = _LocatedFinder(source)
+        # Last in the path, for the module's neighbours, so that it hides nothing; removed after the import.
+        added = root not in sys.path
+        sys.meta_path.insert(0, finder)
+        if added:
+            sys.path.append(root)
+        importlib.invalidate_caches()
+        try:
+            module = importlib.import_module(name)
+        finally:
+            sys.meta_path.remove(finder)
+            if added and root in sys.path:
+                sys.path.remove(root)
+        _loaded[name] = source
+        return module
 
 
 def check_file(what: str, file: Path) -> None:

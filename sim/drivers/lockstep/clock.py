@@ -111,26 +111,22 @@ class LockstepClock:
 
     def complete(self, operation: ops.Operation[Any]) -> None:
         """Advance to the end of an operation that all workers await; ``NotInLockstep`` ends lockstep here."""
+        now_s, name = self._now_s, ops.name_of(type(operation))
+        took_s: float | Tensor | Floats | None
         if isinstance(operation, ops.Gradient):
-            end_s = self._now_s + self._durations.next_s()
-            self._enter("gradient", self._now_s, end_s, self._now_s, self._now_s, blocks=False)
+            took_s = self._durations.next_s()
         elif isinstance(operation, ops.Encode):
-            took_s = self._job.encode_s(operation)
-            if took_s is None:
-                now_s = self._now_s
-                self._enter(UNTIMED_ENCODING, now_s, now_s, now_s, now_s, blocks=False)
-                return
-            end_s = self._now_s + np.asarray(took_s)
-            self._enter("encode", self._now_s, end_s, self._now_s, self._now_s, blocks=False)
-        elif isinstance(operation, ops.Evaluate):
-            end_s = self._now_s + operation.duration_s
-            self._enter("evaluate", self._now_s, end_s, self._now_s, self._now_s, blocks=False)
-        elif isinstance(operation, ops.Sleep):
-            end_s = self._now_s + operation.duration_s
-            self._enter("sleep", self._now_s, end_s, end_s, end_s)
+            if (took_s := self._job.encode_s(operation)) is None:
+                name, took_s = UNTIMED_ENCODING, 0.0
+        elif isinstance(operation, ops.Evaluate | ops.Sleep):
+            took_s = operation.duration_s
         else:
-            end_s = self._exchange(operation, handle=-1).end_s
-        self._now_s = end_s
+            self._now_s = self._exchange(operation, handle=-1).end_s
+            return
+        self._now_s = now_s + np.asarray(took_s)
+        sleeps = isinstance(operation, ops.Sleep)
+        peer_s = self._now_s if sleeps else now_s
+        self._enter(name, now_s, self._now_s, peer_s, peer_s, blocks=sleeps)
 
     def collectives(self, operation: ops.Operation[Any]) -> Iterator[tuple[Placed, tuple[float, ...]]]:
         """The collectives that workers of a single job are about to join, and each one's joining times."""

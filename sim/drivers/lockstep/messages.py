@@ -10,8 +10,7 @@ where a message has its links for itself.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -21,7 +20,7 @@ import numpy as np
 
 from ...collectives.sends import Sends
 from ...errors import NotInLockstep
-from ...network.network import Network, rate_of
+from ...network.routes import RouteArrays, route_pairs
 from ...network.transfer import TransferModel
 from ...program.pattern import Pattern
 from ...seeds import Floats, Integers
@@ -31,60 +30,6 @@ KEPT_PATTERNS: Final = 64
 
 Numbers = float | Floats
 """One number for all messages, or one for each."""
-
-
-class HostRoutes:
-    """Latency and rate between any two hosts, for a network whose routes do not change."""
-
-    def __init__(self, model: TransferModel) -> None:
-        self._model = model
-        network = model.network
-        self._network: Network = network
-        self._sites = np.array(network.site_of)
-        if not network.routes:
-            self._latency_s = np.array(network.latency_s)
-            self._caps = np.array(network.per_flow_bytes_per_s)
-            number = len(network.sites)
-            self._up, self._down = (
-                self._rates(links, network.num_hosts) for links in (network.up, network.down)
-            )
-            leave, enter = (self._rates(links, number) for links in (network.leave, network.enter))
-            between = np.minimum(leave[:, None], enter[None, :])
-            for (a, b), link in network.pipe.items():
-                between[a, b] = min(between[a, b], network.links[link].bandwidth_bytes_per_s)
-            np.fill_diagonal(between, math.inf)
-            self._between = np.minimum(between, self._caps)
-            self._nodes = np.array(network.nodes)
-            self._inner_up, self._inner_down = (
-                self._rates(links, network.num_hosts) for links in (network.inner_up, network.inner_down)
-            )
-
-    def _rates(self, links: Mapping[int, int], number: int) -> Floats:
-        rates = np.full(number, math.inf)
-        if links:
-            of_links = np.array([link.bandwidth_bytes_per_s for link in self._network.links])
-            rates[list(links.keys())] = of_links[list(links.values())]
-        return rates
-
-    def of(self, sources: Integers, destinations: Integers) -> tuple[Floats, Floats]:
-        """Latency in seconds and bytes per second of each pair of hosts [m]."""
-        model = self._model
-        if self._network.routes:
-            routes = [
-                self._network.route(a, b)
-                for a, b in zip(sources.tolist(), destinations.tolist(), strict=True)
-            ]
-            latency_s = np.array([route.latency_s for route in routes])
-            rates = np.array([rate_of(self._network, route) for route in routes])
-        else:
-            a, b = self._sites[sources], self._sites[destinations]
-            latency_s = self._latency_s[a, b]
-            rates = np.minimum(np.minimum(self._up[sources], self._down[destinations]), self._between[a, b])
-            inside = self._nodes[sources] == self._nodes[destinations]
-            inner = np.minimum(self._inner_up[sources], self._inner_down[destinations])
-            latency_s = np.where(inside, self._network.inner_latency_s, latency_s)
-            rates = np.where(inside, inner, rates)
-        return latency_s + model.added_latency_s, rates * model.efficiency
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +152,7 @@ class MixTimes:
 
     def __init__(self, models: Sequence[TransferModel], may_be_cut: bool) -> None:
         self._may_be_cut, model = may_be_cut, models[0]
-        self._routes = list(map(HostRoutes, models))
+        self._models, self._hosts = models, tuple(range(model.network.num_hosts))
         self._shared = model.sharing != "none"
         self._meeting = shared_links(model)
         self._overhead_s = model.block_overhead_s
@@ -259,17 +204,19 @@ class MixTimes:
 
     def _place(self, pattern: Pattern) -> _Messages:
         ends = _ends_of(pattern)
-        routes = [each.of(ends.source, ends.destination) for each in self._routes]
-        latency_s, rate_bytes_per_s = map(np.stack, zip(*routes, strict=True))
-        back_s = np.zeros((1, 1))
+        there, back_s = self._routes(ends.source, ends.destination), np.zeros((1, 1))
         if self._announcement:
-            back_s = np.stack([each.of(ends.destination, ends.source)[0] for each in self._routes])
+            back_s = np.stack([each.latency_s for each in self._routes(ends.destination, ends.source)])
         return _Messages(
             ends=ends,
-            latency_s=_one_if_equal(latency_s),
+            latency_s=_one_if_equal(np.stack([each.latency_s for each in there])),
             announced_s=_one_if_equal(self._announcement * back_s),
-            rate_bytes_per_s=_one_if_equal(rate_bytes_per_s),
+            rate_bytes_per_s=_one_if_equal(np.stack([each.bytes_per_s for each in there])),
         )
+
+    def _routes(self, sources: Integers, destinations: Integers) -> list[RouteArrays]:
+        """In each job."""
+        return [route_pairs(sources, destinations, self._hosts, model) for model in self._models]
 
 
 def _one_if_equal(values: Floats) -> Numbers:

@@ -36,8 +36,7 @@ StackedTask = CoroutineTask[InFlight]
 class StackedRunner(Runner[InFlight]):
     """Runs a job's scheme once, on the values of all workers; ``published``: their last ones [n, d].
 
-    Raises:
-        NotInLockstep: the scheme has services.
+    Raises ``NotInLockstep`` where the scheme has services.
     """
 
     def __init__(self, job: Job) -> None:

@@ -97,10 +97,9 @@ class ClockedRunner(Runner[_P]):
         }
         self.add_timed(
             {
-                ops.Sleep: self._begin_sleep,
                 ops.AwaitSignal: self._begin_await,
                 ops.Forward: self._begin_forward,
-                **dict.fromkeys((ops.Encode, ops.Evaluate), self._begin_busy),
+                **dict.fromkeys((ops.Encode, ops.Evaluate, ops.Sleep), self._begin_span),
             }
         )
 
@@ -191,21 +190,17 @@ class ClockedRunner(Runner[_P]):
         """Seconds of an encoding."""
         return float(self.job.encode_s(operation) or 0.0)
 
-    def _begin_busy(self, pending: _P) -> None:
+    def _begin_span(self, pending: _P) -> None:
         operation: Any = pending.operation
-        took_s = operation.duration_s if isinstance(operation, ops.Evaluate) else self.encode_s(operation)
-        pending.task.breakdown.computing(pending.start_s)
+        if type(operation) in _BUSY:
+            pending.task.breakdown.computing(pending.start_s)
+        took_s = self.encode_s(operation) if isinstance(operation, ops.Encode) else operation.duration_s
         pending.ready_s = pending.start_s + took_s
         self._time.at(pending.ready_s, self.complete, pending)
 
     def take_ahead(self, rank: int) -> float:
         """Share of the gradient that begins now that the forward pass has already taken."""
         return sum(self._ahead.pop(rank).values()) if rank in self._ahead else 0.0
-
-    def _begin_sleep(self, pending: _P) -> None:
-        operation: ops.Sleep = pending.operation  # type: ignore[assignment]
-        pending.ready_s = pending.start_s + operation.duration_s
-        self._time.at(pending.ready_s, self.complete, pending)
 
     def _begin_await(self, pending: _P) -> None:
         key = pending.task.rank, pending.operation.name  # type: ignore[attr-defined]

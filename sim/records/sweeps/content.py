@@ -63,8 +63,7 @@ def is_sweep(folder: Path) -> bool:
 def read_sweep(folder: Path) -> tuple[dict[str, Any], pa.Table]:
     """Describe the sweep in a folder anew from its settings' results, older ones too, and tabulate its runs.
 
-    Raises:
-        InputError: a file is missing, damaged or foreign.
+    Raises ``InputError`` where a file is missing, damaged or foreign.
     """
     path = folder / SWEEP_FILE
     content = read_json(path, "sweep")

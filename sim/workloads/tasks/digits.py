@@ -6,24 +6,22 @@ Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UC
 from __future__ import annotations
 
 import gzip
-import importlib.util
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
 from ... import seeds
 from ...config.limits import MAX_WIDTH
 from ...config.settings import Settings
-from ...seeds import Floats
 from ..supervised import Examples, initial_weights, supervised
 from ..workload import Facts, Task, Workload
+from .packaged import read_packaged
 
 NUM_TRAIN = 1437
 """Four fifths of the images; the split is the same for every seed."""
@@ -47,31 +45,15 @@ class DigitsCnnOptions(Settings):
     )
 
 
-def _load_digits() -> tuple[Floats, NDArray[np.int64]]:
-    """Images [N, 64] of numbers from 0 to 16 and their digits [N], from scikit-learn's file.
-
-    scikit-learn itself, which is slow to import, is the fallback where the file lies elsewhere.
-    """
-    package = importlib.util.find_spec("sklearn")
-    places = package.submodule_search_locations if package is not None else None
-    file = Path(next(iter(places or ()), "")) / "datasets" / "data" / "digits.csv.gz"
-    if not file.is_file():
-        from sklearn.datasets import load_digits
-
-        images, labels = load_digits(return_X_y=True)
-        return images, labels.astype(np.int64)
-    with gzip.open(file, "rt", encoding="ascii") as lines:
-        table = np.loadtxt(lines, delimiter=",")
-    return table[:, :-1], table[:, -1].astype(np.int64)
-
-
 @lru_cache(maxsize=1)
 def _images() -> tuple[Tensor, Tensor]:
-    images, labels = _load_digits()
-    order = seeds.generator(0, seeds.SHARED, "digits split").permutation(len(labels))
+    # A row per image: 64 pixels from 0 to 16, then its digit. Importing scikit-learn would take a second.
+    rows = gzip.decompress(read_packaged("sklearn", "scikit-learn", "datasets/data/digits.csv.gz"))
+    table = np.loadtxt(io.BytesIO(rows), delimiter=",")
+    table = table[seeds.generator(0, seeds.SHARED, "digits split").permutation(len(table))]
     return (
-        torch.from_numpy((images[order] / 16.0).astype(np.float32)),
-        torch.from_numpy(labels[order]),
+        torch.from_numpy((table[:, :-1] / 16.0).astype(np.float32)),
+        torch.from_numpy(table[:, -1].astype(np.int64)),
     )
 
 

@@ -189,42 +189,30 @@ def small_cnn(channels: int, classes: int) -> nn.Module:
     )  # fmt: skip
 
 
-def _facts(read: Read) -> Callable[[ImageOptions, int], Facts]:
-    return lambda options, seed: Facts(len(read(options.folder)[0][0]), True, IMAGE_METRICS)
+def _task(name: str, read: Read, make: Callable[[int, int], nn.Module], text: str) -> Task:
+    """The task that trains ``make(channels, classes)`` on the images that are ``read``; ``text`` says so."""
 
+    def facts(options: ImageOptions, seed: int) -> Facts:
+        return Facts(len(read(options.folder)[0][0]), True, IMAGE_METRICS)
 
-def _build(
-    task: str, read: Read, make: Callable[[int, int], nn.Module], options: ImageOptions, seed: int
-) -> Workload:
-    train, test = read(options.folder)
-    channels = train[0].shape[1]
-    classes = int(max(labels.max() for _, labels in (train, test))) + 1
-    seen = train[0][:MEASURED_EXAMPLES].float()
-    mean, spread = (t.view(channels, 1, 1) for t in (seen.mean((0, 2, 3)), seen.std((0, 2, 3)).clamp_min(1)))
-    scale = constants(mean, spread)
+    def build(options: ImageOptions, seed: int) -> Workload:
+        train, test = read(options.folder)
+        channels = train[0].shape[1]
+        classes = int(max(labels.max() for _, labels in (train, test))) + 1
+        seen = train[0][:MEASURED_EXAMPLES].float()
+        moments = seen.mean((0, 2, 3)), seen.std((0, 2, 3)).clamp_min(1)
+        scale = constants(*(each.view(channels, 1, 1) for each in moments))
 
-    def scaled(pixels: Tensor) -> Tensor:
-        middle, width = scale(pixels.device)
-        return (pixels.float() - middle) / width
+        def scaled(pixels: Tensor) -> Tensor:
+            middle, width = scale(pixels.device)
+            return (pixels.float() - middle) / width
 
-    with initial_weights(seed):
-        module = make(channels, classes)
-    return supervised(task, module, nn.functional.cross_entropy, train, test, IMAGE_METRICS, scaled)
+        with initial_weights(seed):
+            module = make(channels, classes)
+        return supervised(name, module, nn.functional.cross_entropy, train, test, IMAGE_METRICS, scaled)
 
-
-def build_mnist_cnn(options: ImageOptions, seed: int) -> Workload:
-    """A small convolutional network on MNIST, or any data set in its form; cross-entropy."""
-    return _build("mnist-cnn", read_mnist, small_cnn, options, seed)
-
-
-def build_cifar_cnn7(options: ImageOptions, seed: int) -> Workload:
-    """The seven-layer network of the EASGD paper on CIFAR-10 or CIFAR-100, with dropout; cross-entropy."""
-    return _build("cifar-cnn7", read_cifar, cnn7, options, seed)
-
-
-def build_cifar_resnet20(options: ImageOptions, seed: int) -> Workload:
-    """ResNet-20 on CIFAR-10 or CIFAR-100, with batch norm; cross-entropy."""
-    return _build("cifar-resnet20", read_cifar, resnet20, options, seed)
+    build.__doc__ = text
+    return Task(name, ImageOptions, IMAGE_METRICS, facts, build)
 
 
 def enlarge_digits(pixels: Tensor) -> Tensor:
@@ -244,9 +232,18 @@ def build_digits_resnet20(options: Settings, seed: int) -> Workload:
     )
 
 
-MNIST_CNN = Task("mnist-cnn", ImageOptions, IMAGE_METRICS, _facts(read_mnist), build_mnist_cnn)
-CIFAR_CNN7 = Task("cifar-cnn7", ImageOptions, IMAGE_METRICS, _facts(read_cifar), build_cifar_cnn7)
-CIFAR_RESNET20 = Task("cifar-resnet20", ImageOptions, IMAGE_METRICS, _facts(read_cifar), build_cifar_resnet20)
+MNIST_CNN = _task(
+    "mnist-cnn", read_mnist, small_cnn,
+    "A small convolutional network on MNIST, or any data set in its form; cross-entropy.",
+)  # fmt: skip
+CIFAR_CNN7 = _task(
+    "cifar-cnn7", read_cifar, cnn7,
+    "The seven-layer network of the EASGD paper on CIFAR-10 or CIFAR-100, with dropout; cross-entropy.",
+)  # fmt: skip
+CIFAR_RESNET20 = _task(
+    "cifar-resnet20", read_cifar, resnet20,
+    "ResNet-20 on CIFAR-10 or CIFAR-100, with batch norm; cross-entropy.",
+)  # fmt: skip
 DIGITS_RESNET20 = Task(
     "digits-resnet20", Settings, digits.DIGITS_METRICS, digits.facts, build_digits_resnet20
 )
