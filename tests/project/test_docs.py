@@ -107,6 +107,13 @@ def test_local_links_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), (page.name, target)
 
 
+def test_no_line_is_taken_for_a_comment() -> None:
+    """MyST leaves out lines that begin with a per cent sign."""
+    for page in ROOT.glob("docs/**/*.md"):
+        text = re.sub(r"(?s)```.*?```", "", page.read_text(encoding="utf-8"))
+        assert not re.findall(r"(?m)^\s*%.*", text), page.name
+
+
 def test_the_page_to_try_has_the_scripts_of_today() -> None:
     """Else run: paceline explore four-regions --out docs/explore/four-regions.html."""
     shown = (ROOT / "docs" / "explore" / "four-regions.html").read_text(encoding="utf-8")
