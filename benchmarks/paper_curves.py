@@ -27,7 +27,7 @@ DRAWN: Final = {
     "diloco": {"mnist-5k": 10, "text": 30},
     "slowmo": {"mnist-5k": 10},
     "stochastic-gradient-push": {"iid": 5, "slow node": 5},
-    "exponential-graph": {"iid": 5},
+    "exponential-graph": {"iid": 5, "by label": 5},
 }
 """Studies of each page, and every how many steps they are scored."""
 _POINTS: Final = 60
