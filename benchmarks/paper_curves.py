@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DRAWN: Final = {
-    "diloco": {"mnist-5k": 10, "text": 30},
     "slowmo": {"mnist-5k": 10},
     "stochastic-gradient-push": {"iid": 5, "slow node": 5},
     "exponential-graph": {"iid": 5, "by label": 5},

@@ -22,6 +22,8 @@ const OTHER_WORDS = `
   site datacenter datacentre region zone
   differ heterogeneous
   node host
+  scheme algorithm
+  encoded quantization quantisation compression
   fault failure crash preemption interruption
   accurate accuracy error
   licence license
