@@ -40,8 +40,9 @@ def draw_papers_curves(studies: Mapping[str, Results]) -> Figure:
     figure = Figure(figsize=(9.5, 0.5 + 3.0 * len(studies)), layout="constrained")
     panels = figure.subplots(len(studies), len(_AXES), squeeze=False, sharey="row")
     for row, (study, results) in zip(panels, studies.items(), strict=True):
+        ends: list[float] = []
         for axes, (by, name) in zip(row, _AXES.items(), strict=True):
-            ends = []
+            ends.clear()
             for place, label in enumerate(results.metrics["label"].unique()):
                 mine = results.metrics[results.metrics["label"] == label].assign(
                     x=lambda each, by=by: each[by]
