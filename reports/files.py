@@ -125,7 +125,7 @@ def _tex(studies: Sequence[ReportSources]) -> str:
                         "to": high or "-",
                         "vs best": "-" if ratio is None else format_factor(ratio),
                         **dict(zip(amount_names([row], by_step), amounts(row, by_step), strict=True)),
-                        "reached": f"{row['reached']}/{row['runs']}",
+                        **({} if by_step else {"reached": f"{row['reached']}/{row['runs']}"}),
                     }
                 )
     table = pd.DataFrame(lines).fillna("-")

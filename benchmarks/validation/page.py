@@ -139,7 +139,7 @@ def page(
     """The page."""
     real_runs = "eight" if queue == "fifo" else {"tuned": "ten", "stock": "four"}[hosts]
     lines = [
-        "# Validation",
+        f"# Validation in the lab: {hosts} hosts{', first-in-first-out queues' if queue == 'fifo' else ''}",
         "",
         *(_FIFO if queue == "fifo" else ()),
         "Written by `make validate`; do not edit. Predicted beside measured, on the lab: real processes and",

@@ -27,7 +27,7 @@ def scheme_page(scheme: Scheme) -> str:
     others = [", ".join(row.names) for row in OTHER_NAMES if re.match(rf"{scheme.name}\b", row.write)]
     prefix = f"schemes[].{scheme.name}."
     parts = [
-        f"# {scheme.name}",
+        f"# {scheme.name}: {_prose(about).partition(':')[0].rstrip('.')}",
         _prose(" ".join([about, *(each for each in more if "Bytes per step" not in each)])),
         f"- Bytes sent per step and worker: {sent}",
         f"- Waits for: {waits_for}",

@@ -50,6 +50,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_lexer("csv", TextLexer)
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _lead_outside)
+    app.connect("html-page-context", _mend_roles, priority=900)
     app.connect("build-finished", _copy_pages)
     app.connect("build-finished", _check_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -84,7 +85,7 @@ def _lead_outside(app: Sphinx, page: str, source: list[str]) -> None:
         text, target = match.groups()
         file = (folder / target).resolve()
         if file.is_relative_to(DOCS) and file.suffix != ".html":
-            return match[0]
+            return f"[]{match[0].partition(']')[2]}" if text.endswith(".md") else match[0]
         if file.is_relative_to(DOCS):
             return f'<a href="{target}">{text}</a>'
         path = file.relative_to(DOCS.parent)
@@ -93,6 +94,16 @@ def _lead_outside(app: Sphinx, page: str, source: list[str]) -> None:
         return f"`{path}`" if text.strip("`") in (str(path), path.name) else f"{text} (`{path}`)"
 
     source[0] = _LINK.sub(mended, source[0])
+
+
+def _mend_roles(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """What a screen reader and a keyboard need: levels of the captions, tables that can be scrolled."""
+    for part, old, new in (
+        ("furo_navigation_tree", ' role="heading"', ' role="heading" aria-level="2"'),
+        ("body", '<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'),
+    ):
+        if part in context:
+            context[part] = context[part].replace(old, new)
 
 
 def _copy_pages(app: Sphinx, error: Exception | None) -> None:

@@ -21,6 +21,8 @@ TUTORIALS = [
     *sorted(set(ROOT.glob("docs/how-to/*.md")) - {ROOT / "docs" / "how-to" / "more.md"}),
 ]
 IN_THE_LAB = {"import-to-error"}
+MEASURED = {*IN_THE_LAB, "cluster"}
+"""Pages that show seconds of the machine."""
 SNIPPET = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
 
 
@@ -33,11 +35,15 @@ SNIPPET = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w*)\n(.*?)```", re.DOTALL
         for page in TUTORIALS
     ],
 )
-def test_every_snippet_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_snippet_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And prints what the page shows, where that takes no time of this machine."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
-    done = 0
+    done, printed = 0, ""
     shown = page.read_text(encoding="utf-8")
     for measured in re.findall(r"\]\((measured/[^)]+)\)", shown):
         shutil.copy(page.parent / measured, tmp_path)
@@ -49,15 +55,23 @@ def test_every_snippet_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monk
             elif language == "python":
                 _run(tmp_path / f"snippet_{done}.py", text)
             elif language == "sh":
-                for line in text.splitlines():
+                for line in text.replace("\\\n", " ").splitlines():
                     _command(shlex.split(line), monkeypatch)
+                printed = "\n".join(capsys.readouterr())
             else:
-                assert language == "", f"a snippet in {language!r} is neither a file nor run"
+                assert language in ("", "console"), f"a snippet in {language!r} is neither a file nor run"
+                if language == "" and page.parent.name != "tutorials" and page.stem not in MEASURED:
+                    assert set(_lines(text)) <= {"...", *_lines(printed)}
     finally:
         for made in set(sys.modules) - before:
             if made.startswith(("my_", "snippet_")):
                 del sys.modules[made]
     assert done >= 3
+
+
+def _lines(text: str) -> list[str]:
+    """What does not depend on the machine."""
+    return [line.strip() for line in re.sub(r"Estimates(?s:.)*?(\n\n|\Z)", "", text).splitlines()]
 
 
 def _run(file: Path, text: str) -> None:

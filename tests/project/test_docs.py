@@ -95,6 +95,17 @@ def test_the_numbers_of_the_readme_are_those_of_their_sources() -> None:
     assert "twelve repeats" in README
 
 
+def test_how_far_to_trust_has_the_numbers_of_the_readme() -> None:
+    page = (ROOT / "docs" / "how-to" / "trust.md").read_text(encoding="utf-8")
+    tuned, stock, *_ = re.findall(r"\| lab, .*?\| ([\d.]+) % \| ([\d.]+) %", README)
+    assert "{} % in the mean of 57 cells in the lab, {} % at worst".format(*tuned) in page
+    assert "on stock hosts {} and {} %".format(*stock) in page
+    others = [(float(a), float(b)) for a, b in re.findall(r"\| others: .*?\| ([\d.]+) % \| (\d+)", README)]
+    means, worst = zip(*others, strict=True)
+    shown = f"{min(means):g} to {max(means):.0f} % in the mean of a table, {max(worst):.0f} % at worst"
+    assert shown in page
+
+
 def test_a_number_that_was_edited_is_put_right() -> None:
     for number in ("1.45 times as fast", "| 4.7 % |", "3,968 in 4,488", "differ by 1.2 %"):
         assert readme.renewed(README.replace(number, number.replace("4", "9").replace("2", "7"))) == README
@@ -105,6 +116,13 @@ def test_local_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_no_line_is_taken_for_a_comment() -> None:
+    """MyST leaves out lines that begin with a per cent sign."""
+    for page in ROOT.glob("docs/**/*.md"):
+        text = re.sub(r"(?s)```.*?```", "", page.read_text(encoding="utf-8"))
+        assert not re.findall(r"(?m)^\s*%.*", text), page.name
 
 
 def test_the_page_to_try_has_the_scripts_of_today() -> None:

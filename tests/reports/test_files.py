@@ -108,6 +108,8 @@ def test_the_table_for_papers_reads_as_the_one_of_the_page(tmp_path: Path) -> No
         ["late", "$>$ 60,000", "-"],
         ["open", "-", "-"],
     ]
+    write_files(tmp_path / "files", read_sources([tmp_path / "none"]), [])
+    assert "reached" not in (tmp_path / "files" / "table.tex").read_text(), "of no target"
 
 
 def printed(cell: str) -> str:
