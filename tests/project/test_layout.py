@@ -50,7 +50,7 @@ ROOMS = {
     "sim/drivers": 4_305,
     "sim/experiments": 5_321,
     "sim/faults": 768,
-    "sim/importers": 2_103,
+    "sim/importers": 2_105,
     "sim/network": 2_027,
     "sim/program": 1_306,
     "sim/records": 4_616,
