@@ -64,7 +64,8 @@ def recommend(
                 sys.stdout.write("".join(f"{line}\n" for line in (*map(period.describe, rows), period.NOTE)))
             return
         whole = candidates.with_candidates(loaded)
-        with simulator.begin(whole, where, out, force=force, say=say, command="recommend") as begun:
+        command = f"recommend{f' --hours {hours}' if hours else ''}{f' --euros {euros}' if euros else ''}"
+        with simulator.begin(whole, where, out, force=force, say=say, command=command) as begun:
             resolved, parts = begun
             with watching(resolved) as progress, JobProcesses(jobs, executor) as processes:
                 here = partial(partial, device=where, progress=progress, processes=processes)

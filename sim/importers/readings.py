@@ -54,7 +54,7 @@ class ForeignFile:
 def parse_decimal(source: ForeignFile, text: str, line: int) -> float:
     """A number from 0 as tools write it, with a point or a comma; ``InputError`` names the line."""
     try:
-        value = float(text.replace(",", ".").replace("_", " "))  # float takes 1_0
+        value = float(text.replace(",", ".").replace("_", " ").encode("ascii"))  # not 1_0
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e12:

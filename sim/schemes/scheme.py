@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
+from textwrap import dedent
 from typing import Annotated, Any, Final
 
 import torch
@@ -87,7 +91,12 @@ class Scheme:
     @property
     def does(self) -> str:
         """First sentence of the program's docstring; "" where there is none."""
-        text = " ".join((self.program.__doc__ or "").partition("\n\n")[0].replace("``", "'").split())
+        doc = self.program.__doc__
+        if doc is None:  # ``python -OO`` drops it
+            with suppress(OSError, SyntaxError, TypeError):
+                tree: Any = ast.parse(dedent(inspect.getsource(self.program)))
+                doc = ast.get_docstring(tree.body[0])
+        text = " ".join((doc or "").partition("\n\n")[0].replace("``", "'").split())
         return re.split(r"(?<=\.) ", text, maxsplit=1)[0]
 
     def in_step(self, options: Settings) -> bool:

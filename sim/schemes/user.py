@@ -18,6 +18,7 @@ that returns a ``Program``. An object that is a ``Scheme`` already is taken unch
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Coroutine, Generator, Mapping
@@ -97,7 +98,7 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         mixing = _plan_of(given, workers)
         return math.lcm(_repeats_after(program, given), 1 if mixing is None else mixing.period or 1)
 
-    program.__doc__ = function.__doc__
+    functools.update_wrapper(program, function, ("__doc__",), ())
     return UserScheme(path, program, options, True, check=_plan_of, cycle=cycle)
 
 

@@ -59,7 +59,8 @@ BROKEN: dict[str, tuple[Files, str, str]] = {
     "no step in a row": ({"a.csv": GOOD.replace("all_reduce,0,100", "all_reduce,0,")}, "a.csv", "a.csv:3"),
     "step in words": ({"a.csv": GOOD.replace(",100,1.5", ",many,1.5")}, "a.csv", "a.csv:3: step cannot be"),
     "negative step": ({"a.csv": GOOD.replace(",100,1.5", ",-1,1.5")}, "a.csv", "a.csv:3: step cannot be -1"),
-    "infinite step": ({"a.csv": GOOD.replace(",100,1.5", ",inf,1.5")}, "a.csv", "step cannot be inf"),
+    "NaN step": ({"a.csv": GOOD.replace(",100,1.5", ",nan,1.5")}, "a.csv", "step cannot be NaN or infinite"),
+    "infinite step": ({"a.csv": GOOD.replace(",100,1.5", ",inf,1.5")}, "a.csv", "cannot be NaN or infinite"),
     "a step beyond all": ({"a.csv": GOOD.replace(",100,1.5", ",1e300,1.5")}, "a.csv", "be 1e+300"),
     "a number of 400 digits": (
         {"a.jsonl": f'{{"step": {10**400}, "loss": 1}}'}, "{file: a.jsonl, scheme: x, " + UNDER + "}",

@@ -19,7 +19,9 @@ from .tool_units import Quantity, Unit, read_unit
 
 _T = TypeVar("_T")
 _MISSING: Final = re.compile(r"(?i)[-\u2013\u2014\u2212.·*x\s]*|n/?a|nan|none|null|self")
-_NUMBER: Final = re.compile(r"([-+]?\d[\d.,]*(?:[eE][-+]?\d+)?)\s*([a-zA-Zµμ]+(?:/s(?:ec)?(?![a-zA-Z]))?)?")
+_NUMBER: Final = re.compile(
+    r"([-+]?[0-9][0-9.,]*(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Zµμ]+(?:/s(?:ec)?(?![a-zA-Z]))?)?"
+)
 _THOUSANDS: Final = re.compile(r"[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 _UNIT_WORD: Final = re.compile(
     r"(?<![A-Za-z])(?:[nuµμm]s|(?:msec|millisecond|microsecond|second)s?|(?<=[\[(])s(?:ec)?(?=[\])])"

@@ -92,7 +92,7 @@ def _add_link(source: ForeignFile, links: dict[str, PlatformLink], element: Elem
 
 
 def _quantity(source: ForeignFile, name: str, text: str, quantity: Quantity) -> float:
-    match = re.fullmatch(r"(\d{1,20}(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)", text.strip())
+    match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)", text.strip())
     unit = read_unit(match[2] or ("s" if quantity == "latency" else "Bps")) if match else None
     value = float(match[1]) * unit.size if match and unit and unit.quantity == quantity else -1.0
     if not (0 if quantity == "latency" else 1e-9) <= value <= 1e12:

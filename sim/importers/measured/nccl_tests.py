@@ -31,6 +31,7 @@ _LINES: Final = {
     "header": re.compile(r"[#\s]*size\s+count\s+type\s"),
     "end": re.compile(r"[#\s]*Out of bounds values\s*:\s*(\d+)"),
     "row": re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s"),
+    "damaged": re.compile(r"(?!.*(?:#|NCCL)).*(?:\s+[-+.e\d]+){3}(?!\S)"),
 }
 _PASSES: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 0, "sendrecv": 0}
 """Test -> passes around the ring of n ranks: busbw is (n - 1) / n as many times algbw; 0: equal to it."""
@@ -110,6 +111,8 @@ def _from_text(source: ForeignFile, text: str) -> tuple[list[str], list[_Table]]
     hosts, tables, test, complete = dict[int, str](), list[_Table]([("", [], [])]), "", False
     for number, line in enumerate(text.splitlines(), 1):
         kind, match = next(((k, m) for k, each in _LINES.items() if (m := each.match(line))), ("", None))
+        if kind == "damaged" and not complete and len(tables) > 1:
+            raise source.refuse("is a damaged row: its first words are not size, count and type", number)
         if match is None:
             continue
         if kind == "rank" and (int(match[2] or 0) or hosts.setdefault(int(match[1]), match[3]) != match[3]):

@@ -11,6 +11,7 @@ from .round_trips import half_of
 
 _TARGET: Final = re.compile(r"(?m)^(?:PING|Pinging|Ping wird ausgeführt für) (\S+)")
 _TRIP: Final = re.compile(r"(?i)\b(?:time|zeit|temps|tiempo|tempo|durata)\s*([=<])\s*([0-9.,]+)\s*([^\s,)]*)")
+_ANSWER: Final = re.compile(r"(?i)^(\[[\d.]+\] )?\d+ [^\d\s]+ [^\d\s]+ \S+.*(seq|ttl)|\bTTL=")
 _COUNTS: Final = re.compile(r"(?m)^(\d{1,9}) [^\d,]+, (\d{1,9}) [^\d,]+,.*%")
 _WINDOWS_COUNTS: Final = re.compile(r":\s*\S+ = (\d{1,9}), \S+ = (\d{1,9}), \S+ = \d")
 _SUMMARY: Final = re.compile(r"min/avg/max(?:/(?:mdev|std-?dev))? = ([0-9.,]+(?:/[0-9.,]+){2,3}) ([^\s,]+)")
@@ -47,6 +48,8 @@ def _trips(source: ForeignFile) -> tuple[list[float], float]:
     trips_s, bound_s = [], 0.0
     for number, line in enumerate(source.text.splitlines(), 1):
         match = _TRIP.search(line)
+        if match is None and _ANSWER.search(line):
+            raise source.refuse("is damaged: an answer without its round trip", number)
         if match is None or "DUP!" in line:
             continue
         if match[3].lower() != "ms":
@@ -62,6 +65,8 @@ def _counts(source: ForeignFile, shown: int) -> tuple[int, int]:
     sent, received = (int(counts[1]), int(counts[2])) if counts else (0, 0)
     if counts and not 0 < received <= sent:
         raise source.refuse(f"has {received} packets received of {sent}: no round trip to take")
+    if counts and shown and (shown > received or (counts.re is _COUNTS and shown < received)):
+        raise source.refuse(f"shows {shown} round trips, and its summary counts {received}: give all of it")
     return sent, min(received, shown or received)
 
 

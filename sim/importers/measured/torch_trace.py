@@ -27,6 +27,8 @@ def read(source: ForeignFile) -> Readings:
         )
     steps_s = durations_of(source.name, events, step)
     kernels = [each for each in events if each.get("cat") == "kernel"]
+    if any(is_time(each.get("dur")) and each["dur"] < 0 for each in kernels):
+        raise source.refuse("has a kernel of a duration below 0")
     others = [each for each in kernels if "nccl" not in str(each.get("name")).lower()]
     exposed_s = (_covered_s(kernels) - _covered_s(others)) / len(steps_s)
     if exposed_s >= min(steps_s):

@@ -117,7 +117,8 @@ def _step(
         steps /= float(under["workers"]) * float(under["batch_size"])
         steps /= (tokens_per_example or 1) if axis == "tokens" else 1
     if not 0 <= steps <= MAX_STEPS:
-        raise InputError(f"{place}: {axis} cannot be {value:g}; write a number from 0 to {MAX_STEPS:g} steps")
+        text = f"{value:g}" if math.isfinite(value) else "NaN or infinite"
+        raise InputError(f"{place}: {axis} cannot be {text}; write a number from 0 to {MAX_STEPS:g} steps")
     return steps
 
 

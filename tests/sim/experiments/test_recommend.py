@@ -31,6 +31,7 @@ from paceline.sim.experiments.recommend.measured import outside_measured
 from paceline.sim.experiments.recommend.period import SHARE, smallest_period, smallest_periods
 from paceline.sim.experiments.recommend.race import FINALISTS, PATIENT, Race
 from paceline.sim.experiments.recommend.recommend import advise, check_goal, only, run_race
+from paceline.sim.experiments.simulate import begin
 from paceline.sim.records.folder import read_results
 from paceline.sim.records.run import Run
 from paceline.sim.records.scenario_facts import MEASURED
@@ -219,6 +220,22 @@ def test_where_nothing_turns_the_first_stays_ahead() -> None:
         "Local_sgd stays ahead of all_reduce at 0.1 to 10 times the latency or bandwidth." in answer["text"]
     )
     assert [row["label"] for row in answer["front"]] == ["local_sgd"]
+
+
+@pytest.mark.parametrize("other", [["--hours", "2"], ["--euros", "5"], ["--set", "seed=1"], []])
+def test_unfinished_trials_serve_only_the_same_goal(tmp_path: Path, other: list[str]) -> None:
+    scenario, out = tmp_path / "raced.yaml", tmp_path / "out"
+    scenario.write_text(TRAINED + "price: {worker_hour: 2 EUR}\n")
+    whole = with_candidates(load(scenario))
+    command = "recommend" if other else "recommend --hours 3"
+    with begin(whole, torch.device("cpu"), out, force=False, say=print, command=command) as (_, parts):
+        parts.keep("trial", 0, made_run(whole.schemes[0].label))
+    ended = CliRunner().invoke(
+        app, ["recommend", str(scenario), "--out", str(out), "--device", "cpu", *other]
+    )
+    assert isinstance(ended.exception, InputError)
+    assert "holds unfinished runs, but they" in str(ended.exception)
+    assert (out / "parts" / "trial-000000").is_dir()
 
 
 @pytest.mark.slow

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +18,7 @@ from paceline.sim.errors import InputError, SchemeError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import dump, parse
-from paceline.sim.schemes import find_scheme
+from paceline.sim.schemes import SCHEMES, find_scheme
 from tests.sim.scenario.test_schema import FLAT
 from tests.support.factory import make_job, run_events, simulated
 from tests.support.lockstep import run_lockstep
@@ -141,3 +146,12 @@ def test_options_are_checked() -> None:
 def test_a_plain_function_is_refused() -> None:
     with pytest.raises(InputError, match="returned Tensor; it must be an 'async def', or return a Program"):
         run_events(make_job(own("not_async")))
+
+
+def test_records_say_what_a_scheme_does_also_without_docstrings() -> None:
+    names = [*SCHEMES, own("lazy")]
+    code = f"from paceline.sim.schemes import find_scheme as find; print([find(x).does for x in {names}])"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-OO", "-c", code]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert ast.literal_eval(ended.stdout) == [find_scheme(name).does for name in names]

@@ -208,3 +208,20 @@ def test_damage_is_refused_or_changes_nothing_much(text: str, data: st.DataObjec
 def test_json_of_other_types_is_refused(key: str, value: object) -> None:
     with pytest.raises(InputError, match=r"^x\.txt: "):
         read_text(json.dumps(json.loads(JSON) | {key: value}))
+
+
+def test_a_row_whose_first_words_are_damaged_is_refused_with_its_line() -> None:
+    lines = text_of(TWO, timed_by("all_reduce", (1, 1), 4e-5, 1e9)).splitlines()
+    rows = [number for number, line in enumerate(lines) if re.match(r" *\d+ +\d+ +float", line)]
+    assert len(rows) == len(SIZES)
+    for row in rows:
+        for old, new in ((r"\d", "x"), (r"\d+ +", "?? "), ("float", "FLOAT"), ("float", "4")):
+            changed = [*lines[:row], re.sub(old, new, lines[row], count=1), *lines[row + 1 :]]
+            with pytest.raises(InputError, match=f"^x.txt:{row + 1}: "):
+                read_text("\n".join(changed))
+
+
+def test_the_log_of_nccl_between_rows_is_no_damage() -> None:
+    lines = text_of(TWO, timed_by("all_reduce", (1, 1), 4e-5, 1e9)).splitlines()
+    log = "node-a:41:41 [0] NCCL INFO Channel 00/08 :    0   1   2   3   4   5   6   7"
+    assert read_text("\n".join([*lines[:-4], log, *lines[-4:]])) == read_text("\n".join(lines))

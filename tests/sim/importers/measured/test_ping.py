@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from paceline.sim.errors import InputError
@@ -188,3 +190,21 @@ def test_without_a_summary_nothing_is_known_of_losses() -> None:
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         _path(text)
+
+
+@pytest.mark.parametrize("text", [LINUX, STAMPED, MACOS, BUSYBOX, GERMAN_LINUX, WINDOWS])
+def test_an_answer_whose_time_is_damaged_is_refused_with_its_line(text: str) -> None:
+    lines = text.splitlines()
+    rows = [k for k, line in enumerate(lines) if re.search("(?i)(time|zeit)[=<].*(ms$|TTL)", line) and k < 9]
+    assert len(rows) >= 2
+    for row in rows:
+        for other in (re.sub("(?i)(time|zeit)=", "ti#e=", lines[row]), lines[row].replace("=", "=x")):
+            changed = "\n".join([*lines[:row], other, *lines[row + 1 :]])
+            with pytest.raises(InputError, match=f"^x.txt:{row + 1}: "):
+                read(ForeignFile("x.txt", changed))
+
+
+def test_answers_missing_before_a_summary_are_refused() -> None:
+    text = "\n".join(line for line in LINUX.splitlines() if "40.9 ms" not in line)
+    with pytest.raises(InputError, match="shows 1 round trips, and its summary counts 2"):
+        read(ForeignFile("x.txt", text))
