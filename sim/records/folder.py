@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..config.files import MAX_JSON_BYTES, is_file, parse_json, read_json, write_folder_atomically
 from ..config.problems import join_keys, one_line, refuse_foreign
+from ..config.tracking import track
 from ..config.yaml_file import read_text
 from ..errors import InputError, quote, shorten
 from .comparison import Comparison
@@ -61,6 +65,8 @@ _OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, REPORT_
 _NAMED: Final = 3
 """Most missing runs named in a message."""
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
+_OF_SEEDS: Final = re.compile(r"^(seed|repeats): .*$", re.MULTILINE)
+"""Lines of a resolved scenario that say which seeds run."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "runs.parquet", "figures"})
 """Names in the folder ``report-files`` beside a report."""
@@ -78,6 +84,7 @@ class Results:
         scenario: the resolved scenario's text.
         validation: the comparison of ``paceline validate``; None in any other folder.
         missing: a sentence about the scenario's missing runs; "" if none.
+        joined: a sentence about the folders that these were read from, where they are several.
     """
 
     summary: Summary
@@ -86,6 +93,7 @@ class Results:
     scenario: str
     validation: Comparison | None = None
     missing: str = ""
+    joined: str = ""
 
 
 def write_results(
@@ -176,17 +184,88 @@ def lacks_page(folder: Path) -> bool:
     return is_file(folder / VALIDATION_FILE) and not os.path.lexists(folder / REPORT_FILE)
 
 
-def read_results(folder: Path) -> Results:
-    """Read a result folder, or the complete runs of an unfinished one.
+def read_results(folder: Path, operations: bool = True) -> Results:
+    """Read a result folder, or the complete runs of an unfinished one; ``operations``: also ``events``.
 
     Raises ``InputError`` if it is missing, no result folder, damaged, or of another version.
     """
-    results = _read_results(folder)
+    results = _read_results(folder, operations)
     try:
         planned = read_facts(results.scenario).planned
     except InputError as error:
         raise InputError(f"{folder / SCENARIO_FILE} is damaged: {error}; make these results again") from error
     return replace(results, missing=_find_missing_runs(planned, results.summary["runs"]))
+
+
+def read_studies(folders: Sequence[Path], most: int) -> list[tuple[Path, Results]]:
+    """Read result folders; those whose scenarios differ in seeds alone are the repeats of one study.
+
+    Such a study has the path, the operations and the facts of its lowest seed. Raises ``InputError``: all
+    folders that cannot be read, or more than ``most`` studies.
+    """
+    studies: dict[str, tuple[set[object], list[tuple[Path, Results]]]] = {}
+    problems: dict[str, None] = {}
+    for folder in track("folder", folders):
+        try:
+            results = read_results(folder, operations=False)
+        except InputError as error:
+            problems[str(error)] = None
+            continue
+        runs = {(run["source"], run["label"], run["seed"]) for run in results.summary["runs"]}
+        chosen = [each["chosen"] for each in results.summary.get("tuning", ())]
+        alone = folder if results.validation is not None or not runs else ""
+        alike = f"{alone} {sorted({run[0] for run in runs})} {chosen} {_OF_SEEDS.sub('', results.scenario)}"
+        for copy in count():
+            known, members = studies.setdefault(f"{copy} {alike}", (set(), []))
+            if known.isdisjoint(runs):
+                break
+        known |= runs
+        members.append((folder, results))
+        if len(studies) > most:
+            problems[
+                f"more than {most} scenarios are too many for one page, where folders that differ in seeds "
+                "alone count as one; 'paceline sweep' puts many scenarios into one study"
+            ] = None
+            break
+    if problems:
+        raise InputError("\n".join(problems))
+    return [_joined(members) for _, members in studies.values()]
+
+
+def _joined(members: list[tuple[Path, Results]]) -> tuple[Path, Results]:
+    from .formats import parquet
+
+    members.sort(key=lambda each: min((run["seed"] for run in each[1].summary["runs"]), default=0))
+    folder, first = members[0]
+    path = folder / EVENTS_FILE
+    events = parquet.read_events(path) if path.is_file() else first.events
+    if len(members) == 1:
+        return folder, replace(first, events=events)
+    runs = sorted((run for _, each in members for run in runs_of(each)), key=lambda run: run.seed)
+    seeds = sorted({run.seed for run in runs})
+    whole = seeds[-1] - seeds[0] + 1 == len(seeds)
+    numbers = {"seed": seeds[0], "repeats": len(seeds)}
+    scenario = _OF_SEEDS.sub(lambda line: f"{line[1]}: {numbers[line[1]]}", first.scenario)
+    facts = {label: known for _, each in members[::-1] for label, known in _facts_in(each.summary).items()}
+    lacking = [f"in {path} {each.missing}" for path, each in members if each.missing]
+    joined = _join(replace(first, scenario=scenario), runs, first.summary.get("tuning", ()), facts)
+    return folder, replace(
+        joined,
+        events=events,
+        scenario=scenario if whole else first.scenario,
+        missing=f"{len(lacking)} of {len(members)} folders lack runs; {lacking[0]}" if lacking else "",
+        joined=f"Repeats from {len(members):,} folders whose scenarios differ in seeds alone, {len(seeds):,} "
+        f"seeds from {seeds[0]} to {seeds[-1]}; timelines and bounds are those of seed {seeds[0]}.",
+    )
+
+
+def _join(
+    first: Results, runs: Sequence[Run], tuning: Sequence[Tuned], facts: Mapping[str, SchemeFacts]
+) -> Results:
+    from .formats import parquet
+
+    summary = summarise_resolved(first.scenario, first.summary["scenario"], runs, tuning, facts)
+    return Results(summary, parquet.metrics_frame(runs), parquet.events_frame(runs), first.scenario)
 
 
 def _find_missing_runs(planned: PlannedRuns | None, runs: Sequence[RunRow]) -> str:
@@ -214,7 +293,7 @@ def _find_missing_runs(planned: PlannedRuns | None, runs: Sequence[RunRow]) -> s
     return f"there is no run of {', '.join(lacking[:_NAMED])}{more}" if lacking else ""
 
 
-def _read_results(folder: Path) -> Results:
+def _read_results(folder: Path, operations: bool = True) -> Results:
     try:
         there = folder.is_dir()
         missing = [name for name in _NEEDED if not (folder / name).is_file()]
@@ -231,7 +310,7 @@ def _read_results(folder: Path) -> Results:
         raise InputError(f"{folder} is no result folder: it has no {name}")
     verify_checksums(folder, _NEEDED, _ADDED)
     try:
-        return _read_files(folder)
+        return _read_files(folder, operations)
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers raise many kinds
@@ -239,7 +318,7 @@ def _read_results(folder: Path) -> Results:
         raise InputError(f"{folder} is damaged: {why}; make these results again") from error
 
 
-def _read_files(folder: Path) -> Results:
+def _read_files(folder: Path, operations: bool) -> Results:
     from .formats import parquet
 
     try:
@@ -247,7 +326,7 @@ def _read_files(folder: Path) -> Results:
         return Results(
             summary=summary,
             metrics=parquet.read_metrics(folder / METRICS_FILE),
-            events=parquet.read_events(folder / EVENTS_FILE),
+            events=parquet.read_events(folder / EVENTS_FILE) if operations else parquet.events_frame(()),
             scenario=read_text(folder / SCENARIO_FILE, MAX_SCENARIO_BYTES),
             validation=read_validation(folder),
         )
@@ -277,18 +356,12 @@ def read_part(folder: Path) -> tuple[Run, Results]:
 
 
 def _join_parts(folder: Path) -> Results:
-    from .formats import parquet
-
     parts = [read_part(path) for path in sorted((folder / PARTS_FOLDER).glob(f"{RUN_PART}-*"))]
     if not parts:
         raise InputError(f"{folder} is not finished: none of its runs is complete yet")
-    runs, (_, first) = [run for run, _ in parts], parts[0]
     tuned = {each["label"]: each for _, results in parts for each in results.summary.get("tuning", ())}
     facts = {label: known for _, results in parts for label, known in _facts_in(results.summary).items()}
-    name = first.summary["scenario"]
-    summary = summarise_resolved(first.scenario, name, runs, list(tuned.values()), facts)
-    metrics, events = parquet.metrics_frame(runs), parquet.events_frame(runs)
-    return Results(summary, metrics, events, first.scenario)
+    return _join(parts[0][1], [run for run, _ in parts], list(tuned.values()), facts)
 
 
 def describe_caveat(folder: Path) -> str:
@@ -317,7 +390,9 @@ def runs_of(results: Results) -> list[Run]:
     runs = []
     for row in results.summary["runs"]:
         key = (row["label"], row["seed"], row["source"])
-        of_run = metrics[key].to_dict("records") if key in metrics else []
+        mine = metrics.get(key, results.metrics[:0])
+        columns = [mine[name].tolist() for name in mine]  # pandas' to_dict takes ten times as long
+        of_run = [dict(zip(mine, line, strict=True)) for line in zip(*columns, strict=True)]
         runs.append(
             run_of(
                 row,
@@ -337,6 +412,11 @@ def runs_of(results: Results) -> list[Run]:
     return runs
 
 
+@cache
+def _summaries() -> TypeAdapter[Summary]:
+    return TypeAdapter(Summary)
+
+
 def _read_summary(path: Path) -> Summary:
     document = read_json(path, "a result folder")
     if document["version"] != SUMMARY_VERSION:
@@ -344,7 +424,7 @@ def _read_summary(path: Path) -> Summary:
             f"{path} has version {shorten(document['version'])}, this program reads version {SUMMARY_VERSION}"
         )
     try:
-        summary = TypeAdapter(Summary).validate_python(document, strict=True)
+        summary = _summaries().validate_python(document, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = join_keys(first["loc"])
