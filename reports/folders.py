@@ -12,7 +12,7 @@ import pandas as pd
 
 from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
-from paceline.sim.records.folder import Results, read_studies
+from paceline.sim.records.folder import Results, Studies, read_studies
 from paceline.sim.records.rows import RunRow
 from paceline.sim.records.run import Source
 from paceline.sim.records.summary import SchemeSummary
@@ -25,8 +25,7 @@ _COLOURS: Final = 16
 """Colours of schemes in the style sheet, ``--s0`` and following: eight hues in two tones."""
 
 
-Repeat = Callable[[Sequence[tuple[Path, Results]]], Sequence[Path]]
-"""Makes some of these studies again, and returns the new folders."""
+Repeat = Callable[[Studies], Sequence[Path]]
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,6 @@ class ReportSources:
     def missing(self) -> str:
         """Missing runs of the scenario, as a sentence; "" where all are there."""
         return "; ".join(dict.fromkeys(filter(None, (part.results.missing for part in self.parts))))
-
-    @property
-    def joined(self) -> list[str]:
-        """Sentences about the folders that were joined."""
-        return [part.results.joined for part in self.parts if part.results.joined]
 
     @property
     def keep(self) -> str | None:

@@ -61,8 +61,6 @@ _LINES_OF_TRAFFIC: Final = 20
 """Most pairs of sites, or links, in the table of bytes."""
 _WORKERS_SHOWN: Final = 16
 """Most rows of a timeline, one per worker."""
-_RUNS_SHOWN: Final = 1_000
-"""Most rows of the table of runs."""
 _MARK: Final = b'<meta name="generator" content="Paceline">'
 """Identifies a report, so that nothing else is replaced."""
 _SOURCES: Final = {"simulated": "predicted", "measured": "measured"}
@@ -182,8 +180,6 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "tuning": words.tuning(summary) + words.gradients(summary, source),
         "brackets": brackets(summary, study.keep),
         "workers_shown": _WORKERS_SHOWN,
-        "runs": [run for part in study.parts for run in part.runs],
-        "runs_shown": _RUNS_SHOWN,
         "repeats": max((row["runs"] for row in study.main.rows), default=0),
         "by_step": is_by_step(summary),
         "unit": column_unit(study.main.rows, is_by_step(summary)),

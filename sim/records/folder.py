@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
@@ -65,6 +65,7 @@ _OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, REPORT_
 _NAMED: Final = 3
 """Most missing runs named in a message."""
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
+_adapter: Final = cache(TypeAdapter)
 _OF_SEEDS: Final = re.compile(r"^(seed|repeats): .*$", re.MULTILINE)
 """Lines of a resolved scenario that say which seeds run."""
 
@@ -94,6 +95,10 @@ class Results:
     validation: Comparison | None = None
     missing: str = ""
     joined: str = ""
+
+
+Studies = Sequence[tuple[Path, Results]]
+"""Studies, each with the folder that it is of."""
 
 
 def write_results(
@@ -197,7 +202,7 @@ def read_results(folder: Path, operations: bool = True) -> Results:
     return replace(results, missing=_find_missing_runs(planned, results.summary["runs"]))
 
 
-def read_studies(folders: Sequence[Path], most: int) -> list[tuple[Path, Results]]:
+def read_studies(folders: Sequence[Path], most: int) -> Studies:
     """Read result folders; those whose scenarios differ in seeds alone are the repeats of one study.
 
     Such a study has the path, the operations and the facts of its lowest seed. Raises ``InputError``: all
@@ -212,47 +217,44 @@ def read_studies(folders: Sequence[Path], most: int) -> list[tuple[Path, Results
             problems[str(error)] = None
             continue
         runs = {(run["source"], run["label"], run["seed"]) for run in results.summary["runs"]}
-        chosen = [each["chosen"] for each in results.summary.get("tuning", ())]
+        kind = [{run[0] for run in runs}, [each["chosen"] for each in results.summary.get("tuning", ())]]
         alone = folder if results.validation is not None or not runs else ""
-        alike = f"{alone} {sorted({run[0] for run in runs})} {chosen} {_OF_SEEDS.sub('', results.scenario)}"
         for copy in count():
-            known, members = studies.setdefault(f"{copy} {alike}", (set(), []))
+            alike = f"{copy} {alone} {kind} {_OF_SEEDS.sub('', results.scenario)}"
+            known, members = studies.setdefault(alike, (set(), []))
             if known.isdisjoint(runs):
                 break
         known |= runs
         members.append((folder, results))
         if len(studies) > most:
-            problems[
+            raise InputError(
                 f"more than {most} scenarios are too many for one page, where folders that differ in seeds "
                 "alone count as one; 'paceline sweep' puts many scenarios into one study"
-            ] = None
-            break
+            )
     if problems:
         raise InputError("\n".join(problems))
-    return [_joined(members) for _, members in studies.values()]
+    return [_join_repeats(members) for _, members in studies.values()]
 
 
-def _joined(members: list[tuple[Path, Results]]) -> tuple[Path, Results]:
+def _join_repeats(members: list[tuple[Path, Results]]) -> tuple[Path, Results]:
     from .formats import parquet
 
     members.sort(key=lambda each: min((run["seed"] for run in each[1].summary["runs"]), default=0))
     folder, first = members[0]
-    path = folder / EVENTS_FILE
-    events = parquet.read_events(path) if path.is_file() else first.events
+    if (path := folder / EVENTS_FILE).is_file():
+        first = replace(first, events=parquet.read_events(path))
     if len(members) == 1:
-        return folder, replace(first, events=events)
+        return folder, first
     runs = sorted((run for _, each in members for run in runs_of(each)), key=lambda run: run.seed)
     seeds = sorted({run.seed for run in runs})
-    whole = seeds[-1] - seeds[0] + 1 == len(seeds)
     numbers = {"seed": seeds[0], "repeats": len(seeds)}
-    scenario = _OF_SEEDS.sub(lambda line: f"{line[1]}: {numbers[line[1]]}", first.scenario)
-    facts = {label: known for _, each in members[::-1] for label, known in _facts_in(each.summary).items()}
-    lacking = [f"in {path} {each.missing}" for path, each in members if each.missing]
-    joined = _join(replace(first, scenario=scenario), runs, first.summary.get("tuning", ()), facts)
+    text = _OF_SEEDS.sub(lambda line: f"{line[1]}: {numbers[line[1]]}", first.scenario)
+    tuning, facts = first.summary.get("tuning", ()), _facts_in(members[::-1])
+    lacking = [f"in {folder} {each.missing}" for folder, each in members if each.missing]
     return folder, replace(
-        joined,
-        events=events,
-        scenario=scenario if whole else first.scenario,
+        _join(replace(first, scenario=text), runs, tuning, facts),
+        events=first.events,
+        scenario=text if seeds[-1] - seeds[0] + 1 == len(seeds) else first.scenario,
         missing=f"{len(lacking)} of {len(members)} folders lack runs; {lacking[0]}" if lacking else "",
         joined=f"Repeats from {len(members):,} folders whose scenarios differ in seeds alone, {len(seeds):,} "
         f"seeds from {seeds[0]} to {seeds[-1]}; timelines and bounds are those of seed {seeds[0]}.",
@@ -360,8 +362,7 @@ def _join_parts(folder: Path) -> Results:
     if not parts:
         raise InputError(f"{folder} is not finished: none of its runs is complete yet")
     tuned = {each["label"]: each for _, results in parts for each in results.summary.get("tuning", ())}
-    facts = {label: known for _, results in parts for label, known in _facts_in(results.summary).items()}
-    return _join(parts[0][1], [run for run, _ in parts], list(tuned.values()), facts)
+    return _join(parts[0][1], [run for run, _ in parts], list(tuned.values()), _facts_in(parts))
 
 
 def describe_caveat(folder: Path) -> str:
@@ -371,9 +372,9 @@ def describe_caveat(folder: Path) -> str:
     return ""
 
 
-def _facts_in(summary: Summary) -> dict[str, SchemeFacts]:
+def _facts_in(parts: Iterable[tuple[object, Results]]) -> dict[str, SchemeFacts]:
     facts = {}
-    for row in summary["summary"]:
+    for row in (row for _, results in parts for row in results.summary["summary"]):
         if "does" in row:
             own = SchemeFacts(does=row["does"], bounds=row.get("bounds"), memory=row.get("memory"))
             facts[row["label"]] = SchemeFacts(**own, random=row["random"]) if "random" in row else own
@@ -412,11 +413,6 @@ def runs_of(results: Results) -> list[Run]:
     return runs
 
 
-@cache
-def _summaries() -> TypeAdapter[Summary]:
-    return TypeAdapter(Summary)
-
-
 def _read_summary(path: Path) -> Summary:
     document = read_json(path, "a result folder")
     if document["version"] != SUMMARY_VERSION:
@@ -424,7 +420,7 @@ def _read_summary(path: Path) -> Summary:
             f"{path} has version {shorten(document['version'])}, this program reads version {SUMMARY_VERSION}"
         )
     try:
-        summary = _summaries().validate_python(document, strict=True)
+        summary = _adapter(Summary).validate_python(document, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = join_keys(first["loc"])

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from ...config.user_code.code_files import reading_results
 from ...errors import InputError
-from ...records.folder import Results, write_results
+from ...records.folder import Results, Studies, write_results
 from ...scenario.schema import Scenario, dump, over_transport, parse
 from ..simulate import simulate
 
 
-def price_again(
-    studies: Sequence[tuple[Path, Results]], scratch: Path, say: Callable[[str], None]
-) -> list[Path]:
+def price_again(studies: Studies, scratch: Path, say: Callable[[str], None]) -> list[Path]:
     """Simulate anew, into ``scratch``, each prediction beside a measurement (same name) over another
     transport; return the new folders. ``say`` is called before each.
     """
