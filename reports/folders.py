@@ -25,7 +25,7 @@ _COLOURS: Final = 16
 """Colours of schemes in the style sheet, ``--s0`` and following: eight hues in two tones."""
 
 
-Repeat = Callable[[Studies], Sequence[Path]]
+Repeat = Callable[[Studies], Sequence[Path]] | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ReportSources:
         return self.parts[1] if len(self.parts) == 2 else None
 
 
-def read_sources(folders: Sequence[Path], repeat: Repeat | None = None) -> list[ReportSources]:
+def read_sources(folders: Sequence[Path], repeat: Repeat = None) -> list[ReportSources]:
     """Read folders, join repeats (``read_studies``), and pair predictions and measurements of a scenario.
 
     Schemes have one colour on the whole page, in order of appearance. ``InputError``: an unreadable folder,

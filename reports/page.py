@@ -66,9 +66,7 @@ _MARK: Final = b'<meta name="generator" content="Paceline">'
 _SOURCES: Final = {"simulated": "predicted", "measured": "measured"}
 
 
-def build(
-    folders: Sequence[Path], out: Path, files: Path | None = None, repeat: Repeat | None = None
-) -> list[str]:
+def build(folders: Sequence[Path], out: Path, files: Path | None = None, repeat: Repeat = None) -> list[str]:
     """Write the report of some result folders as one page; replace an older report, nothing else.
 
     Simulated and measured runs of the same scenario stand side by side. ``files``: folder for tables and

@@ -209,21 +209,19 @@ def read_studies(folders: Sequence[Path], most: int) -> Studies:
     folders that cannot be read, or more than ``most`` studies.
     """
     studies: dict[str, tuple[set[object], list[tuple[Path, Results]]]] = {}
-    problems: dict[str, None] = {}
+    problems: list[str] = []
     for folder in track("folder", folders):
         try:
             results = read_results(folder, operations=False)
         except InputError as error:
-            problems[str(error)] = None
+            problems.append(str(error))
             continue
         runs = {(run["source"], run["label"], run["seed"]) for run in results.summary["runs"]}
-        kind = [{run[0] for run in runs}, [each["chosen"] for each in results.summary.get("tuning", ())]]
-        alone = folder if results.validation is not None or not runs else ""
-        for copy in count():
-            alike = f"{copy} {alone} {kind} {_OF_SEEDS.sub('', results.scenario)}"
-            known, members = studies.setdefault(alike, (set(), []))
-            if known.isdisjoint(runs):
-                break
+        chosen = [each["chosen"] for each in results.summary.get("tuning", ())]
+        alone = folder if results.validation is not None or not runs else {run[0] for run in runs}
+        alike = f"{alone} {chosen} {_OF_SEEDS.sub('', results.scenario)}"
+        copies = (studies.setdefault(f"{copy} {alike}", (set(), [])) for copy in count())
+        known, members = next(each for each in copies if each[0].isdisjoint(runs))
         known |= runs
         members.append((folder, results))
         if len(studies) > most:
@@ -232,7 +230,7 @@ def read_studies(folders: Sequence[Path], most: int) -> Studies:
                 "alone count as one; 'paceline sweep' puts many scenarios into one study"
             )
     if problems:
-        raise InputError("\n".join(problems))
+        raise InputError("\n".join(dict.fromkeys(problems)))
     return [_join_repeats(members) for _, members in studies.values()]
 
 
@@ -249,10 +247,9 @@ def _join_repeats(members: list[tuple[Path, Results]]) -> tuple[Path, Results]:
     seeds = sorted({run.seed for run in runs})
     numbers = {"seed": seeds[0], "repeats": len(seeds)}
     text = _OF_SEEDS.sub(lambda line: f"{line[1]}: {numbers[line[1]]}", first.scenario)
-    tuning, facts = first.summary.get("tuning", ()), _facts_in(members[::-1])
     lacking = [f"in {folder} {each.missing}" for folder, each in members if each.missing]
     return folder, replace(
-        _join(replace(first, scenario=text), runs, tuning, facts),
+        _join(replace(first, scenario=text), runs, first.summary.get("tuning", ()), _facts_in(members[::-1])),
         events=first.events,
         scenario=text if seeds[-1] - seeds[0] + 1 == len(seeds) else first.scenario,
         missing=f"{len(lacking)} of {len(members)} folders lack runs; {lacking[0]}" if lacking else "",
@@ -262,12 +259,12 @@ def _join_repeats(members: list[tuple[Path, Results]]) -> tuple[Path, Results]:
 
 
 def _join(
-    first: Results, runs: Sequence[Run], tuning: Sequence[Tuned], facts: Mapping[str, SchemeFacts]
+    a: Results, runs: Sequence[Run], tuning: Sequence[Tuned], facts: Mapping[str, SchemeFacts]
 ) -> Results:
     from .formats import parquet
 
-    summary = summarise_resolved(first.scenario, first.summary["scenario"], runs, tuning, facts)
-    return Results(summary, parquet.metrics_frame(runs), parquet.events_frame(runs), first.scenario)
+    summary = summarise_resolved(a.scenario, a.summary["scenario"], runs, tuning, facts)
+    return Results(summary, parquet.metrics_frame(runs), parquet.events_frame(runs), a.scenario)
 
 
 def _find_missing_runs(planned: PlannedRuns | None, runs: Sequence[RunRow]) -> str:
@@ -393,23 +390,16 @@ def runs_of(results: Results) -> list[Run]:
         key = (row["label"], row["seed"], row["source"])
         mine = metrics.get(key, results.metrics[:0])
         columns = [mine[name].tolist() for name in mine]  # pandas' to_dict takes ten times as long
-        of_run = [dict(zip(mine, line, strict=True)) for line in zip(*columns, strict=True)]
-        runs.append(
-            run_of(
-                row,
-                evaluations=[
-                    Evaluation(
-                        e["step"],
-                        e["time_s"],
-                        e["bytes_sent"],
-                        {name: None if math.isnan(e[name]) else e[name] for name in known},
-                        tuple(int(step) for step in e.get(STEP_VECTOR, ())),
-                    )
-                    for e in of_run
-                ],
-                events=parquet.events_of(events[key]) if key in events else (),
+        lines = (dict(zip(mine, line, strict=True)) for line in zip(*columns, strict=True))
+        scored = [
+            Evaluation(
+                *(line[name] for name in ("step", "time_s", "bytes_sent")),
+                {name: None if math.isnan(line[name]) else line[name] for name in known},
+                tuple(int(step) for step in line.get(STEP_VECTOR, ())),
             )
-        )
+            for line in lines
+        ]
+        runs.append(run_of(row, scored, parquet.events_of(events[key]) if key in events else ()))
     return runs
 
 
@@ -420,7 +410,7 @@ def _read_summary(path: Path) -> Summary:
             f"{path} has version {shorten(document['version'])}, this program reads version {SUMMARY_VERSION}"
         )
     try:
-        summary = _adapter(Summary).validate_python(document, strict=True)
+        summary: Summary = _adapter(Summary).validate_python(document, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = join_keys(first["loc"])
