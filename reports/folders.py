@@ -94,8 +94,7 @@ class ReportSources:
 def read_sources(folders: Sequence[Path], repeat: Repeat = None) -> list[ReportSources]:
     """Read folders, join repeats (``read_studies``), and pair predictions and measurements of a scenario.
 
-    Schemes have one colour on the whole page, in order of appearance. ``InputError``: an unreadable folder,
-    too many scenarios, or none.
+    Schemes have one colour on the page, in order of appearance. ``InputError``: unreadable, too many or none.
     """
     if not folders:
         raise InputError("name at least one result folder")

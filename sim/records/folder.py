@@ -98,7 +98,6 @@ class Results:
 
 
 Studies = Sequence[tuple[Path, Results]]
-"""Studies, each with the folder that it is of."""
 
 
 def write_results(
@@ -205,8 +204,7 @@ def read_results(folder: Path, operations: bool = True) -> Results:
 def read_studies(folders: Sequence[Path], most: int) -> Studies:
     """Read result folders; those whose scenarios differ in seeds alone are the repeats of one study.
 
-    Such a study has the path, the operations and the facts of its lowest seed. Raises ``InputError``: all
-    folders that cannot be read, or more than ``most`` studies.
+    It has path, operations and facts of its lowest seed. ``InputError``: unreadable ones, or over ``most``.
     """
     studies: dict[str, tuple[set[object], list[tuple[Path, Results]]]] = {}
     problems: list[str] = []
@@ -218,16 +216,16 @@ def read_studies(folders: Sequence[Path], most: int) -> Studies:
             continue
         runs = {(run["source"], run["label"], run["seed"]) for run in results.summary["runs"]}
         chosen = [each["chosen"] for each in results.summary.get("tuning", ())]
-        alone = folder if results.validation is not None or not runs else {run[0] for run in runs}
-        alike = f"{alone} {chosen} {_OF_SEEDS.sub('', results.scenario)}"
+        kind = folder if results.validation is not None or not runs else {run[0] for run in runs}
+        alike = kind, chosen, _OF_SEEDS.sub("", results.scenario)
         copies = (studies.setdefault(f"{copy} {alike}", (set(), [])) for copy in count())
         known, members = next(each for each in copies if each[0].isdisjoint(runs))
         known |= runs
         members.append((folder, results))
         if len(studies) > most:
             raise InputError(
-                f"more than {most} scenarios are too many for one page, where folders that differ in seeds "
-                "alone count as one; 'paceline sweep' puts many scenarios into one study"
+                f"more than {most} scenarios, not counting other seeds, are too many for one page; "
+                "'paceline sweep' puts many into one study"
             )
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
@@ -393,10 +391,12 @@ def runs_of(results: Results) -> list[Run]:
         lines = (dict(zip(mine, line, strict=True)) for line in zip(*columns, strict=True))
         scored = [
             Evaluation(
-                *(line[name] for name in ("step", "time_s", "bytes_sent")),
+                line["step"],
+                line["time_s"],
+                line["bytes_sent"],
                 {name: None if math.isnan(line[name]) else line[name] for name in known},
                 tuple(int(step) for step in line.get(STEP_VECTOR, ())),
-            )
+            )  # fmt: skip
             for line in lines
         ]
         runs.append(run_of(row, scored, parquet.events_of(events[key]) if key in events else ()))

@@ -49,7 +49,7 @@ def made(folder: Path, seed: int, name: str = "one", labels: str = "ab", repeats
     return folder
 
 
-JOINED = r'<p class="sure">Repeats from [^<]*</p>'
+JOINED = r"Repeats from [^<]* those of seed 3\. "
 
 
 @pytest.mark.slow
