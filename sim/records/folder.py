@@ -391,14 +391,12 @@ def runs_of(results: Results) -> list[Run]:
         lines = (dict(zip(mine, line, strict=True)) for line in zip(*columns, strict=True))
         scored = [
             Evaluation(
-                line["step"],
-                line["time_s"],
-                line["bytes_sent"],
+                line["step"], line["time_s"], line["bytes_sent"],
                 {name: None if math.isnan(line[name]) else line[name] for name in known},
                 tuple(int(step) for step in line.get(STEP_VECTOR, ())),
-            )  # fmt: skip
+            )
             for line in lines
-        ]
+        ]  # fmt: skip
         runs.append(run_of(row, scored, parquet.events_of(events[key]) if key in events else ()))
     return runs
 
