@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ import pandas as pd
 
 from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
-from paceline.sim.records.folder import Results, read_results
+from paceline.sim.records.folder import Results, Studies, read_studies
 from paceline.sim.records.rows import RunRow
 from paceline.sim.records.run import Source
 from paceline.sim.records.summary import SchemeSummary
@@ -20,9 +20,12 @@ from paceline.sim.records.summary import SchemeSummary
 from . import words
 
 _MOST: Final = 100
-"""Folders on one page: each takes seconds and some 40 MB."""
+"""Scenarios on one page: each takes seconds and some 40 MB."""
 _COLOURS: Final = 16
 """Colours of schemes in the style sheet, ``--s0`` and following: eight hues in two tones."""
+
+
+Repeat = Callable[[Studies], Sequence[Path]] | None
 
 
 @dataclass(frozen=True)
@@ -88,22 +91,17 @@ class ReportSources:
         return self.parts[1] if len(self.parts) == 2 else None
 
 
-def read_sources(folders: Sequence[Path]) -> list[ReportSources]:
-    """Read folders, and pair predictions and measurements of the same scenario.
+def read_sources(folders: Sequence[Path], repeat: Repeat = None) -> list[ReportSources]:
+    """Read folders, join repeats (``read_studies``), and pair predictions and measurements of a scenario.
 
-    Schemes have one colour on the whole page, in order of appearance. ``InputError``: an unreadable folder,
-    or none.
+    Schemes have one colour on the page, in order of appearance. ``InputError``: unreadable, too many or none.
     """
     if not folders:
         raise InputError("name at least one result folder")
-    if len(folders) > _MOST:
-        raise InputError(
-            f"{len(folders):,} folders are too many for one page, which holds {_MOST}; 'repeats' and "
-            "'paceline sweep' put many runs into one study"
-        )
+    studies = read_studies(folders, _MOST)
+    again = repeat(studies) if repeat is not None else ()
     groups: list[tuple[str, list[SourceRuns]]] = []
-    for folder in folders:
-        results = read_results(folder)
+    for folder, results in [*read_studies(again, _MOST), *studies]:
         for part in _parts(results):
             waiting = (
                 parts

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from paceline.sim.config.files import check_out_file, claim, save_atomically
 from paceline.sim.config.tracking import track
 from paceline.sim.config.user_code.call import format_error
-from paceline.sim.errors import InputError
+from paceline.sim.errors import InputError, shorten
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.folder import runs_of
 from paceline.sim.records.intervals import FEWEST, Interval, median_ratio
@@ -40,7 +40,7 @@ from .figures.levels import draw_levels, runs_scored, seconds_to_levels
 from .figures.timeline import draw_timeline
 from .figures.waterfall import Gap, draw_waterfall, gap
 from .files import write_files
-from .folders import ReportSources, SourceRuns, read_sources
+from .folders import Repeat, ReportSources, SourceRuns, read_sources
 from .tables import (
     amount_names,
     amounts,
@@ -66,7 +66,7 @@ _MARK: Final = b'<meta name="generator" content="Paceline">'
 _SOURCES: Final = {"simulated": "predicted", "measured": "measured"}
 
 
-def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list[str]:
+def build(folders: Sequence[Path], out: Path, files: Path | None = None, repeat: Repeat = None) -> list[str]:
     """Write the report of some result folders as one page; replace an older report, nothing else.
 
     Simulated and measured runs of the same scenario stand side by side. ``files``: folder for tables and
@@ -78,11 +78,11 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list
     check_page(out)
     with claim(out):
         try:
-            studies = read_sources(folders)
+            studies = read_sources(folders, repeat)
             views = [_view(study) for study in studies]
             text = _render(studies, views)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            named = ", ".join(folder.name for folder in folders)
+            named = shorten(", ".join(folder.name for folder in folders))
             raise InputError(
                 f"{named}: its runs and tables do not fit together ({format_error(error)}); make these "
                 "results again; if nobody has changed them, please report it"

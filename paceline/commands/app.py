@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, cast
 
@@ -153,13 +154,13 @@ def report(
             for number, path in enumerate(folders)
             if path not in own
         }
-        again: list[Path] = []
+        shown = [opened[path][0] if path in opened else path for path in folders]
+        repeat = None
         if len(own) > 1:
             from paceline.sim.experiments.costs.reprice import price_again
 
-            again = price_again(own, Path(scratch), say)
-        shown = [opened[path][0] if path in opened else path for path in folders]
-        incomplete = page.build([*again, *shown], out, files)
+            repeat = partial(price_again, scratch=Path(scratch), say=say)
+        incomplete = page.build(shown, out, files, repeat)
         for comparison in filter(None, map(read_validation, shown)):
             terminal().print(render_comparison(comparison))
     for path, (_, content) in opened.items():

@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..config.files import MAX_JSON_BYTES, is_file, parse_json, read_json, trying_to, write_folder_atomically
 from ..config.problems import join_keys, one_line, refuse_foreign
+from ..config.tracking import track
 from ..config.yaml_file import read_text
 from ..errors import InputError, quote, shorten
 from .comparison import Comparison
@@ -61,6 +65,9 @@ _OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, REPORT_
 _NAMED: Final = 3
 """Most missing runs named in a message."""
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
+_adapter: Final = cache(TypeAdapter)
+_OF_SEEDS: Final = re.compile(r"^(seed|repeats): .*$", re.MULTILINE)
+"""Lines of a resolved scenario that say which seeds run."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "runs.parquet", "figures"})
 """Names in the folder ``report-files`` beside a report."""
@@ -78,6 +85,7 @@ class Results:
         scenario: the resolved scenario's text.
         validation: the comparison of ``paceline validate``; None in any other folder.
         missing: a sentence about the scenario's missing runs; "" if none.
+        joined: a sentence about the folders that these were read from, where they are several.
     """
 
     summary: Summary
@@ -86,6 +94,10 @@ class Results:
     scenario: str
     validation: Comparison | None = None
     missing: str = ""
+    joined: str = ""
+
+
+Studies = Sequence[tuple[Path, Results]]
 
 
 def write_results(
@@ -174,17 +186,81 @@ def lacks_page(folder: Path) -> bool:
     return is_file(folder / VALIDATION_FILE) and not os.path.lexists(folder / REPORT_FILE)
 
 
-def read_results(folder: Path) -> Results:
-    """Read a result folder, or the complete runs of an unfinished one.
+def read_results(folder: Path, operations: bool = True) -> Results:
+    """Read a result folder, or the complete runs of an unfinished one; ``operations``: also ``events``.
 
     Raises ``InputError`` if it is missing, no result folder, damaged, or of another version.
     """
-    results = _read_results(folder)
+    results = _read_results(folder, operations)
     try:
         planned = read_facts(results.scenario).planned
     except InputError as error:
         raise InputError(f"{folder / SCENARIO_FILE} is damaged: {error}; make these results again") from error
     return replace(results, missing=_find_missing_runs(planned, results.summary["runs"]))
+
+
+def read_studies(folders: Sequence[Path], most: int) -> Studies:
+    """Read result folders; those whose scenarios differ in seeds alone are the repeats of one study.
+
+    It has path, operations and facts of its lowest seed. ``InputError``: unreadable ones, or over ``most``.
+    """
+    studies: dict[str, tuple[set[object], list[tuple[Path, Results]]]] = {}
+    problems: list[str] = []
+    for folder in track("folder", folders):
+        try:
+            results = read_results(folder, operations=False)
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        runs = {(run["source"], run["label"], run["seed"]) for run in results.summary["runs"]}
+        chosen = [each["chosen"] for each in results.summary.get("tuning", ())]
+        kind = folder if results.validation is not None or not runs else {run[0] for run in runs}
+        alike = kind, chosen, _OF_SEEDS.sub("", results.scenario)
+        copies = (studies.setdefault(f"{copy} {alike}", (set(), [])) for copy in count())
+        known, members = next(each for each in copies if each[0].isdisjoint(runs))
+        known |= runs
+        members.append((folder, results))
+        if len(studies) > most:
+            raise InputError(
+                f"more than {most} scenarios, not counting other seeds, are too many for one page; "
+                "'paceline sweep' puts many into one study"
+            )
+    if problems:
+        raise InputError("\n".join(dict.fromkeys(problems)))
+    return [_join_repeats(members) for _, members in studies.values()]
+
+
+def _join_repeats(members: list[tuple[Path, Results]]) -> tuple[Path, Results]:
+    from .formats import parquet
+
+    members.sort(key=lambda each: min((run["seed"] for run in each[1].summary["runs"]), default=0))
+    folder, first = members[0]
+    if (path := folder / EVENTS_FILE).is_file():
+        first = replace(first, events=parquet.read_events(path))
+    if len(members) == 1:
+        return folder, first
+    runs = sorted((run for _, each in members for run in runs_of(each)), key=lambda run: run.seed)
+    seeds = sorted({run.seed for run in runs})
+    numbers = {"seed": seeds[0], "repeats": len(seeds)}
+    text = _OF_SEEDS.sub(lambda line: f"{line[1]}: {numbers[line[1]]}", first.scenario)
+    lacking = [f"in {folder} {each.missing}" for folder, each in members if each.missing]
+    return folder, replace(
+        _join(replace(first, scenario=text), runs, first.summary.get("tuning", ()), _facts_in(members[::-1])),
+        events=first.events,
+        scenario=text if seeds[-1] - seeds[0] + 1 == len(seeds) else first.scenario,
+        missing=f"{len(lacking)} of {len(members)} folders lack runs; {lacking[0]}" if lacking else "",
+        joined=f"Repeats from {len(members):,} folders whose scenarios differ in seeds alone, {len(seeds):,} "
+        f"seeds from {seeds[0]} to {seeds[-1]}; timelines and bounds are those of seed {seeds[0]}.",
+    )
+
+
+def _join(
+    a: Results, runs: Sequence[Run], tuning: Sequence[Tuned], facts: Mapping[str, SchemeFacts]
+) -> Results:
+    from .formats import parquet
+
+    summary = summarise_resolved(a.scenario, a.summary["scenario"], runs, tuning, facts)
+    return Results(summary, parquet.metrics_frame(runs), parquet.events_frame(runs), a.scenario)
 
 
 def _find_missing_runs(planned: PlannedRuns | None, runs: Sequence[RunRow]) -> str:
@@ -212,7 +288,7 @@ def _find_missing_runs(planned: PlannedRuns | None, runs: Sequence[RunRow]) -> s
     return f"there is no run of {', '.join(lacking[:_NAMED])}{more}" if lacking else ""
 
 
-def _read_results(folder: Path) -> Results:
+def _read_results(folder: Path, operations: bool = True) -> Results:
     with trying_to(f"look into {folder}"):
         there = folder.is_dir()
         missing = [name for name in _NEEDED if not (folder / name).is_file()]
@@ -227,7 +303,7 @@ def _read_results(folder: Path) -> Results:
         raise InputError(f"{folder} is no result folder: it has no {name}")
     verify_checksums(folder, _NEEDED, _ADDED)
     try:
-        return _read_files(folder)
+        return _read_files(folder, operations)
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers raise many kinds
@@ -235,7 +311,7 @@ def _read_results(folder: Path) -> Results:
         raise InputError(f"{folder} is damaged: {why}; make these results again") from error
 
 
-def _read_files(folder: Path) -> Results:
+def _read_files(folder: Path, operations: bool) -> Results:
     from .formats import parquet
 
     try:
@@ -243,7 +319,7 @@ def _read_files(folder: Path) -> Results:
         return Results(
             summary=summary,
             metrics=parquet.read_metrics(folder / METRICS_FILE),
-            events=parquet.read_events(folder / EVENTS_FILE),
+            events=parquet.read_events(folder / EVENTS_FILE) if operations else parquet.events_frame(()),
             scenario=read_text(folder / SCENARIO_FILE, MAX_SCENARIO_BYTES),
             validation=read_validation(folder),
         )
@@ -273,18 +349,11 @@ def read_part(folder: Path) -> tuple[Run, Results]:
 
 
 def _join_parts(folder: Path) -> Results:
-    from .formats import parquet
-
     parts = [read_part(path) for path in sorted((folder / PARTS_FOLDER).glob(f"{RUN_PART}-*"))]
     if not parts:
         raise InputError(f"{folder} is not finished: none of its runs is complete yet")
-    runs, (_, first) = [run for run, _ in parts], parts[0]
     tuned = {each["label"]: each for _, results in parts for each in results.summary.get("tuning", ())}
-    facts = {label: known for _, results in parts for label, known in _facts_in(results.summary).items()}
-    name = first.summary["scenario"]
-    summary = summarise_resolved(first.scenario, name, runs, list(tuned.values()), facts)
-    metrics, events = parquet.metrics_frame(runs), parquet.events_frame(runs)
-    return Results(summary, metrics, events, first.scenario)
+    return _join(parts[0][1], [run for run, _ in parts], list(tuned.values()), _facts_in(parts))
 
 
 def describe_caveat(folder: Path) -> str:
@@ -294,9 +363,9 @@ def describe_caveat(folder: Path) -> str:
     return ""
 
 
-def _facts_in(summary: Summary) -> dict[str, SchemeFacts]:
+def _facts_in(parts: Iterable[tuple[object, Results]]) -> dict[str, SchemeFacts]:
     facts = {}
-    for row in summary["summary"]:
+    for row in (row for _, results in parts for row in results.summary["summary"]):
         if "does" in row:
             own = SchemeFacts(does=row["does"], bounds=row.get("bounds"), memory=row.get("memory"))
             facts[row["label"]] = SchemeFacts(**own, random=row["random"]) if "random" in row else own
@@ -313,23 +382,18 @@ def runs_of(results: Results) -> list[Run]:
     runs = []
     for row in results.summary["runs"]:
         key = (row["label"], row["seed"], row["source"])
-        of_run = metrics[key].to_dict("records") if key in metrics else []
-        runs.append(
-            run_of(
-                row,
-                evaluations=[
-                    Evaluation(
-                        e["step"],
-                        e["time_s"],
-                        e["bytes_sent"],
-                        {name: None if math.isnan(e[name]) else e[name] for name in known},
-                        tuple(int(step) for step in e.get(STEP_VECTOR, ())),
-                    )
-                    for e in of_run
-                ],
-                events=parquet.events_of(events[key]) if key in events else (),
+        mine = metrics.get(key, results.metrics[:0])
+        columns = [mine[name].tolist() for name in mine]  # pandas' to_dict takes ten times as long
+        lines = (dict(zip(mine, line, strict=True)) for line in zip(*columns, strict=True))
+        scored = [
+            Evaluation(
+                line["step"], line["time_s"], line["bytes_sent"],
+                {name: None if math.isnan(line[name]) else line[name] for name in known},
+                tuple(int(step) for step in line.get(STEP_VECTOR, ())),
             )
-        )
+            for line in lines
+        ]  # fmt: skip
+        runs.append(run_of(row, scored, parquet.events_of(events[key]) if key in events else ()))
     return runs
 
 
@@ -340,7 +404,7 @@ def _read_summary(path: Path) -> Summary:
             f"{path} has version {shorten(document['version'])}, this program reads version {SUMMARY_VERSION}"
         )
     try:
-        summary = TypeAdapter(Summary).validate_python(document, strict=True)
+        summary: Summary = _adapter(Summary).validate_python(document, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = join_keys(first["loc"])

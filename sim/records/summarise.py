@@ -124,16 +124,14 @@ def summarise_resolved(
 
 
 def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:
-    groups: dict[tuple[Source, str], list[Run]] = {}
+    groups: dict[tuple[Source, str], dict[int, Run]] = {}
     for run in runs:
-        group = groups.setdefault((run.source, run.label), [])
-        if any(other.seed == run.seed for other in group):
+        if groups.setdefault((run.source, run.label), {}).setdefault(run.seed, run) is not run:
             raise InputError(
                 f"two {run.source} runs of {quote(run.label)} have seed {run.seed}: give each scheme its own "
                 "label"
             )
-        group.append(run)
-    return groups
+    return {of: list(group.values()) for of, group in groups.items()}
 
 
 def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:

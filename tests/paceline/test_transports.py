@@ -13,7 +13,7 @@ import paceline
 from paceline.sim.experiments.costs.reprice import price_again
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.network import profile as profiles
-from paceline.sim.records.folder import read_results, write_results
+from paceline.sim.records.folder import read_results, read_studies, write_results
 from paceline.sim.records.scenario_facts import read_facts
 from paceline.sim.scenario.schema import dump, over_transport, parse
 from tests.support.made_measurements import exact_fit
@@ -104,13 +104,13 @@ def test_a_prediction_over_another_transport_is_made_again(tmp_path: Path, run: 
     runs = [replace(each, source="measured") for each in simulate(real)]
     write_results(measured, dump(real), real.name, runs)
     lines: list[str] = []
-    (again,) = price_again([predicted, measured], tmp_path / "scratch", lines.append)
+    (again,) = price_again(read_studies([predicted, measured], 2), tmp_path / "scratch", lines.append)
     assert again.name == "predicted-over-gloo"
     assert len(lines) == 1
     results = read_results(again)
     assert results.summary["transport"]["all_reduce"] == "gloo_ring"
     assert [row["wall_clock_s"] for row in results.summary["runs"]] == [each.wall_clock_s for each in runs]
-    assert price_again([again, measured], tmp_path / "scratch", lines.append) == []
+    assert price_again(read_studies([again, measured], 2), tmp_path / "scratch", lines.append) == []
     assert run("report", predicted, measured, "--out", tmp_path / "report.html")[0] == 0
     page = (tmp_path / "report.html").read_text()
     assert "The transport is gloo" in page

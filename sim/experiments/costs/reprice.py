@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from ...config.user_code.code_files import reading_results
 from ...errors import InputError
-from ...records.folder import Results, read_results, write_results
+from ...records.folder import Results, Studies, write_results
 from ...scenario.schema import Scenario, dump, over_transport, parse
 from ..simulate import simulate
 
 
-def price_again(folders: Sequence[Path], scratch: Path, say: Callable[[str], None]) -> list[Path]:
+def price_again(studies: Studies, scratch: Path, say: Callable[[str], None]) -> list[Path]:
     """Simulate anew, into ``scratch``, each prediction beside a measurement (same name) over another
-    transport; return the new folders. ``say`` is called before each; ``InputError``: a folder cannot be read.
+    transport; return the new folders. ``say`` is called before each.
     """
-    with reading_results(*folders):
-        results = [(folder, read_results(folder)) for folder in folders]
+    with reading_results(*(folder for folder, _ in studies)):
         measured = {
             each.summary["scenario"]: scenario.cluster.backend
-            for _, each in results
+            for _, each in studies
             if _sources(each) == {"measured"} and (scenario := _scenario(each)) is not None
         }
         priced = []
-        for folder, each in results:
+        for folder, each in studies:
             backend, scenario = measured.get(each.summary["scenario"]), _scenario(each)
             if backend is None or scenario is None or _sources(each) != {"simulated"}:
                 continue
