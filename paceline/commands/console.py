@@ -29,8 +29,8 @@ _HELP_WIDTH: Final = 100
 LINES_APART_S: Final = 10.0
 """Seconds between two lines of progress where standard error is no terminal."""
 
-SHOWN_AFTER_S: Final = 3.0
-"""Seconds after which a command that answers at once shows its progress."""
+SHOWN_AFTER_S: Final = 2.0
+"""Seconds after which a command that has not answered shows its progress."""
 
 _SCENARIO: Final = "a scenario file (YAML), or the name of a ready one ('paceline list')"
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help=_SCENARIO)]
@@ -68,6 +68,8 @@ def plain_app(help: str | None = None, completes: bool = False) -> typer.Typer:
 
 _output: ContextVar[TextIO | None] = ContextVar("_output", default=None)
 """Destination of the JSON object, in a command that prints one."""
+_hide: ContextVar[Callable[[], None]] = ContextVar("_hide", default=lambda: None)
+"""Ends what ``showing`` shows."""
 
 
 def _reserve_output(context: typer.Context, wanted: bool) -> bool:
@@ -123,6 +125,8 @@ def terminal(stderr: bool = False) -> Console:
     """A console for plain text: users' names are neither markup nor emoji codes."""
     from rich.console import Console
 
+    if not stderr:
+        _hide.get()()
     return Console(stderr=stderr, markup=False, emoji=False)
 
 
@@ -142,6 +146,7 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
 
     On a terminal as a line that changes, elsewhere as a line now and then (``LINES_APART_S``) and at the end.
     """
+    _hide.get()()
     progress, console = Countdown(scenario), terminal(stderr=True)
     if not console.is_terminal:
         latest_s = time.monotonic()
@@ -170,30 +175,37 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
 
 
 @contextmanager
-def showing(command: str) -> Iterator[None]:
-    """Show a command's tracked loops on standard error, if it takes long, and that is a terminal."""
-
-    console = terminal(stderr=True)
-    if not console.is_terminal:
+def showing() -> Iterator[None]:
+    """Show tracked loops on standard error until a command answers, if it takes long, on a terminal."""
+    if not (sys.stderr.isatty() and (console := terminal(stderr=True)).is_interactive):
         yield
         return
-    shown, begin_s = console.status(command), time.monotonic()
-    timer = threading.Timer(SHOWN_AFTER_S, shown.start)
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False)
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+    shown, begin_s = bar.add_task("preparing"), time.monotonic()
+    timer = threading.Timer(SHOWN_AFTER_S, bar.start)
 
     def watch(what: str, done: int, number: int) -> None:
         nonlocal begin_s
         begin_s = begin_s if done else time.monotonic()
         left = _time_left(begin_s, done / number, 0.0)
-        shown.update(f"{command}: {what} {done + 1} of {number}, {100 * done / number:.0f} %{left}")
+        bar.update(shown, description=f"{what} {done + 1} of {number}, {100 * done / number:.0f} %{left}")
 
+    def hide() -> None:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+    token = _hide.set(hide)
     timer.start()
     try:
         with _watched_by(watch):
             yield
     finally:
-        timer.cancel()
-        timer.join()
-        shown.stop()
+        hide()
+        _hide.reset(token)
 
 
 class Countdown:
@@ -286,6 +298,7 @@ def print_json(value: Any) -> None:
 
 def print_result(text: str) -> None:
     """Write a command's result to standard output, also where ``--json`` reserves it."""
+    _hide.get()()
     (_output.get() or sys.stdout).write(text)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -395,4 +394,4 @@ def netem(
     if host is not None and host >= n:
         raise InputError(f"--host {host}: ranks go from 0 to {n - 1}")
     chosen = scripts if host is None else scripts[host : host + 1]
-    sys.stdout.write(commands.render(chosen, named, undo))
+    print_result(commands.render(chosen, named, undo))

@@ -98,13 +98,13 @@ class Effort:
     Attributes:
         training_s: by label: what training adds to a step of the clock alone.
         score_s: one scoring of ``evaluate.on`` and ``stop.target.on``.
-        steps_to_target: steps in which a trial of synchronous SGD met the target; None where there is no
-            target, or the trial did not get there within ``TRIAL_S``.
+        steps_to_target: steps in which a trial of synchronous SGD met the target; infinite where there is no
+            target or the limits come first, None where the trial did not get there within ``TRIAL_S``.
     """
 
     training_s: Mapping[str, float] = field(default_factory=dict)
     score_s: float = 0.0
-    steps_to_target: int | None = None
+    steps_to_target: float | None = math.inf
 
     def of(self, scenario: Scenario, cost: StepCost, steps: float) -> float:
         """Seconds for ``steps`` of one scheme."""
@@ -137,11 +137,11 @@ def models_scored(scenario: Scenario) -> int:
     return len(wanted - {"workers", "worst", "leader"}) + scenario.cluster.workers * of_each
 
 
-def _try_to_meet_target(job: Job) -> int | None:
-    """Steps of synchronous SGD, without a clock, until the target is met; None after ``TRIAL_S``."""
+def _try_to_meet_target(job: Job) -> float | None:
+    """Steps of synchronous SGD, without a clock, until the target is met, as in ``Effort``."""
     problem, target = job.problem, job.target
     if problem is None or target is None:
-        return None
+        return math.inf
     x, state = job.start, job.optimizer.init(job.start)
     ranks = list(range(job.workers))
     begin_s = time.process_time()
@@ -152,9 +152,9 @@ def _try_to_meet_target(job: Job) -> int | None:
             scores = problem.workload.score(x)
             reached = target.reached(scores[target.metric])
             if reached or not math.isfinite(scores["train_loss"]):
-                return step if reached else None
+                return step if reached else math.inf
         if step == job.max_iterations or time.process_time() - begin_s > TRIAL_S:
-            return None
+            return math.inf if step == job.max_iterations else None
     return None
 
 
@@ -201,9 +201,9 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         for cost, entry, (engine, reason) in zip(costs, resolved.schemes, engines, strict=True)
     ]
     facts = read_facts(dump(resolved))
-    known = [row for row in rows if row["problem"] is None]
+    timed = [row for row in rows if "simulation_s_at_most" in row]
     prepare_s += sum(cost.start_s for cost in costs)
-    expected = [prepare_s, *(row["simulation_s_expected"] for row in known)]
+    expected = [prepare_s, *(row["simulation_s_expected"] for row in timed)]
     runs = max_repeats(resolved.repeats), 0 if resolved.tune is None else resolved.tune.trials
     return {
         "scenario": resolved.name,
@@ -226,11 +226,11 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         "score_s": effort.score_s,
         "repeats": runs[0],
         "trials": runs[1],
-        "cores": min(num_cores(), max(runs) * len(known) or 1),
+        "cores": min(num_cores(), max(runs) * len(timed) or 1),
         "preparation_s": prepare_s,
-        "steps_to_target_in_trial": effort.steps_to_target,
+        "steps_to_target_in_trial": None if effort.steps_to_target == math.inf else effort.steps_to_target,
         "simulation_s_expected": sum(expected) if effort.steps_to_target is not None else None,
-        "simulation_s_at_most": sum((prepare_s, *(row["simulation_s_at_most"] for row in known))),
+        "simulation_s_at_most": sum((prepare_s, *(row["simulation_s_at_most"] for row in timed))),
     }
 
 
@@ -245,11 +245,18 @@ def _num_parameters(scenario: Scenario, job: Job) -> int | None:
 
 
 def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
-    if cost.problem:
-        return {"label": cost.label, "problem": cost.problem, "exchanges": []}
     steps, repeats = most_steps(scenario, cost), max_repeats(scenario.repeats)
     repeats += 0 if scenario.tune is None else scenario.tune.trials
     expected = None if effort.steps_to_target is None else min(steps, effort.steps_to_target)
+    simulation = {
+        "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
+        "steps_at_most": steps,
+        "simulation_s_expected": None if expected is None else effort.of(scenario, cost, expected) * repeats,
+        "simulation_s_at_most": effort.of(scenario, cost, steps) * repeats,
+    }
+    if cost.problem:
+        known = math.isfinite(effort.of(scenario, cost, steps))
+        return {"label": cost.label, "problem": cost.problem, "exchanges": []} | (simulation if known else {})
     return {
         "label": cost.label,
         "problem": None,
@@ -265,8 +272,5 @@ def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
         "exchanges": list(cost.exchanges),
         "heartbeat": cost.heartbeat,
         "mean_over_steps": cost.steps,
-        "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
-        "steps_at_most": steps,
-        "simulation_s_expected": None if expected is None else effort.of(scenario, cost, expected) * repeats,
-        "simulation_s_at_most": effort.of(scenario, cost, steps) * repeats,
+        **simulation,
     }
