@@ -3,7 +3,7 @@
     python -m benchmarks.forecast                       all ready scenarios; renews their section of the page
     python -m benchmarks.forecast two-sites lab/svm     these, printed alone
 
-Each command has a process of its own. A scenario that would take more than ``LIMIT_S`` has one repeat, and steps
+Each command has its own process. A scenario that would take more than ``LIMIT_S`` has one repeat, and steps
 that fit. A forecast outside the factor is repeated twice; the medians count.
 """
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
@@ -150,19 +151,18 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
     progress, console = Countdown(scenario), terminal(stderr=True)
     if not console.is_terminal:
         latest_s = time.monotonic()
+        write, apart_s = (_below_cell(), 0.5) if console.is_jupyter else (say, LINES_APART_S)
 
         def show(line: str, share: float) -> None:
             nonlocal latest_s
-            if console.is_jupyter:  # which overwrites its line
-                sys.stderr.write(f"\r{line:<80}")
-            elif time.monotonic() - latest_s >= LINES_APART_S:
+            if time.monotonic() - latest_s >= apart_s:
                 latest_s = time.monotonic()
-                say(line)
+                write(line)
 
         progress.show = show
         with _watched_by(progress.on_loop):
             yield progress
-        say(progress.line())
+        write(progress.line())
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
@@ -172,6 +172,12 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
         progress.show = lambda line, share: bar.update(shown, description=line, completed=share)
         with _watched_by(progress.on_loop):
             yield progress
+
+
+def _below_cell() -> Callable[[str], None]:
+    """A way to write a line below a notebook's cell, in place of the last one."""
+    shown = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda line: shown.update({"text/plain": line}, raw=True)
 
 
 @contextmanager
