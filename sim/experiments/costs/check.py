@@ -29,7 +29,7 @@ from ...scenario.device_memory import device_memory
 from ...scenario.repeats import max_repeats
 from ...scenario.schema import Scenario, dump
 from ..doubts import doubts
-from ..jobs import num_cores
+from ..jobs import MIN_WORK_S, num_cores
 from ..prepare import over_profile, prepare, resolve
 from ..simulate import engine_of
 from .step_cost import StepCost, encodes, step_cost, training_s
@@ -180,6 +180,7 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
     ``begin_s``: reading of ``time.process_time`` from which on the preparation counts (default: now).
     """
     begin_s = time.process_time() if begin_s is None else begin_s
+    import_s = time.process_time() - begin_s  # by each process of parallel runs, too
     resolved = resolve(scenario, device)
     jobs = [prepare(resolved, entry, resolved.seed) for entry in resolved.schemes]
     prepare_s = time.process_time() - begin_s
@@ -203,8 +204,13 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
     facts = read_facts(dump(resolved))
     timed = [row for row in rows if "simulation_s_at_most" in row]
     prepare_s += sum(cost.start_s for cost in costs)
-    expected = [prepare_s, *(row["simulation_s_expected"] for row in timed)]
     runs = max_repeats(resolved.repeats), 0 if resolved.tune is None else resolved.tune.trials
+    cores = min(num_cores(), max(runs) * len(timed) or 1)
+
+    def total_s(kind: str) -> float:
+        work_s = sum(row[f"simulation_s_{kind}"] for row in timed)
+        return prepare_s + work_s + import_s * cores * (cores > 1 and work_s >= MIN_WORK_S)
+
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
@@ -226,11 +232,11 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         "score_s": effort.score_s,
         "repeats": runs[0],
         "trials": runs[1],
-        "cores": min(num_cores(), max(runs) * len(timed) or 1),
+        "cores": cores,
         "preparation_s": prepare_s,
         "steps_to_target_in_trial": None if effort.steps_to_target == math.inf else effort.steps_to_target,
-        "simulation_s_expected": sum(expected) if effort.steps_to_target is not None else None,
-        "simulation_s_at_most": sum((prepare_s, *(row["simulation_s_at_most"] for row in timed))),
+        "simulation_s_expected": total_s("expected") if effort.steps_to_target is not None else None,
+        "simulation_s_at_most": total_s("at_most"),
     }
 
 
