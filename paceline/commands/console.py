@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,7 @@ from paceline.sim.config.tracking import WATCH
 from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from paceline.sim.records.run import Run
     from paceline.sim.records.summary import SchemeFacts, Tuned
@@ -151,7 +151,10 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
     progress, console = Countdown(scenario), terminal(stderr=True)
     if not console.is_terminal:
         latest_s = time.monotonic()
-        write, apart_s = (_below_cell(), 0.5) if console.is_jupyter else (say, LINES_APART_S)
+        write, apart_s = say, LINES_APART_S
+        if console.is_jupyter:  # one output, which changes
+            cell = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
+            write, apart_s = (lambda line: cell.update({"text/plain": line}, raw=True)), 0.5
 
         def show(line: str, share: float) -> None:
             nonlocal latest_s
@@ -174,12 +177,6 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
             yield progress
 
 
-def _below_cell() -> Callable[[str], None]:
-    """A way to write a line below a notebook's cell, in place of the last one."""
-    shown = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
-    return lambda line: shown.update({"text/plain": line}, raw=True)
-
-
 @contextmanager
 def showing() -> Iterator[None]:
     """Show tracked loops on standard error until a command answers, if it takes long, on a terminal."""
@@ -199,19 +196,12 @@ def showing() -> Iterator[None]:
         left = _time_left(begin_s, done / number, 0.0)
         bar.update(shown, description=f"{what} {done + 1} of {number}, {100 * done / number:.0f} %{left}")
 
-    def hide() -> None:
-        timer.cancel()
-        timer.join()
-        bar.stop()
-
-    token = _hide.set(hide)
     timer.start()
-    try:
-        with _watched_by(watch):
-            yield
-    finally:
-        hide()
-        _hide.reset(token)
+    with ExitStack() as stack, _watched_by(watch):
+        stack.callback(_hide.reset, _hide.set(stack.close))
+        for end in (bar.stop, timer.join, timer.cancel):  # the last one first
+            stack.callback(end)
+        yield
 
 
 class Countdown:
@@ -300,6 +290,14 @@ def _clock_time(seconds: float) -> str:
 def print_json(value: Any) -> None:
     """Print one JSON object on standard output."""
     print_result(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def print_answer(answer: Any, as_json: bool, render: Callable[[Any], RenderableType]) -> None:
+    """Print a command's answer, as JSON or rendered."""
+    if as_json:
+        print_json(answer)
+    else:
+        terminal().print(render(answer))
 
 
 def print_result(text: str) -> None:

@@ -23,7 +23,7 @@ from paceline.commands.console import (
     hand_over,
     load_scenario,
     plain_app,
-    print_json,
+    print_answer,
     print_result,
     say,
     terminal,
@@ -325,11 +325,9 @@ def _print_outcome(outcome: Validation, as_json: bool) -> None:
     from paceline.realrun.driver.clocks import describe_clocks
     from paceline.reports import tables
 
+    print_answer(outcome.comparison, as_json, tables.render_comparison)
     if as_json:
-        print_json(outcome.comparison)
         say(outcome.comparison["verdict"]["text"])
-    else:
-        terminal().print(tables.render_comparison(outcome.comparison))
     for sentence in filter(None, (describe_clocks(outcome.measured), outcome.comparison["message"])):
         say(sentence)
     for run in outcome.predicted:

@@ -25,10 +25,9 @@ from paceline.commands.console import (
     check_trace,
     hand_over,
     load_scenario,
-    print_json,
+    print_answer,
     print_result,
     say,
-    terminal,
     watching,
 )
 from paceline.commands.dask_cluster import connect
@@ -112,10 +111,7 @@ def check(
         loaded = load_scenario(scenario, changes)
         with name_lines(scenario, changes or []):
             findings = checking.check(loaded, prepare.device_named(device), begin_s=0.0)
-    if as_json:
-        print_json(findings)
-    else:
-        terminal().print(tables.render_check(findings))
+    print_answer(findings, as_json, tables.render_check)
 
 
 def throughput(
@@ -139,10 +135,7 @@ def throughput(
         loaded = load_scenario(scenario, changes)
         with name_lines(scenario, changes or []):
             findings = counting.throughput(loaded, tokens, loss)
-    if as_json:
-        print_json(findings)
-    else:
-        terminal().print(tables.render_throughput(findings))
+    print_answer(findings, as_json, tables.render_throughput)
 
 
 def replay(

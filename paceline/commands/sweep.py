@@ -18,10 +18,9 @@ from paceline.commands.console import (
     ScenarioFile,
     SetOption,
     end_failed,
-    print_json,
+    print_answer,
     say,
     say_middle,
-    terminal,
     watching,
 )
 from paceline.commands.dask_cluster import connect
@@ -115,8 +114,5 @@ def sweep(
     if out is not None:
         also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
         say(f"wrote {out}: a result folder for each setting, {SWEEP_FILE}{also}")
-    if as_json:
-        print_json(answer)
-    else:
-        terminal().print(render_sweep(answer))
+    print_answer(answer, as_json, render_sweep)
     end_failed([run for own in runs for run in own])

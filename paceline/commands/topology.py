@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from paceline.commands.console import AsJson, Force, plain_app, print_json, print_result, say, terminal
+from paceline.commands.console import AsJson, Force, plain_app, print_answer, print_json, print_result, say
 from paceline.sim.config.limits import MAX_SEED
-from paceline.sim.config.tracking import track
 from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, did_you_mean
 
@@ -46,10 +45,7 @@ def show(
     if out is not None:
         graph_pages.write_topology(record, out, force)
         say(f"wrote {out}")
-    if as_json:
-        print_json(record)
-    else:
-        terminal().print(graph_pages.record_table(record))
+    print_answer(record, as_json, graph_pages.record_table)
 
 
 @topology_app.command()
@@ -65,15 +61,13 @@ def compare(
     from paceline.sim.topology.described import describe
 
     with patience("topology compare"):
-        records = [describe(_entry(name), workers, weights, seed) for name in track("topology", topologies)]
+        records = [describe(_entry(name), workers, weights, seed) for name in topologies]
     unknown = 2.0  # above all rates, so that these come last
     records.sort(
         key=lambda r: (unknown if r["rate_per_step"] is None else r["rate_per_step"], r["mean_degree"])
     )
-    if as_json:
-        print_json({"workers": workers, "topologies": records})
-    else:
-        terminal().print(graph_pages.comparison_table(records))
+    answer = {"workers": workers, "topologies": records}
+    print_answer(answer, as_json, lambda _: graph_pages.comparison_table(records))
 
 
 @topology_app.command("search")

@@ -9,7 +9,6 @@ from typing import Final
 
 from torch import Tensor
 
-from ..config.tracking import track
 from ..config.user_code.code_files import reading_results
 from ..drivers.job import Job
 from ..drivers.replay import ShortRecordError, replay
@@ -67,7 +66,7 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
             raise InputError(
                 f"{folder}: its scenario has no scheme {quote(run.label)}; {did_you_mean(run.label, entries)}"
             )
-    for run in track("run", runs):
+    for run in runs:
         if not run.events:
             raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
         workers = len(run.evaluations[0].steps) if run.evaluations else scenario.cluster.workers

@@ -9,13 +9,12 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
-from ...compute.measure import timer_of
 from ...compute.model import steady_compute
 from ...config.tracking import track
 from ...devices import one_thread
@@ -32,7 +31,7 @@ from ..doubts import doubts
 from ..jobs import MIN_WORK_S, num_cores
 from ..prepare import over_profile, prepare, resolve
 from ..simulate import engine_of
-from .step_cost import StepCost, encodes, step_cost, training_s
+from .step_cost import StepCost, clock_of, encodes, step_cost, training_s
 
 TRIAL_S: Final = 3.0
 """Limit in processor seconds of the trial of synchronous SGD."""
@@ -123,9 +122,12 @@ def measure_effort(scenario: Scenario, device: torch.device, known: Collection[s
         entry.label: training_s(scenario, entry, device) for entry in track("training of scheme", entries)
     }
     points = [job.start + 1e-3 * rank for rank in range(job.workers)]
-    timer = timer_of(device) if device.type == "cuda" else _processor_s
-    mean_s = timer(lambda: mean_model(points))
-    model_s = [timer(lambda: problem.workload.score(job.start)) for _ in range(2)][-1]
+    clock = clock_of(device)
+    marks_s = [clock()]
+    for measured in (problem.workload.score, problem.workload.score, lambda x: mean_model(points)):
+        measured(job.start)
+        marks_s.append(clock())
+    model_s, mean_s = marks_s[2] - marks_s[1], marks_s[3] - marks_s[2]
     return Effort(each_s, mean_s + models_scored(scenario) * model_s, _try_to_meet_target(job))
 
 
@@ -156,13 +158,6 @@ def _try_to_meet_target(job: Job) -> float | None:
         if step == job.max_iterations or time.process_time() - begin_s > TRIAL_S:
             return math.inf if step == job.max_iterations else None
     return None
-
-
-def _processor_s(call: Callable[[], object]) -> float:
-    """Processor seconds of a call: other running programs do not count."""
-    begin_s = time.process_time()
-    call()
-    return time.process_time() - begin_s
 
 
 def most_steps(scenario: Scenario, cost: StepCost) -> float:
@@ -208,7 +203,7 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
     cores = min(num_cores(), max(runs) * len(timed) or 1)
 
     def total_s(kind: str) -> float:
-        work_s = sum(row[f"simulation_s_{kind}"] for row in timed)
+        work_s: float = sum(row[f"simulation_s_{kind}"] for row in timed)
         return prepare_s + work_s + import_s * cores * (cores > 1 and work_s >= MIN_WORK_S)
 
     return {

@@ -169,7 +169,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         latency_s = follow(with_network(unvarying, _unlimited(nominal, latency=True)), span).step_s
         steady_s = follow(unvarying, span).step_s if differs else total.step_s
     except RunError as error:
-        return StepCost(entry.label, problem=str(error), clock_s=getattr(error, "here_s", math.nan))
+        return StepCost(entry.label, problem=str(error), clock_s=error.here_s)
     return StepCost(
         label=entry.label,
         steps=total.steps,
@@ -294,12 +294,6 @@ class Followed:
         return self.pace.bytes_sent / sum(self.pace.steps)
 
 
-class _TooLong(RunError):
-    def __init__(self, why: str, here_s: float) -> None:
-        super().__init__(why)
-        self.here_s = here_s
-
-
 @dataclass
 class _Watch:
     """Marks the ends of a run's cycles, and decides when to end it.
@@ -349,8 +343,9 @@ class _Watch:
     def too_long(self, steps: float) -> RunError:
         """Error after ``steps`` that are no cycle."""
         each = f"{self.marks.cycle:,} steps" if self.marks.cycle > 1 else "step"
-        why = f"it repeats itself every {each}, which is more than can be followed"
-        return _TooLong(why, (self.here() - self._begin_s) / steps)
+        error = RunError(f"it repeats itself every {each}, which is more than can be followed")
+        error.here_s = (self.here() - self._begin_s) / steps
+        return error
 
     def followed(self, work: int) -> Followed:
         """Mean over the cycles; ``RunError`` if the run ended before they did."""
@@ -373,11 +368,10 @@ class _Watch:
 
 @dataclass
 class _Cycles(Scorer[Tensor]):
-    """Scorer without scores: ``watch`` counts published steps, ``work`` and ``begun`` the driver's work."""
+    """Scorer without scores: ``watch`` counts published steps, ``driver`` what was done besides."""
 
     watch: _Watch = field(kw_only=True)
-    work: Callable[[], int] = field(kw_only=True)
-    begun: Callable[[], int] = field(kw_only=True)
+    driver: Callable[[], EventDriver] = field(kw_only=True)
 
     @property
     @override
@@ -387,13 +381,13 @@ class _Cycles(Scorer[Tensor]):
     @property
     @override
     def due_s(self) -> None:
-        if not self.watch.published and self.work() >= MOST_WORK:  # of a first step
-            raise self.watch.too_long(self.work() / max(self.work(), self.begun()))
+        if not self.watch.published and (work := self.driver().work) >= MOST_WORK:  # of a first step
+            raise self.watch.too_long(work / max(work, self.driver().collectives.begun))
 
     @override
     def publish(self, published: Published[Tensor]) -> bool:
         self.watch.publish(published.worker, published.step, published.time_s, published.bytes_sent)
-        return self.watch.is_over(self.work() + self.watch.published)
+        return self.watch.is_over(self.driver().work + self.watch.published)
 
 
 def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followed:
@@ -409,7 +403,7 @@ def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followe
     watch = _watch(job, cycle, wanted)
     scorer = _Cycles(
         workload=None, task=None, every=job.every, on=job.on, target=None, fetch=as_they_are,
-        watch=watch, work=lambda: driver.work, begun=lambda: driver.collectives.begun,
+        watch=watch, driver=lambda: driver,
     )  # fmt: skip
     programs = [job.program(rank) for rank in range(job.workers)]
     driver = EventDriver(job, programs, scorer, priced=True)
@@ -424,8 +418,12 @@ def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
 
 
 def _watch(job: Job, cycle: int, wanted: Enough | Span) -> _Watch:
-    clock = _device_s if job.start.device.type == "cuda" else time.process_time
-    return _Watch(PaceMarks(job.workers, cycle, job.synchronous), wanted, clock)
+    return _Watch(PaceMarks(job.workers, cycle, job.synchronous), wanted, clock_of(job.start.device))
+
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """Processor seconds so far, on which other programs do not count; with a GPU the host's clock."""
+    return _device_s if device.type == "cuda" else time.process_time
 
 
 class _CyclesInLockstep(LockstepDriver):
