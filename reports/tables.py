@@ -464,9 +464,9 @@ def _effort(answer: Mapping[str, Any]) -> str:
         sentences[0] += (
             f" if each needs the {steps} steps to the target that synchronous SGD needed in a trial"
         )
-    most = f"; {format_seconds(answer['simulation_s_at_most'])} at most for {runs}."
-    sentences[0] += most if expected_s is None or steps is not None else "."
+    if expected_s is None or steps is not None:
+        sentences[0] += f"; {format_seconds(answer['simulation_s_at_most'])} at most for {runs}"
     by_events = [f"{row['label']} ({row['engine_reason']})" for row in known if row["engine"] == "event"]
     if by_events:
-        sentences.append(f"Message by message, not in lockstep: {'; '.join(by_events)}.")
-    return " ".join(sentences)
+        sentences.append(f"Message by message, not in lockstep: {'; '.join(by_events)}")
+    return f"{'. '.join(sentences)}."

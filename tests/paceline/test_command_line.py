@@ -7,17 +7,15 @@ import io
 import json
 import os
 import sys
-import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from typing_extensions import override
 
 import paceline
-from paceline.commands.console import Countdown, print_result, showing, watching
+from paceline.commands.console import Countdown, watching
 from paceline.sim.config import files as json_file
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results
@@ -171,53 +169,6 @@ def test_in_a_pipe_progress_is_a_line_now_and_then(
             progress.complete("a")
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(",")[0] for line in lines] == ["0 of 6 runs", "0 of 6 runs", "6 of 6 runs"]
-
-
-def test_in_a_notebook_progress_is_one_output_that_changes(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown: list[list[str]] = []
-
-    class Handle:
-        def update(self, content: dict[str, str], raw: bool) -> None:
-            shown[-1].append(content["text/plain"])
-
-    def display(content: dict[str, str], raw: bool, display_id: bool) -> Handle:
-        shown.append([content["text/plain"]])
-        return Handle()
-
-    now_s = [0.0]
-    monkeypatch.setitem(sys.modules, "IPython.display", cast(Any, SimpleNamespace(display=display)))
-    monkeypatch.setattr("paceline.commands.console.time.monotonic", lambda: now_s[0])
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    with watching(load(tiny)) as progress:
-        progress.begin("run", 6)
-        for _ in range(100):
-            now_s[0] += 0.01
-            progress("a", 3)
-        for _ in range(6):
-            progress.complete("a")
-    assert [len(each) for each in shown] == [4]  # none, two in a second, the last
-    assert shown[0][-1] == "6 of 6 runs, 100 %"
-    assert capsys.readouterr().err == ""
-
-
-def test_a_command_that_takes_long_shows_so_on_a_terminal_until_it_answers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("paceline.commands.console.SHOWN_AFTER_S", 0.0)
-    begun, ended = threading.Event(), threading.Event()
-    monkeypatch.setattr("rich.progress.Progress.start", lambda self: begun.set())
-    monkeypatch.setattr("rich.progress.Progress.stop", lambda self: ended.set())
-    with showing():
-        assert begun.wait(10)
-        assert not ended.is_set()
-        print_result("an answer\n")
-        assert ended.is_set()
-    assert capsys.readouterr().out == "an answer\n"
 
 
 def test_results_are_written_before_anything_is_printed(
