@@ -448,7 +448,7 @@ def _memory(answer: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _effort(answer: Mapping[str, Any]) -> str:
-    known = [row for row in answer["schemes"] if row["problem"] is None]
+    known = [row for row in answer["schemes"] if "simulation_s_at_most" in row]
     each_s = sum(row["simulation_s_per_100_steps"] for row in known)
     runs = f"{answer['repeats']} repeats" if answer["repeats"] > 1 else "all of it"
     runs += f" and {answer['trials']} trials of each scheme" if answer["trials"] else ""
@@ -457,14 +457,16 @@ def _effort(answer: Mapping[str, Any]) -> str:
         f"Estimates of processor time{shared}: {format_seconds(answer['preparation_s'])} to begin, "
         f"{format_seconds(each_s)} for 100 steps of every scheme here"
     ]
-    expected_s = answer["simulation_s_expected"]
+    expected_s, steps = answer["simulation_s_expected"], answer["steps_to_target_in_trial"]
     if expected_s is not None:
+        sentences[0] += f", and {format_seconds(expected_s)} for {runs}"
+    if steps is not None:
         sentences[0] += (
-            f", and {format_seconds(expected_s)} for {runs} if each needs the "
-            f"{answer['steps_to_target_in_trial']} steps to the target that synchronous SGD needed in a trial"
+            f" if each needs the {steps} steps to the target that synchronous SGD needed in a trial"
         )
-    sentences[0] += f"; {format_seconds(answer['simulation_s_at_most'])} at most for {runs}."
+    if expected_s is None or steps is not None:
+        sentences[0] += f"; {format_seconds(answer['simulation_s_at_most'])} at most for {runs}"
     by_events = [f"{row['label']} ({row['engine_reason']})" for row in known if row["engine"] == "event"]
     if by_events:
-        sentences.append(f"Message by message, not in lockstep: {'; '.join(by_events)}.")
-    return " ".join(sentences)
+        sentences.append(f"Message by message, not in lockstep: {'; '.join(by_events)}")
+    return f"{'. '.join(sentences)}."

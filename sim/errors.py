@@ -51,7 +51,9 @@ class KeyedError(InputError):
 
 
 class RunError(PacelineError):
-    """A run could not be carried to its end."""
+    """A run could not be carried to its end; ``here_s``: known seconds to simulate a step of it."""
+
+    here_s = float("nan")
 
 
 class PeerLost(RunError):

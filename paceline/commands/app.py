@@ -68,7 +68,8 @@ class _App(TyperGroup):
     @override
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         try:
-            return super().invoke(ctx)
+            with showing():
+                return super().invoke(ctx)
         except KeyboardInterrupt as ended:  # typer says nothing
             say(f"paceline: interrupted{ended}")
             raise typer.Exit(130) from None
@@ -147,7 +148,7 @@ def report(
         sweep_page.build(answer, out, files, runs)
         say(f"wrote {out} and {files}")
         return
-    with make_temporary_folder() as scratch, showing("report"):
+    with make_temporary_folder() as scratch:
         own = [path for path in folders if not is_file(path)]
         opened = {
             path: bundles.unpack(path, Path(scratch) / f"bundle-{number}")

@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
@@ -29,8 +30,8 @@ _HELP_WIDTH: Final = 100
 LINES_APART_S: Final = 10.0
 """Seconds between two lines of progress where standard error is no terminal."""
 
-SHOWN_AFTER_S: Final = 3.0
-"""Seconds after which a command that answers at once shows its progress."""
+SHOWN_AFTER_S: Final = 2.0
+"""Seconds after which a command that has not answered shows its progress."""
 
 _SCENARIO: Final = "a scenario file (YAML), or the name of a ready one ('paceline list')"
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help=_SCENARIO)]
@@ -68,6 +69,8 @@ def plain_app(help: str | None = None, completes: bool = False) -> typer.Typer:
 
 _output: ContextVar[TextIO | None] = ContextVar("_output", default=None)
 """Destination of the JSON object, in a command that prints one."""
+_hide: ContextVar[Callable[[], None]] = ContextVar("_hide", default=lambda: None)
+"""Ends what ``showing`` shows."""
 
 
 def _reserve_output(context: typer.Context, wanted: bool) -> bool:
@@ -123,6 +126,8 @@ def terminal(stderr: bool = False) -> Console:
     """A console for plain text: users' names are neither markup nor emoji codes."""
     from rich.console import Console
 
+    if not stderr:
+        _hide.get()()
     return Console(stderr=stderr, markup=False, emoji=False)
 
 
@@ -132,22 +137,25 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
 
     On a terminal as a line that changes, elsewhere as a line now and then (``LINES_APART_S``) and at the end.
     """
+    _hide.get()()
     progress, console = Countdown(scenario), terminal(stderr=True)
     if not console.is_terminal:
-        latest_s = time.monotonic()
+        latest_s, apart_s = time.monotonic(), LINES_APART_S
+        write: Callable[[str], object] = say
+        if console.is_jupyter:  # one output, which changes
+            cell = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
+            write, apart_s = (lambda line: cell.update({"text/plain": line}, raw=True)), 0.5
 
         def show(line: str, share: float) -> None:
             nonlocal latest_s
-            if console.is_jupyter:  # which overwrites its line
-                sys.stderr.write(f"\r{line:<80}")
-            elif time.monotonic() - latest_s >= LINES_APART_S:
+            if time.monotonic() - latest_s >= apart_s:
                 latest_s = time.monotonic()
-                say(line)
+                write(line)
 
         progress.show = show
         with set_within(WATCH, progress.on_loop):
             yield progress
-        say(progress.line())
+        write(progress.line())
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
@@ -160,30 +168,30 @@ def watching(scenario: Scenario) -> Iterator[Countdown]:
 
 
 @contextmanager
-def showing(command: str) -> Iterator[None]:
-    """Show a command's tracked loops on standard error, if it takes long, and that is a terminal."""
-
-    console = terminal(stderr=True)
-    if not console.is_terminal:
+def showing() -> Iterator[None]:
+    """Show tracked loops on standard error until a command answers, if it takes long, on a terminal."""
+    if not (sys.stderr.isatty() and (console := terminal(stderr=True)).is_interactive):
         yield
         return
-    shown, begin_s = console.status(command), time.monotonic()
-    timer = threading.Timer(SHOWN_AFTER_S, shown.start)
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False)
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+    shown, begin_s = bar.add_task("preparing"), time.monotonic()
+    timer = threading.Timer(SHOWN_AFTER_S, bar.start)
 
     def watch(what: str, done: int, number: int) -> None:
         nonlocal begin_s
         begin_s = begin_s if done else time.monotonic()
         left = _time_left(begin_s, done / number, 0.0)
-        shown.update(f"{command}: {what} {done + 1} of {number}, {100 * done / number:.0f} %{left}")
+        bar.update(shown, description=f"{what} {done + 1} of {number}, {100 * done / number:.0f} %{left}")
 
     timer.start()
-    try:
-        with set_within(WATCH, watch):
-            yield
-    finally:
-        timer.cancel()
-        timer.join()
-        shown.stop()
+    with ExitStack() as stack, set_within(WATCH, watch):
+        stack.callback(_hide.reset, _hide.set(stack.close))
+        for end in (bar.stop, timer.join, timer.cancel):  # the last one first
+            stack.callback(end)
+        yield
 
 
 class Countdown:
@@ -275,7 +283,7 @@ def print_json(value: Any) -> None:
 
 
 def print_answer(answer: Any, as_json: bool, render: Callable[[Any], RenderableType]) -> None:
-    """Print an answer as one JSON object, or else as ``render`` shows it."""
+    """Print a command's answer, as JSON or rendered."""
     if as_json:
         print_json(answer)
     else:
@@ -284,6 +292,7 @@ def print_answer(answer: Any, as_json: bool, render: Callable[[Any], RenderableT
 
 def print_result(text: str) -> None:
     """Write a command's result to standard output, also where ``--json`` reserves it."""
+    _hide.get()()
     (_output.get() or sys.stdout).write(text)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.commands.console import Device, ScenarioFile, SetOption, load_scenario, say, showing
+from paceline.commands.console import Device, ScenarioFile, SetOption, load_scenario, say
 
 
 def explore(
@@ -33,7 +33,7 @@ def explore(
         read_results(scenario)  # a damaged one is refused
         scenario /= SCENARIO_FILE
     where = prepare.device_named(device)
-    with showing("explore"), JobProcesses(None) as processes:
+    with JobProcesses(None) as processes:
         chosen, _ = choose_values(
             prepare.resolve(load_scenario(scenario, changes), where), device=where, processes=processes
         )

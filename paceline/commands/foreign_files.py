@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from paceline.commands.console import AsJson, print_json, say
+from paceline.commands.console import AsJson, print_json, print_result, say
 from paceline.sim.config.limits import MAX_WORKERS
 from paceline.sim.errors import InputError, did_you_mean, quote
 
@@ -82,7 +81,7 @@ def import_files(
     if as_json:
         print_json({"cluster": cluster, "notes": notes, "needed": list(needed)})
     elif out is None:
-        sys.stdout.write(text)
+        print_result(text)
     if out is not None:
         write_atomically(out, text)
         say("\n".join([f"wrote {out}", *(f"  {note}" for note in notes)]))

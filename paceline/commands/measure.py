@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -24,7 +23,7 @@ from paceline.commands.console import (
     hand_over,
     load_scenario,
     plain_app,
-    print_json,
+    print_answer,
     print_result,
     say,
     terminal,
@@ -326,11 +325,9 @@ def _print_outcome(outcome: Validation, as_json: bool) -> None:
     from paceline.realrun.driver.clocks import describe_clocks
     from paceline.reports import tables
 
+    print_answer(outcome.comparison, as_json, tables.render_comparison)
     if as_json:
-        print_json(outcome.comparison)
         say(outcome.comparison["verdict"]["text"])
-    else:
-        terminal().print(tables.render_comparison(outcome.comparison))
     for sentence in filter(None, (describe_clocks(outcome.measured), outcome.comparison["message"])):
         say(sentence)
     for run in outcome.predicted:
@@ -395,4 +392,4 @@ def netem(
     if host is not None and host >= n:
         raise InputError(f"--host {host}: ranks go from 0 to {n - 1}")
     chosen = scripts if host is None else scripts[host : host + 1]
-    sys.stdout.write(commands.render(chosen, named, undo))
+    print_result(commands.render(chosen, named, undo))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,8 +26,8 @@ from paceline.commands.console import (
     hand_over,
     load_scenario,
     print_answer,
+    print_result,
     say,
-    showing,
     watching,
 )
 from paceline.commands.dask_cluster import connect
@@ -108,7 +107,7 @@ def check(
     from paceline.sim.experiments.costs import check as checking
     from paceline.sim.scenario.overrides import name_lines
 
-    with patience("check"), showing("check"):
+    with patience("check"):
         loaded = load_scenario(scenario, changes)
         with name_lines(scenario, changes or []):
             findings = checking.check(loaded, prepare.device_named(device), begin_s=0.0)
@@ -132,7 +131,7 @@ def throughput(
     from paceline.sim.experiments.costs import tokens as counting
     from paceline.sim.scenario.overrides import name_lines
 
-    with patience("throughput"), showing("throughput"):
+    with patience("throughput"):
         loaded = load_scenario(scenario, changes)
         with name_lines(scenario, changes or []):
             findings = counting.throughput(loaded, tokens, loss)
@@ -161,6 +160,6 @@ def replay(
                 apart = "unknown" if replayed.difference is None else f"{replayed.difference:.1e}"
                 verdict = f"other final parameters; relative difference of the final loss {apart}"
             run = replayed.run
-            sys.stdout.write(f"{run.label}, seed {run.seed}, {run.source}: {verdict}\n")
+            print_result(f"{run.label}, seed {run.seed}, {run.source}: {verdict}\n")
     if not agree:
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from paceline.commands.console import (
     hand_over,
     load_scenario,
     print_json,
+    print_result,
     say,
     watching,
 )
@@ -61,7 +61,7 @@ def recommend(
             if as_json:
                 print_json({"scenario": loaded.name, "share": period.SHARE, "schemes": rows})
             else:
-                sys.stdout.write("".join(f"{line}\n" for line in (*map(period.describe, rows), period.NOTE)))
+                print_result("".join(f"{line}\n" for line in (*map(period.describe, rows), period.NOTE)))
             return
         whole = candidates.with_candidates(loaded)
         command = f"recommend{f' --hours {hours}' if hours else ''}{f' --euros {euros}' if euros else ''}"

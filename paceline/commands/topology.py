@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from paceline.commands.console import AsJson, Force, plain_app, print_answer, print_json, say
+from paceline.commands.console import AsJson, Force, plain_app, print_answer, print_json, print_result, say
 from paceline.sim.config.limits import MAX_SEED
 from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, did_you_mean
@@ -112,7 +111,6 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Look for a graph on which averaging is fast, with a fixed degree or number of edges."""
-    from paceline.commands.console import showing
     from paceline.sim.config.files import check_out_file
     from paceline.sim.topology.search import MADE_BY, Budget, Request, default_budget, describe, save
     from paceline.sim.topology.search import search as find
@@ -128,8 +126,7 @@ def search(
     usual = default_budget(workers)
     budget = Budget(usual.moves if moves is None else moves, usual.restarts if restarts is None else restarts)
     request = Request(workers, degree, edges, weights, seed, budget)
-    with showing("topology search"):
-        result = find(request, step_time)
+    result = find(request, step_time)
     document = describe(result, step_time)
     if out is not None:
         save(result, out, objective)
@@ -177,7 +174,7 @@ def _print(document: dict[str, Any]) -> None:
     if document["lower_bound"] is not None:
         out.append(f"{'no such graph is below':30}{document['lower_bound']:>10.4f}")
         out.append(f"{'large graphs (Alon-Boppana)':30}{document['alon_boppana']:>10.4f}")
-    sys.stdout.write("\n".join(out) + "\n")
+    print_result("\n".join(out) + "\n")
 
 
 def _entry(written: str) -> TopologyEntry:

@@ -68,7 +68,7 @@ class CollectivesInFlight:
         priced: whether any collective is priced.
 
     Attributes:
-        work: of pricing so far, as an equivalent number of messages.
+        work, begun: messages that pricing so far is worth; those of all collectives begun so far.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class CollectivesInFlight:
         self._alike: AlikeTransfers | None = None  # of the last collectives in classes,
         self._in_classes: dict[Tag, _CollectiveInFlight] = {}  # which are these
         self._replayed_s = 0.0  # end of the last replay
-        self.work = 0
+        self.work = self.begun = 0
         self._sequence: list[dict[str, int]] = [{} for _ in range(job.workers)]
         self._open: dict[Tag, _CollectiveInFlight] = {}
         if self._priced:
@@ -148,6 +148,7 @@ class CollectivesInFlight:
         self, tag: Tag, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
     ) -> _CollectiveInFlight:
         placed = self._place(operation, members, rank)
+        self.begun += placed.collective.messages
         everybody, idle = len(members) == self._job.workers, not self._transfers.in_flight
         priced = self._priced and not isinstance(operation, ops.Broadcast)
         alike = None
@@ -179,6 +180,8 @@ class CollectivesInFlight:
     def _is_met(self, collective: _CollectiveInFlight, pending: Pending) -> bool:
         """Whether anything else can be on the links of a worker that joins a priced collective now."""
         rank = pending.task.rank
+        if collective.placed.unlimited:
+            return False
         alone = self._alone(pending)
         collective.can_wait = collective.can_wait and alone
         if self._clock.now < self._idle_s[rank]:
@@ -229,7 +232,7 @@ class CollectivesInFlight:
         ended = partial(self._ended, tag=tag)
         for host, end_s, left_s in zip(placed.members, done_s, idle_s, strict=True):
             self._clock.at(now_s + max(end_s, 0.0), ended, collective.waiting[host])
-            self._idle_s[host] = now_s + left_s
+            self._idle_s[host] = 0.0 if placed.unlimited else now_s + left_s
 
     def _class_ended(self, pendings: list[Pending], tag: Tag) -> None:
         for each in pendings:

@@ -92,7 +92,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._over = False
         self._delays = WakeUpDelays(job.transfer, job.workers)
         ended = self.complete if self._delays.none_after_exchanges else self._settled
-        self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone, priced)
+        self.collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone, priced)
         self._ordered = job.transport.nccl_collectives
         self._connections = Connections(job.transfer.connect_s)
         self._connecting = defaultdict[tuple[int, tuple[int, ...]], deque[Pending]](deque)
@@ -118,7 +118,7 @@ class EventDriver(ClockedRunner[Pending]):
     @property
     def work(self) -> int:
         """Work of transfers so far; a collective priced as a whole counts as few for each member."""
-        return self._transfers.work + self._collectives.work
+        return self._transfers.work + self.collectives.work
 
     @property
     def traffic(self) -> MessageRange | None:
@@ -233,7 +233,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._mains_alive -= 1
         task.breakdown.ended_s = self._clock.now
         self.close(rank)
-        of_collectives = self._collectives.waiting_for(rank)
+        of_collectives = self.collectives.waiting_for(rank)
         for side in (*self._transfers.waiting_for(rank), *of_collectives):
             self._clock.at(self._clock.now, self._lose, (side, rank))
         return True
@@ -451,7 +451,7 @@ class EventDriver(ClockedRunner[Pending]):
         else:
             if isinstance(pending.operation, ops.Broadcast):
                 pending.peer = root_of(pending.operation, pending.task.rank, group)
-            self._collectives.begin(pending, group)
+            self.collectives.begin(pending, group)
 
     # --- operations that take no time -----------------------------------------------------------
 

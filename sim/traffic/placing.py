@@ -73,6 +73,11 @@ class Placed:
         return all(len(owners) == 1 for owners in self._owners)
 
     @cached_property
+    def unlimited(self) -> bool:
+        """Whether its blocks share nothing, so that no other traffic can meet them."""
+        return self.recursive and self.costs.stream is None and not self._owners
+
+    @cached_property
     def _ends(self) -> Integers:
         """[links, 2]: the one source and destination of all blocks on a link; -1: several, -2: no block."""
         hosts, (row, column) = np.array(self.members), np.nonzero(self.routes.links >= 0)

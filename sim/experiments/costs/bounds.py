@@ -64,9 +64,7 @@ def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, 
             )
             for entry in scenario.schemes
         }
-        if (
-            not with_bounds and scenario.stop.target is None
-        ):  # a step's time decides; is it a matter of chance?
+        if not with_bounds and scenario.stop.target is None:  # a step's time decides; is it by chance?
             for entry in scenario.schemes:
                 facts[entry.label]["random"] = is_random(scenario, entry)
         return facts

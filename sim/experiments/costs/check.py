@@ -9,13 +9,12 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
-from ...compute.measure import timer_of
 from ...compute.model import steady_compute
 from ...config.tracking import track
 from ...devices import one_thread
@@ -29,10 +28,10 @@ from ...scenario.device_memory import device_memory
 from ...scenario.repeats import max_repeats
 from ...scenario.schema import Scenario, dump
 from ..doubts import doubts
-from ..jobs import num_cores
+from ..jobs import MIN_WORK_S, num_cores
 from ..prepare import over_profile, prepare, resolve
 from ..simulate import engine_of
-from .step_cost import StepCost, encodes, step_cost, training_s
+from .step_cost import StepCost, clock_of, encodes, step_cost, training_s
 
 TRIAL_S: Final = 3.0
 """Limit in processor seconds of the trial of synchronous SGD."""
@@ -98,13 +97,13 @@ class Effort:
     Attributes:
         training_s: by label: what training adds to a step of the clock alone.
         score_s: one scoring of ``evaluate.on`` and ``stop.target.on``.
-        steps_to_target: steps in which a trial of synchronous SGD met the target; None where there is no
-            target, or the trial did not get there within ``TRIAL_S``.
+        steps_to_target: steps in which a trial of synchronous SGD met the target; infinite where there is no
+            target or the limits come first, None where the trial did not get there within ``TRIAL_S``.
     """
 
     training_s: Mapping[str, float] = field(default_factory=dict)
     score_s: float = 0.0
-    steps_to_target: int | None = None
+    steps_to_target: float | None = math.inf
 
     def of(self, scenario: Scenario, cost: StepCost, steps: float) -> float:
         """Seconds for ``steps`` of one scheme."""
@@ -123,9 +122,12 @@ def measure_effort(scenario: Scenario, device: torch.device, known: Collection[s
         entry.label: training_s(scenario, entry, device) for entry in track("training of scheme", entries)
     }
     points = [job.start + 1e-3 * rank for rank in range(job.workers)]
-    timer = timer_of(device) if device.type == "cuda" else _processor_s
-    mean_s = timer(lambda: mean_model(points))
-    model_s = [timer(lambda: problem.workload.score(job.start)) for _ in range(2)][-1]
+    clock = clock_of(device)
+    marks_s = [clock()]
+    for measured in (problem.workload.score, problem.workload.score, lambda x: mean_model(points)):
+        measured(job.start)
+        marks_s.append(clock())
+    model_s, mean_s = marks_s[2] - marks_s[1], marks_s[3] - marks_s[2]
     return Effort(each_s, mean_s + models_scored(scenario) * model_s, _try_to_meet_target(job))
 
 
@@ -137,11 +139,11 @@ def models_scored(scenario: Scenario) -> int:
     return len(wanted - {"workers", "worst", "leader"}) + scenario.cluster.workers * of_each
 
 
-def _try_to_meet_target(job: Job) -> int | None:
-    """Steps of synchronous SGD, without a clock, until the target is met; None after ``TRIAL_S``."""
+def _try_to_meet_target(job: Job) -> float | None:
+    """Steps of synchronous SGD, without a clock, until the target is met, as in ``Effort``."""
     problem, target = job.problem, job.target
     if problem is None or target is None:
-        return None
+        return math.inf
     x, state = job.start, job.optimizer.init(job.start)
     ranks = list(range(job.workers))
     begin_s = time.process_time()
@@ -152,17 +154,10 @@ def _try_to_meet_target(job: Job) -> int | None:
             scores = problem.workload.score(x)
             reached = target.reached(scores[target.metric])
             if reached or not math.isfinite(scores["train_loss"]):
-                return step if reached else None
+                return step if reached else math.inf
         if step == job.max_iterations or time.process_time() - begin_s > TRIAL_S:
-            return None
+            return math.inf if step == job.max_iterations else None
     return None
-
-
-def _processor_s(call: Callable[[], object]) -> float:
-    """Processor seconds of a call: other running programs do not count."""
-    begin_s = time.process_time()
-    call()
-    return time.process_time() - begin_s
 
 
 def most_steps(scenario: Scenario, cost: StepCost) -> float:
@@ -180,6 +175,7 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
     ``begin_s``: reading of ``time.process_time`` from which on the preparation counts (default: now).
     """
     begin_s = time.process_time() if begin_s is None else begin_s
+    import_s = time.process_time() - begin_s  # by each process of parallel runs, too
     resolved = resolve(scenario, device)
     jobs = [prepare(resolved, entry, resolved.seed) for entry in resolved.schemes]
     prepare_s = time.process_time() - begin_s
@@ -201,10 +197,15 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         for cost, entry, (engine, reason) in zip(costs, resolved.schemes, engines, strict=True)
     ]
     facts = read_facts(dump(resolved))
-    known = [row for row in rows if row["problem"] is None]
+    timed = [row for row in rows if "simulation_s_at_most" in row]
     prepare_s += sum(cost.start_s for cost in costs)
-    expected = [prepare_s, *(row["simulation_s_expected"] for row in known)]
     runs = max_repeats(resolved.repeats), 0 if resolved.tune is None else resolved.tune.trials
+    cores = min(num_cores(), max(runs) * len(timed) or 1)
+
+    def total_s(kind: str) -> float:
+        work_s: float = sum(row[f"simulation_s_{kind}"] for row in timed)
+        return prepare_s + work_s + import_s * cores * (cores > 1 and work_s >= MIN_WORK_S)
+
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
@@ -226,11 +227,11 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         "score_s": effort.score_s,
         "repeats": runs[0],
         "trials": runs[1],
-        "cores": min(num_cores(), max(runs) * len(known) or 1),
+        "cores": cores,
         "preparation_s": prepare_s,
-        "steps_to_target_in_trial": effort.steps_to_target,
-        "simulation_s_expected": sum(expected) if effort.steps_to_target is not None else None,
-        "simulation_s_at_most": sum((prepare_s, *(row["simulation_s_at_most"] for row in known))),
+        "steps_to_target_in_trial": None if effort.steps_to_target == math.inf else effort.steps_to_target,
+        "simulation_s_expected": total_s("expected") if effort.steps_to_target is not None else None,
+        "simulation_s_at_most": total_s("at_most"),
     }
 
 
@@ -245,11 +246,18 @@ def _num_parameters(scenario: Scenario, job: Job) -> int | None:
 
 
 def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
-    if cost.problem:
-        return {"label": cost.label, "problem": cost.problem, "exchanges": []}
     steps, repeats = most_steps(scenario, cost), max_repeats(scenario.repeats)
     repeats += 0 if scenario.tune is None else scenario.tune.trials
     expected = None if effort.steps_to_target is None else min(steps, effort.steps_to_target)
+    simulation = {
+        "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
+        "steps_at_most": steps,
+        "simulation_s_expected": None if expected is None else effort.of(scenario, cost, expected) * repeats,
+        "simulation_s_at_most": effort.of(scenario, cost, steps) * repeats,
+    }
+    if cost.problem:
+        known = math.isfinite(effort.of(scenario, cost, steps))
+        return {"label": cost.label, "problem": cost.problem, "exchanges": []} | (simulation if known else {})
     return {
         "label": cost.label,
         "problem": None,
@@ -265,8 +273,5 @@ def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
         "exchanges": list(cost.exchanges),
         "heartbeat": cost.heartbeat,
         "mean_over_steps": cost.steps,
-        "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
-        "steps_at_most": steps,
-        "simulation_s_expected": None if expected is None else effort.of(scenario, cost, expected) * repeats,
-        "simulation_s_at_most": effort.of(scenario, cost, steps) * repeats,
+        **simulation,
     }

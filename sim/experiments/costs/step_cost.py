@@ -80,8 +80,8 @@ class StepCost:
             None where it has neither.
         bytes_per_worker: sent in a step, mean over the workers.
         exchanges: names of the operations by which workers exchange anything, sorted.
-        clock_s, start_s: measured processor seconds to simulate a step here, without its gradients; and what
-            the first ones, for which nothing is known yet, take longer.
+        clock_s, start_s: measured processor seconds to simulate a step here, without its gradients (at least
+            these, where it is too long to be followed); and what the first ones take longer.
         heartbeat: of the link that is nearest to starving heartbeats; None where there are none.
         problem: why nothing is known; empty where all is well.
     """
@@ -169,7 +169,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         latency_s = follow(with_network(unvarying, _unlimited(nominal, latency=True)), span).step_s
         steady_s = follow(unvarying, span).step_s if differs else total.step_s
     except RunError as error:
-        return StepCost(entry.label, problem=str(error))
+        return StepCost(entry.label, problem=str(error), clock_s=error.here_s)
     return StepCost(
         label=entry.label,
         steps=total.steps,
@@ -340,12 +340,18 @@ class _Watch:
             self._most_work = 2 * work
         return self.marks.is_known(self._span.last) or work >= self._most_work
 
+    def too_long(self, steps: float) -> RunError:
+        """Error after ``steps`` that are no cycle."""
+        each = f"{self.marks.cycle:,} steps" if self.marks.cycle > 1 else "step"
+        error = RunError(f"it repeats itself every {each}, which is more than can be followed")
+        error.here_s = (self.here() - self._begin_s) / steps
+        return error
+
     def followed(self, work: int) -> Followed:
         """Mean over the cycles; ``RunError`` if the run ended before they did."""
         if self._span is None:
             if self.published:
-                cycle = self.marks.cycle
-                raise RunError(f"it repeats itself after {cycle:,} steps, which is more than can be followed")
+                raise self.too_long(self.published / self.marks.workers)
             raise RunError("no worker came through a step")
         first, last = self._span.first, self._span.last
         (before, begin_s), (after, end_s) = self._here[first], self._here[last]
@@ -362,20 +368,26 @@ class _Watch:
 
 @dataclass
 class _Cycles(Scorer[Tensor]):
-    """Scorer without scores: ``watch`` counts published steps, ``work`` what was done besides."""
+    """Scorer without scores: ``watch`` counts published steps, ``driver`` what was done besides."""
 
     watch: _Watch = field(kw_only=True)
-    work: Callable[[], int] = field(kw_only=True)
+    driver: Callable[[], EventDriver] = field(kw_only=True)
 
     @property
     @override
     def scores(self) -> bool:
         return True
 
+    @property
+    @override
+    def due_s(self) -> None:
+        if not self.watch.published and (work := self.driver().work) >= MOST_WORK:  # of a first step
+            raise self.watch.too_long(work / max(work, self.driver().collectives.begun))
+
     @override
     def publish(self, published: Published[Tensor]) -> bool:
         self.watch.publish(published.worker, published.step, published.time_s, published.bytes_sent)
-        return self.watch.is_over(self.work() + self.watch.published)
+        return self.watch.is_over(self.driver().work + self.watch.published)
 
 
 def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followed:
@@ -391,7 +403,7 @@ def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followe
     watch = _watch(job, cycle, wanted)
     scorer = _Cycles(
         workload=None, task=None, every=job.every, on=job.on, target=None, fetch=as_they_are,
-        watch=watch, work=lambda: driver.work,
+        watch=watch, driver=lambda: driver,
     )  # fmt: skip
     programs = [job.program(rank) for rank in range(job.workers)]
     driver = EventDriver(job, programs, scorer, priced=True)
@@ -406,8 +418,12 @@ def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
 
 
 def _watch(job: Job, cycle: int, wanted: Enough | Span) -> _Watch:
-    clock = _device_s if job.start.device.type == "cuda" else time.process_time
-    return _Watch(PaceMarks(job.workers, cycle, job.synchronous), wanted, clock)
+    return _Watch(PaceMarks(job.workers, cycle, job.synchronous), wanted, clock_of(job.start.device))
+
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """Processor seconds so far, on which other programs do not count; with a GPU the host's clock."""
+    return _device_s if device.type == "cuda" else time.process_time
 
 
 class _CyclesInLockstep(LockstepDriver):

@@ -235,7 +235,26 @@ def test_what_a_scheme_does_first_is_left_out() -> None:
 def test_a_period_that_is_too_long_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_costs, "MOST_WORK", 1_000)
     found = costs(TIMING, "schemes=[{local_sgd: {period: 1000}}]")["local_sgd"]
-    assert found.problem == "it repeats itself after 1,000 steps, which is more than can be followed"
+    assert found.problem == "it repeats itself every 1,000 steps, which is more than can be followed"
+    assert found.clock_s > 0
+
+
+def test_a_step_of_too_many_messages_ends_early_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_costs, "MOST_WORK", 300)
+    text = TIMING.replace("latency: 125 ms", "transport: gloo, latency: 125 ms")
+    changes = ["schemes=[{all_reduce: {overlap: true, bucket: 64 B}}]", "cluster.workers=8"]
+    long = costs(text, *changes)["all_reduce"]
+    assert long.problem == "it repeats itself every step, which is more than can be followed"
+    found = check(parse(text, changes=changes), torch.device("cpu"))
+    (row,) = found["schemes"]
+    assert (
+        row["simulation_s_expected"] == row["simulation_s_at_most"] == row["simulation_s_per_100_steps"] > 0
+    )
+    assert found["simulation_s_expected"] == row["simulation_s_expected"] + found["preparation_s"]
+    monkeypatch.setattr(step_costs, "MOST_WORK", 10_000)
+    whole = costs(text, *changes)["all_reduce"]
+    assert whole.problem == ""
+    assert long.clock_s > whole.clock_s / 4
 
 
 def test_no_stopwatch_decides_what_a_step_costs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,90 @@
+"""How far off `paceline check` is with its forecast of the processor time of `paceline simulate`.
+
+    python -m benchmarks.forecast                       all ready scenarios; renews their section of the page
+    python -m benchmarks.forecast two-sites lab/svm     these, printed alone
+
+Each command has its own process. A scenario that would take more than ``LIMIT_S`` has one repeat, and steps
+that fit. A forecast outside the factor is repeated twice; the medians count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from paceline.sim.scenario.ready import ready_scenarios
+
+LIMIT_S: Final = float(os.environ.get("FORECAST_LIMIT_S", "60"))
+FACTOR: Final = 2.0
+PAGE: Final = Path("docs/benchmarks.md")
+HEADING: Final = "## Forecasts of `check`"
+HEAD: Final = """
+Processor seconds of `paceline simulate`, with its start-up: foretold by `paceline check`, and measured.
+
+| scenario | forecast | measured | ratio | |
+| --- | ---: | ---: | ---: | --- |
+"""
+
+
+def main() -> None:
+    """Measure, print, and renew the section."""
+    rows = []
+    for name in sys.argv[1:] or sorted(ready_scenarios()):
+        rows.append(measure(name))
+        print(rows[-1], flush=True)
+    if not sys.argv[1:]:
+        before, _, after = PAGE.read_text(encoding="utf-8").partition(f"{HEADING}\n")
+        rest = after[after.find("\n## ") + 1 :] if "\n## " in after else ""
+        PAGE.write_text(f"{before.rstrip()}\n\n{HEADING}\n{HEAD}" + "\n".join(rows) + f"\n\n{rest}", "utf-8")
+
+
+def measure(name: str) -> str:
+    """A row of the table."""
+    changes: list[str] = []
+    found = _check(name, changes)
+    if _forecast_s(found) > LIMIT_S:
+        each_s = sum(row.get("simulation_s_per_100_steps", 0.0) for row in found["schemes"]) / 100
+        changes = [
+            "repeats=1",
+            f"stop.max_iterations={max(20, int(LIMIT_S / each_s / (1 + found['trials'])))}",
+        ]
+    pairs: list[tuple[float, float]] = []
+    while not pairs or (len(pairs) < 3 and not 1 / FACTOR <= pairs[0][0] / pairs[0][1] <= FACTOR):
+        forecast_s = _forecast_s(_check(name, changes))
+        before_s = _processor_s()
+        _paceline("simulate", name, changes)
+        pairs.append((forecast_s, _processor_s() - before_s))
+    forecast_s, measured_s = (statistics.median(each) for each in zip(*pairs, strict=True))
+    cut = f"cut: {', '.join(changes)}" if changes else ""
+    return f"| {name} | {forecast_s:.1f} s | {measured_s:.1f} s | {forecast_s / measured_s:.2f} | {cut} |"
+
+
+def _forecast_s(found: dict[str, Any]) -> float:
+    expected_s = found["simulation_s_expected"]
+    return float(found["simulation_s_at_most"] if expected_s is None else expected_s)
+
+
+def _check(name: str, changes: list[str]) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(_paceline("check", name, [*changes, "--json"]))
+    return answer
+
+
+def _paceline(command: str, name: str, changes: list[str]) -> bytes:
+    options = [each if each.startswith("--") else f"--set={each}" for each in changes]
+    words = [sys.executable, "-m", "paceline", command, name, "--device=cpu", *options]
+    return subprocess.run(words, check=True, capture_output=True).stdout
+
+
+def _processor_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    main()
