@@ -18,6 +18,7 @@ _ADDRESS: Final = re.compile(
 )
 """Beyond this machine with TLS alone: who listens there could run anything."""
 _ANSWER_S: Final = 8
+_TLS: Final = " (Dask's settings 'distributed.comm.tls' name the certificates)"
 
 
 @contextmanager
@@ -35,8 +36,7 @@ def connect(address: str | None) -> Iterator[Executor | None]:
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 1 << 16:
         raise InputError(
-            f"{named}: write tcp://127.0.0.1:8786; beyond this machine only with TLS, tls://HOST:PORT; "
-            "Dask's settings 'distributed.comm.tls' name the certificates"
+            f"{named}: write tcp://127.0.0.1:8786; beyond this machine only with TLS, tls://HOST:PORT{_TLS}"
         )
     try:
         from distributed import Client, KilledWorker
@@ -51,7 +51,7 @@ def connect(address: str | None) -> Iterator[Executor | None]:
                     raise OSError("what listens there is no scheduler of Dask")
         client = Client(address, timeout=_ANSWER_S, set_as_default=False)
     except Exception as error:  # of many kinds, by the protocol
-        raise InputError(f"{named}: {one_line(str(error), 200)}") from error
+        raise InputError(f"{named}: {one_line(str(error), 200)}{'' if match[1] else _TLS}") from error
     with client:
         try:
             yield client.get_executor(pure=False)

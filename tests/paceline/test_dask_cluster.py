@@ -117,6 +117,14 @@ def test_nothing_goes_beyond_this_machine_without_tls(address: str) -> None:
         pass
 
 
+def test_a_connection_with_tls_that_fails_names_the_settings_of_certificates() -> None:
+    with (
+        pytest.raises(InputError, match=r"--dask tls:.*'distributed\.comm\.tls' name"),
+        connect("tls://[::1]:1"),
+    ):
+        pass
+
+
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     for address in ("localhost:8786", "tcp://127.0.0.1:1", "[::1]:8786", "tls://gpu-1:8786"):
