@@ -47,12 +47,12 @@ def main() -> None:
 def measure(name: str) -> str:
     """A row of the table."""
     changes: list[str] = []
-    found = _check(name, changes)
-    if _forecast_s(found) > LIMIT_S:
-        each_s = sum(row.get("simulation_s_per_100_steps", 0.0) for row in found["schemes"]) / 100
+    answer = _check(name, changes)
+    if _forecast_s(answer) > LIMIT_S:
+        each_s = sum(row.get("simulation_s_per_100_steps", 0.0) for row in answer["schemes"]) / 100
         changes = [
             "repeats=1",
-            f"stop.max_iterations={max(20, int(LIMIT_S / each_s / (1 + found['trials'])))}",
+            f"stop.max_iterations={max(20, int(LIMIT_S / each_s / (1 + answer['trials'])))}",
         ]
     pairs: list[tuple[float, float]] = []
     while not pairs or (len(pairs) < 3 and not 1 / FACTOR <= pairs[0][0] / pairs[0][1] <= FACTOR):
@@ -65,9 +65,9 @@ def measure(name: str) -> str:
     return f"| {name} | {forecast_s:.1f} s | {measured_s:.1f} s | {forecast_s / measured_s:.2f} | {cut} |"
 
 
-def _forecast_s(found: dict[str, Any]) -> float:
-    expected_s = found["simulation_s_expected"]
-    return float(found["simulation_s_at_most"] if expected_s is None else expected_s)
+def _forecast_s(answer: dict[str, Any]) -> float:
+    expected_s = answer["simulation_s_expected"]
+    return float(answer["simulation_s_at_most"] if expected_s is None else expected_s)
 
 
 def _check(name: str, changes: list[str]) -> dict[str, Any]:
