@@ -155,27 +155,24 @@ def hand_in(
 ) -> None:
     """Send this rank's log to the collector, and then the models that it wants to score.
 
-    Values travel over gloo, sizes and requests through the control store. ``RunError``: the collector was
+    Values travel over gloo, sizes and requests through the control store. ``PeerGone``: the collector was
     lost.
     """
     # The collector takes two steps for each rank.
     patience_s = 2 * control.size * (_GRACE_S if failed else _HAND_IN_S)
     packed, values = encode(log)
-    try:
-        control.put(_report(control.rank), [packed.numel(), list(values.shape)])
-        for tensor in (packed, values):
-            finish(send(gloo, tensor, collector, REPORT_TAG), collector, patience_s)
-        for request in itertools.count():
-            key = _wanted(control.rank, request)
-            if control.wait_for(lambda _, key=key: key, [collector], patience_s, lambda: False):  # type: ignore[misc]
-                raise PeerGone(collector)
-            numbers: list[int] = control.get(key)
-            if not numbers:
-                return
-            models = torch.stack([log.models[number] for number in numbers]).cpu()
-            finish(send(gloo, models, collector, REPORT_TAG), collector, patience_s)
-    except PeerGone as lost:
-        raise _lost(lost) from lost
+    control.put(_report(control.rank), [packed.numel(), list(values.shape)])
+    for tensor in (packed, values):
+        finish(send(gloo, tensor, collector, REPORT_TAG), collector, patience_s)
+    for request in itertools.count():
+        key = _wanted(control.rank, request)
+        if control.wait_for(lambda _, key=key: key, [collector], patience_s, lambda: False):  # type: ignore[misc]
+            raise PeerGone(collector)
+        numbers: list[int] = control.get(key)
+        if not numbers:
+            return
+        models = torch.stack([log.models[number] for number in numbers]).cpu()
+        finish(send(gloo, models, collector, REPORT_TAG), collector, patience_s)
 
 
 def collect(
@@ -188,24 +185,17 @@ def collect(
     whole: Job,
     life: Life,
 ) -> tuple[Run, list[RankLog]]:
-    """Record of the run, from the logs of all ranks but the ``gone`` ones; ``RunError``: another was lost."""
+    """Record of the run, from the logs of all ranks but the ``gone`` ones; ``PeerGone``: another was lost."""
     patience_s = _GRACE_S if failure or gone else _HAND_IN_S
+    logs = _collect(gloo, control, job, log, gone, patience_s)
+    others = set(range(whole.workers)).difference(map(job.rank_of, range(job.workers)))
+    logs += [left for other in others if (left := life.left_behind(other)) is not None]
+    logs.sort(key=lambda each: each.rank)
+    models = KeptModels(gloo, control, job, logs, patience_s)
     try:
-        logs = _collect(gloo, control, job, log, gone, patience_s)
-        others = set(range(whole.workers)).difference(map(job.rank_of, range(job.workers)))
-        logs += [left for other in others if (left := life.left_behind(other)) is not None]
-        logs.sort(key=lambda each: each.rank)
-        models = KeptModels(gloo, control, job, logs, patience_s)
-        try:
-            return assemble(whole, logs, models.fetch, failure), logs
-        finally:
-            models.release()
-    except PeerGone as lost:
-        raise _lost(lost) from lost
-
-
-def _lost(lost: PeerGone) -> RunError:
-    return RunError(f"worker {lost.rank} was lost while the records were handed in")
+        return assemble(whole, logs, models.fetch, failure), logs
+    finally:
+        models.release()
 
 
 def _collect(

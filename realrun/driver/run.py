@@ -18,7 +18,7 @@ from ..group.group import Group
 from ..group.hosts import software
 from ..group.store import Stopped
 from ..lab import kernel, start
-from ..transport.connections import COLLECTIVES_AT_ONCE
+from ..transport.connections import COLLECTIVES_AT_ONCE, PeerGone
 from ..transport.device import SideStream
 from ..transport.transport import Transport
 from . import clocks
@@ -195,12 +195,15 @@ def _collect(
     collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
     gone = dead | set(failure.silent if failure else ())
     error = failure.error if failure else None
-    if group.rank != collector:
-        hand_in(group.gloo, control, log, collector, group.broken)
-        return RankResult(None, error, log.final)
-    run, logs = collect(
-        group.gloo, control, job, log, gone, str(failure) if failure else "", rank.whole, life
-    )
+    reason = str(failure) if failure else ""
+    try:
+        if group.rank != collector:
+            hand_in(group.gloo, control, log, collector, group.broken)
+            return RankResult(None, error, log.final)
+        run, logs = collect(group.gloo, control, job, log, gone, reason, rank.whole, life)
+    except PeerGone as lost:
+        first = f"{reason}; then " if reason else ""
+        raise RunError(f"{first}worker {lost.rank} was lost while the records were handed in") from lost
     kind = "lab" if start.in_lab() else "cluster"
     hosts = {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}
     run = replace(run, machines=machines, hosts=hosts)
