@@ -129,8 +129,12 @@ def topology_plan(
     ``topology`` and ``weights`` are as in scenarios; a scheme's parameters ``topology: TopologyEntry`` and
     ``weights: str`` are checked before a run. ``seed``: ``worker.seed``. Raises ``InputError``.
     """
+    from paceline import arguments
     from paceline.sim import topology as topologies
 
+    arguments.check_is("workers", workers, int, "a whole number")
+    arguments.check_is("weights", weights, str, "the name of a rule")
+    arguments.check_is("seed", seed, int, "a whole number")
     return topologies.plan(topologies.TopologyEntry.of(topology), workers, weights, seed)
 
 

@@ -88,3 +88,9 @@ def test_a_sweep_takes_them_too() -> None:
     latencies = {"cluster.network.latency": ["1 ms", "100 ms"]}
     swept = paceline.sweep(SCENARIO, latencies, schemes=[{own_gossip: {"topology": "ring"}}], progress=False)
     assert [study.runs[0].label for study in swept.studies] == ["own_gossip", "own_gossip"]
+
+
+@pytest.mark.parametrize("wrong", [("ring", 4.5), ("ring", None), ("ring", 4, 3), ("ring", 4, "auto", 1.5)])
+def test_a_plan_of_something_else_is_refused(wrong: tuple[Any, ...]) -> None:
+    with pytest.raises(InputError, match="must be"):
+        topology_plan(*wrong)
