@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -30,7 +29,7 @@ from .formats.trace import write_trace
 from .integrity.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
 from .rows import RunRow, run_of
 from .run import Evaluation, Run
-from .scenario_facts import PlannedRuns, read_facts
+from .scenario_facts import OF_SEEDS, PlannedRuns, read_facts
 from .summarise import summarise_resolved
 from .summary import SUMMARY_VERSION, SchemeFacts, Summary, Tuned
 
@@ -66,8 +65,6 @@ _NAMED: Final = 3
 """Most missing runs named in a message."""
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
 _adapter: Final = cache(TypeAdapter)
-_OF_SEEDS: Final = re.compile(r"^(seed|repeats): .*$", re.MULTILINE)
-"""Lines of a resolved scenario that say which seeds run."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "runs.parquet", "figures"})
 """Names in the folder ``report-files`` beside a report."""
@@ -215,7 +212,7 @@ def read_studies(folders: Sequence[Path], most: int) -> Studies:
         runs = {(run["source"], run["label"], run["seed"]) for run in results.summary["runs"]}
         chosen = [each["chosen"] for each in results.summary.get("tuning", ())]
         kind = folder if results.validation is not None or not runs else {run[0] for run in runs}
-        alike = kind, chosen, _OF_SEEDS.sub("", results.scenario)
+        alike = kind, chosen, OF_SEEDS.sub("", results.scenario)
         copies = (studies.setdefault(f"{copy} {alike}", (set(), [])) for copy in count())
         known, members = next(each for each in copies if each[0].isdisjoint(runs))
         known |= runs
@@ -242,7 +239,7 @@ def _join_repeats(members: list[tuple[Path, Results]]) -> tuple[Path, Results]:
     runs = sorted((run for _, each in members for run in runs_of(each)), key=lambda run: run.seed)
     seeds = sorted({run.seed for run in runs})
     numbers = {"seed": seeds[0], "repeats": len(seeds)}
-    text = _OF_SEEDS.sub(lambda line: f"{line[1]}: {numbers[line[1]]}", first.scenario)
+    text = OF_SEEDS.sub(lambda line: f"{line[1]}: {numbers[line[1]]}", first.scenario)
     lacking = [f"in {folder} {each.missing}" for folder, each in members if each.missing]
     return folder, replace(
         _join(replace(first, scenario=text), runs, first.summary.get("tuning", ()), _facts_in(members[::-1])),

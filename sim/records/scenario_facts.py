@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -74,9 +75,26 @@ class ScenarioFacts(NamedTuple):
     """Labels of the schemes that average whole gradients in every step."""
 
 
-@lru_cache(maxsize=1024)  # each run of a sweep is kept with its setting's scenario
+OF_SEEDS: Final = re.compile(r"^(seed|repeats): (\d+)$", re.MULTILINE)
+"""Lines of a resolved scenario that say which seeds run."""
+
+
 def read_facts(scenario_yaml: str) -> ScenarioFacts:
     """Read the facts of a resolved scenario's text; ``InputError``: it is no YAML."""
+    facts = _read_facts(OF_SEEDS.sub(r"\1: 1", scenario_yaml))  # read once for all seeds
+    if facts.planned is None:
+        return facts
+    numbers = {key: int(number) for key, number in OF_SEEDS.findall(scenario_yaml)}
+    planned = PlannedRuns(
+        facts.planned.labels,
+        numbers.get("seed", facts.planned.first_seed),
+        numbers.get("repeats", facts.planned.repeats),
+    )
+    return facts._replace(planned=planned)
+
+
+@lru_cache(maxsize=1024)  # each run of a sweep is kept with its setting's scenario
+def _read_facts(scenario_yaml: str) -> ScenarioFacts:
     return facts_of(yaml_file.parse(scenario_yaml, "scenario").value)
 
 
