@@ -124,19 +124,19 @@ def _between(outer: float, inner: float, weight: float, ratios: bool) -> float:
 @lru_cache
 def bound_place(n: int) -> tuple[int, float]:
     """Rank of an interval's bound among n values, and the weight towards the next value."""
-    rank = 1
-    while rank < n // 2 and _coverage(n, rank + 1) >= LEVEL:
-        rank += 1
-    known = _coverage(n, rank)
+    rank, fewer, some = 1, 1, n  # of n coins: ways of fewer than ``rank`` heads, and of ``rank``
+    while rank < n // 2 and _coverage(n, fewer + some) >= LEVEL:
+        rank, fewer, some = rank + 1, fewer + some, some * (n - rank) // (rank + 1)
+    known = _coverage(n, fewer)
     if known <= LEVEL:  # even the range of all values holds the median less often
         return rank, 0.0
-    off = (known - LEVEL) / (known - _coverage(n, rank + 1))
+    off = (known - LEVEL) / (known - _coverage(n, fewer + some))
     return rank, (n - rank) * off / (rank + (n - 2 * rank) * off)
 
 
-def _coverage(n: int, rank: int) -> float:
-    """Probability that the median lies between a sample's values of this rank from both ends."""
-    return 1 - sum(math.comb(n, i) for i in range(rank)) / (1 << (n - 1))
+def _coverage(n: int, fewer: int) -> float:
+    """Probability that the median of n values lies between two of the same rank from both ends."""
+    return 1 - fewer / (1 << (n - 1))
 
 
 def finite(value: float | None) -> float | None:
