@@ -36,7 +36,7 @@ SNIPPET = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w*)\n(.*?)```", re.DOTALL
     ],
 )
 def test_every_snippet_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """And prints what the page shows, where that takes no time of this machine."""
     monkeypatch.chdir(tmp_path)
@@ -57,7 +57,7 @@ def test_every_snippet_runs(
             elif language == "sh":
                 for line in text.replace("\\\n", " ").splitlines():
                     _command(shlex.split(line), monkeypatch)
-                printed = "\n".join(capsys.readouterr())
+                printed = "\n".join(capfd.readouterr())
             else:
                 assert language in ("", "console"), f"a snippet in {language!r} is neither a file nor run"
                 if language == "" and page.parent.name != "tutorials" and page.stem not in MEASURED:
