@@ -1,6 +1,6 @@
 """How far off `paceline check` is with its forecast of the processor time of `paceline simulate`.
 
-    python -m benchmarks.forecast                       all ready scenarios; renews their section of the page
+    python -m benchmarks.forecast                       all ready scenarios; writes docs/forecasts.md
     python -m benchmarks.forecast two-sites lab/svm     these, printed alone
 
 Each command has its own process. A scenario that would take more than ``LIMIT_S`` has one repeat, and steps
@@ -22,9 +22,10 @@ from paceline.sim.scenario.ready import ready_scenarios
 
 LIMIT_S: Final = float(os.environ.get("FORECAST_LIMIT_S", "60"))
 FACTOR: Final = 2.0
-PAGE: Final = Path("docs/benchmarks.md")
-HEADING: Final = "## Forecasts of `check`"
-HEAD: Final = """
+PAGE: Final = Path("docs/forecasts.md")
+HEAD: Final = """\
+# Forecasts of `check`
+
 Processor seconds of `paceline simulate`, with its start-up: foretold by `paceline check`, and measured.
 
 | scenario | forecast | measured | ratio | |
@@ -33,15 +34,13 @@ Processor seconds of `paceline simulate`, with its start-up: foretold by `paceli
 
 
 def main() -> None:
-    """Measure, print, and renew the section."""
+    """Measure, print, and write the page."""
     rows = []
     for name in sys.argv[1:] or sorted(ready_scenarios()):
         rows.append(measure(name))
         print(rows[-1], flush=True)
     if not sys.argv[1:]:
-        before, _, after = PAGE.read_text(encoding="utf-8").partition(f"{HEADING}\n")
-        rest = after[after.find("\n## ") + 1 :] if "\n## " in after else ""
-        PAGE.write_text(f"{before.rstrip()}\n\n{HEADING}\n{HEAD}" + "\n".join(rows) + f"\n\n{rest}", "utf-8")
+        PAGE.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
 
 
 def measure(name: str) -> str:
