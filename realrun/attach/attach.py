@@ -21,6 +21,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -62,6 +63,9 @@ from .loop_noise import LoopNoise
 from .model_vector import ModelVector, check_wrappers
 from .replica_group import ENDED, FAILED, WANTED, ReplicaGroup, find_replica_group
 from .torch_rule import TorchRule
+
+_LET_GO_S: Final = 0.05
+"""Time in which gloo's threads drop tensors: they need the interpreter, and its end before that aborts."""
 
 
 class Attached:
@@ -254,6 +258,8 @@ def attach(
                     own = [float(each) for each in worker._losses]
                     losses = [each for each in control.meet("losses", own, timeout_s) if each]
         finally:
+            if inside is not None:
+                time.sleep(_LET_GO_S)
             if records is not None and worker.run is not None:
                 _write_records(record_of(worker.run, job, entry), losses, job, Path(records))
         if worker._error is not None:
