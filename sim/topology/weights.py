@@ -82,6 +82,8 @@ def uniform(graph: Matrix) -> Matrix:
 def metropolis(graph: Matrix) -> Matrix:
     """Metropolis weights 1 / (1 + max(deg_i, deg_j)), the rest on oneself. Doubly stochastic and not negative
     on any undirected graph. Source: Xiao, Boyd and Kim, J. Parallel Distrib. Comput. 2007.
+
+    Raises: ``InputError`` where the graph is directed.
     """
     return _larger_degree(graph, "metropolis", 1)
 
@@ -91,6 +93,8 @@ def metropolis_local_degree(graph: Matrix) -> Matrix:
 
     The Metropolis-Hastings chain of a simple random walk. It does not contract where the graph is regular
     and two-colourable. Source: Xiao and Boyd, Systems & Control Letters 2004 (local-degree weights).
+
+    Raises: ``InputError`` where the graph is directed.
     """
     return _larger_degree(graph, "metropolis_local_degree", 0)
 
@@ -108,6 +112,8 @@ def laplacian(graph: Matrix) -> Matrix:
 
     Doubly stochastic on any connected undirected graph; own weights may be negative. The second-largest
     modulus is (lambda_n - lambda_2) / (lambda_n + lambda_2). Source: Xiao and Boyd, 2004, section 4.1.
+
+    Raises: ``InputError`` where the graph is directed or not connected.
     """
     from scipy.sparse import csr_array
 

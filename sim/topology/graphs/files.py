@@ -122,6 +122,8 @@ def from_file(workers: int, options: FileOptions, seed: int) -> Graphs:
     """The graph in a file, written ``{file: graph.json}``: JSON, GraphML (.graphml) or an edge list.
 
     Source: the file.
+
+    Raises: ``InputError`` where it is a graph of another number of workers.
     """
     kept = options.graph
     if kept.workers != workers:

@@ -62,6 +62,8 @@ def hyper_hypercube(workers: int, options: MaxPeers, seed: int) -> Graphs:
 
     With one peer: the hypercube, one dimension a step. Source: Takezawa et al., NeurIPS 2023 (arXiv
     2305.11420).
+
+    Raises: ``InputError`` where n has a prime factor above k + 1.
     """
     k = options.peers
     if _smooth_part(workers, k) != workers:
@@ -85,6 +87,8 @@ def de_bruijn(workers: int, options: Base, seed: int) -> Graphs:
 
     Worker i hears (b i + r) mod n, r = 0 ... b - 1, all with weight 1 / b. Source: de Bruijn 1946; as an
     averaging matrix in Delvenne, Carli and Zampieri, Systems & Control Letters 2009.
+
+    Raises: ``InputError`` where n is no power of b.
     """
     from scipy.sparse import csr_array
 
@@ -105,6 +109,8 @@ def one_peer_hypercube(workers: int, options: Settings, seed: int) -> Graphs:
     """At step k the workers whose ranks differ in binary digit k mod log2 n average.
 
     Source: Shi, Li, Johansson and Johansson, IEEE/ACM Trans. Networking 2016.
+
+    Raises: ``InputError`` where n is no power of two.
     """
     power_of_two("one_peer_hypercube", workers)
     return _sequence(workers, _hyper_hypercube(np.arange(workers), 1))

@@ -48,6 +48,8 @@ def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
 
     Source: Steger and Wormald, Combin. Probab. Comput. 1999; asymptotically uniform, Kim and Vu, STOC 2003;
     drawn as in networkx.
+
+    Raises: ``InputError`` where there is no such graph, or no connected one.
     """
     degree = options.degree
     refuse_degree("random_regular", workers, degree, least=2 if workers > 2 else 1)
@@ -89,6 +91,8 @@ def erdos_renyi(workers: int, options: Probability, seed: int) -> Graphs:
     """Every pair is joined with the same probability, independently.
 
     Source: Gilbert, Ann. Math. Stat. 1959; drawn as in Batagelj and Brandes, Phys. Rev. E 71 (2005).
+
+    Raises: ``InputError`` where the probability is too small for a connected graph.
     """
     usual = min(1.0, 2.0 * math.log(workers) / workers)
     chance = options.probability if options.probability is not None else usual
@@ -131,6 +135,8 @@ def random_geometric(workers: int, options: Radius, seed: int) -> Graphs:
     """Places drawn uniformly in the unit square; those nearer than ``radius`` are neighbours.
 
     Source: Boyd et al., IEEE Trans. Inf. Theory 2006.
+
+    Raises: ``InputError`` where the radius is too small for a connected graph.
     """
     from scipy.spatial import KDTree  # slow to import, seldom used
 
@@ -156,6 +162,8 @@ def small_world(workers: int, options: SmallWorld, seed: int) -> Graphs:
     """A ring lattice some of whose edges are moved to random workers.
 
     Source: Watts and Strogatz, Nature 1998; drawn as in networkx.
+
+    Raises: ``InputError`` where the degree is odd or too large.
     """
     import networkx as nx
 

@@ -33,6 +33,8 @@ def p_peer_exponential(workers: int, options: NumPeers, seed: int) -> Graphs:
 
     For n a power of p + 1 one period averages exactly. Source: Ying et al., NeurIPS 2021 (p = 1), and
     its direct extension.
+
+    Raises: ``InputError`` where there are not that many others.
     """
     base = options.peers + 1
     if base > workers:

@@ -112,6 +112,8 @@ def hypercube(workers: int, options: NoOptions, seed: int) -> Graphs:
     """Workers whose ranks differ in one binary digit.
 
     Source: Ying et al., NeurIPS 2021.
+
+    Raises: ``InputError`` where n is no power of two.
     """
     digits = power_of_two("hypercube", workers)
     ranks = np.repeat(np.arange(workers), digits)
@@ -130,6 +132,8 @@ def ring_lattice(workers: int, options: Degree, seed: int) -> Graphs:
     """Each worker and its nearest ``degree`` neighbours on a ring, half on each side.
 
     An odd degree adds the worker opposite. Source: Jameel et al., PAKDD 2020.
+
+    Raises: ``InputError`` where the degree is too large, or odd for an odd n.
     """
     refuse_degree("ring_lattice", workers, options.degree, least=2)
     half, odd = divmod(options.degree, 2)
@@ -177,6 +181,8 @@ def hierarchical(workers: int, options: Hierarchy, seed: int) -> Graphs:
     """Sites: complete graphs, whose first workers form a ring.
 
     Source: after the hierarchical averaging of BlueFog (Ying et al., arXiv 2111.04287).
+
+    Raises: ``InputError`` where the sites do not hold that many workers.
     """
     import networkx as nx
 
