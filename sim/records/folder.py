@@ -211,7 +211,7 @@ def read_studies(folders: Sequence[Path], most: int) -> Studies:
             continue
         runs = {(run["source"], run["label"], run["seed"]) for run in results.summary["runs"]}
         chosen = [each["chosen"] for each in results.summary.get("tuning", ())]
-        kind = folder if results.validation is not None or not runs else {run[0] for run in runs}
+        kind = folder if results.validation is not None or not runs else sorted({run[0] for run in runs})
         alike = kind, chosen, OF_SEEDS.sub("", results.scenario)
         copies = (studies.setdefault(f"{copy} {alike}", (set(), [])) for copy in count())
         known, members = next(each for each in copies if each[0].isdisjoint(runs))

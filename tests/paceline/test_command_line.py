@@ -155,22 +155,6 @@ def test_progress_says_how_many_runs_are_done_and_how_long_it_takes(
     assert progress.line() == "tuning 12 of 40, 30 %"
 
 
-def test_in_a_pipe_progress_is_a_line_now_and_then(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now_s = [0.0]
-    monkeypatch.setattr("paceline.commands.console.time.monotonic", lambda: now_s[0])
-    with watching(load(tiny)) as progress:
-        progress.begin("run", 6)
-        for _ in range(30):
-            now_s[0] += 0.9
-            progress("a", 3)
-        for _ in range(6):
-            progress.complete("a")
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(",")[0] for line in lines] == ["0 of 6 runs", "0 of 6 runs", "6 of 6 runs"]
-
-
 def test_results_are_written_before_anything_is_printed(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Progress in a notebook, and of commands that take long on a terminal."""
+"""Progress in a pipe, in a notebook, and of commands that take long on a terminal."""
 
 from __future__ import annotations
 
@@ -14,6 +14,27 @@ from paceline.commands.console import print_result, showing, watching
 from paceline.sim.scenario.schema import load
 
 
+def watch_six_runs(monkeypatch: pytest.MonkeyPatch, signs: int, apart_s: float) -> None:
+    """Show progress that comes at even times in the first run."""
+    now_s = [0.0]
+    monkeypatch.setattr("paceline.commands.console.time.monotonic", lambda: now_s[0])
+    with watching(load(Path("quadratic"))) as progress:
+        progress.begin("run", 6)
+        for _ in range(signs):
+            now_s[0] += apart_s
+            progress("a", 3)
+        for _ in range(6):
+            progress.complete("a")
+
+
+def test_in_a_pipe_progress_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch_six_runs(monkeypatch, signs=30, apart_s=0.9)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["0 of 6 runs", "0 of 6 runs", "6 of 6 runs"]
+
+
 def test_in_a_notebook_progress_is_one_output_that_changes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -27,17 +48,9 @@ def test_in_a_notebook_progress_is_one_output_that_changes(
         shown.append([content["text/plain"]])
         return Handle()
 
-    now_s = [0.0]
     monkeypatch.setitem(sys.modules, "IPython.display", cast(Any, SimpleNamespace(display=display)))
-    monkeypatch.setattr("paceline.commands.console.time.monotonic", lambda: now_s[0])
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    with watching(load(Path("quadratic"))) as progress:
-        progress.begin("run", 6)
-        for _ in range(100):
-            now_s[0] += 0.01
-            progress("a", 3)
-        for _ in range(6):
-            progress.complete("a")
+    watch_six_runs(monkeypatch, signs=100, apart_s=0.01)
     assert [len(each) for each in shown] == [4]  # none, two in a second, the last
     assert shown[0][-1] == "6 of 6 runs, 100 %"
     assert capsys.readouterr().err == ""
