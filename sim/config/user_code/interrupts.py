@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
     """
     usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     ours = [number for number in usual if signal.getsignal(number) is usual[number]]
+    say = sys.unraisablehook
     signals, noted = socket.socketpair()
     over = threading.Event()
 
@@ -28,6 +30,10 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
         for number in ours:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
+
+    def say_unless_interrupted(lost: sys.UnraisableHookArgs) -> None:  # in a finalizer, or while modules load
+        if lost.exc_type is not KeyboardInterrupt:
+            say(lost)
 
     def watch() -> None:
         with signals:
@@ -41,10 +47,12 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
     with noted:
         outer = signal.set_wakeup_fd(noted.fileno(), warn_on_full_buffer=False)
         try:
+            sys.unraisablehook = say_unless_interrupted
             for number in ours:
                 signal.signal(number, interrupt)
             yield
         finally:
+            sys.unraisablehook = say
             over.set()
             signal.set_wakeup_fd(outer)
             for number in ours:

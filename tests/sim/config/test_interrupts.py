@@ -30,6 +30,15 @@ while True:
 """
 
 
+IN_A_FINALIZER = """\
+class Last:
+        def __del__(self):
+            time.sleep(0.6)
+    Last()
+    time.sleep(60)
+"""
+
+
 @pytest.fixture(autouse=True)
 def usual_handlers() -> Iterator[None]:
     """Those of a program in the foreground: one in the background ignores SIGINT, and so do its children."""
@@ -56,11 +65,12 @@ def test_a_signal_is_an_interrupt_once(number: signal.Signals) -> None:
     assert {each: signal.getsignal(each) for each in before} == before
 
 
-@pytest.mark.parametrize("body", [LONG_CALL_OF_C, NEVER_ENDS])
+@pytest.mark.parametrize("body", [LONG_CALL_OF_C, NEVER_ENDS, IN_A_FINALIZER])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_takes_no_interrupt_is_ended(body: str, number: signal.Signals) -> None:
-    code = DEAF.format(body=body)
-    assert subprocess.run([sys.executable, "-c", code, str(int(number))], timeout=30).returncode == 130
+def test_what_takes_no_interrupt_is_ended_without_a_word(body: str, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", DEAF.format(body=body), str(int(number))]
+    ended = subprocess.run(command, timeout=30, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 def test_what_an_outer_program_handles_is_left_to_it() -> None:
