@@ -181,10 +181,10 @@ def _end(ax: Axes, row: SchemeSummary, x: float, y: float, colour: str) -> None:
 
 
 def _target_line(ax: Axes, value: float, rising: bool) -> None:
-    """The target, with its name at the end of the line, on the side away from the curves."""
+    """The target, with its name where runs begin, which is on its other side."""
     ax.axhline(value, color=INK, linewidth=1, dashes=(2, 2), zorder=1)
     annotate(
-        ax, f"target {value:g}", (1, value), (0, 4 if rising else -4),
-        xycoords=("axes fraction", "data"), ha="right", va="bottom" if rising else "top",
+        ax, f"target {value:g}", (0, value), (4, 4 if rising else -4),
+        xycoords=("axes fraction", "data"), ha="left", va="bottom" if rising else "top",
         bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.8}, zorder=6,
     )  # fmt: skip
