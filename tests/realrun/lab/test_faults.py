@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import measure, predict
+from benchmarks.faults import measure, predict, probe_start_s
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 def test_a_run_with_a_fault_is_as_predicted(
     kind: str, scheme: str, changes: dict[str, Any], within_pct: float
 ) -> None:
-    row = measure(predict(kind, scheme, 6.0, steps=30, **changes), steps=30, **changes)
+    start_s = probe_start_s() if kind == "kill" else 0.0
+    row = measure(predict(kind, scheme, start_s, steps=30, **changes), steps=30, **changes)
     assert row.same_models
     assert abs(row.error_pct) < within_pct
