@@ -6,7 +6,9 @@ import heapq
 import itertools
 import math
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from queue import Empty
 from typing import Final
 
 import torch
@@ -22,6 +24,7 @@ from paceline.sim.training.snapshots import Published, Snapshots, WorkerLost
 
 from ..group.store import Control
 from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
+from ..transport.threads import ThreadPool
 from .outages import Life
 from .rank_log import FINAL, LEADER, Exchange, ModelRef, RankLog, Timing, decode, encode
 
@@ -185,9 +188,19 @@ def collect(
     whole: Job,
     life: Life,
 ) -> tuple[Run, list[RankLog]]:
-    """Record of the run, from the logs of all ranks but the ``gone`` ones; ``PeerGone``: another was lost."""
+    """Record of the run, from the logs of all ranks but the ``gone`` ones.
+
+    After a failure, ranks whose logs do not come are named; ``PeerGone``: one was lost without a failure.
+    """
     patience_s = _GRACE_S if failure or gone else _HAND_IN_S
-    logs = _collect(gloo, control, job, log, gone, patience_s)
+    handed_in = _collect(gloo, control, job, gone, patience_s)
+    missing = sorted(set(range(job.workers)).difference(gone, handed_in, [control.rank]))
+    if missing and not (failure or gone):
+        raise PeerGone(missing[0])
+    without = [f"worker {job.rank_of(rank)} handed in no record" for rank in missing]
+    failure = "; ".join([failure, *without] if failure else without)
+    log.digest_iterates()
+    logs = [log, *handed_in.values()]
     others = set(range(whole.workers)).difference(map(job.rank_of, range(job.workers)))
     logs += [left for other in others if (left := life.left_behind(other)) is not None]
     logs.sort(key=lambda each: each.rank)
@@ -199,26 +212,34 @@ def collect(
 
 
 def _collect(
-    gloo: dist.ProcessGroupGloo,
-    control: Control,
-    job: Job,
-    log: RankLog,
-    gone: Collection[int],
-    patience_s: float,
-) -> list[RankLog]:
+    gloo: dist.ProcessGroupGloo, control: Control, job: Job, gone: Collection[int], patience_s: float
+) -> dict[int, RankLog]:
+    """The logs of the other ranks that came, each within ``patience_s`` of the one before."""
     others = [r for r in range(control.size) if r != control.rank and r not in gone]
     late = control.wait_for(_report, others, patience_s, lambda: False)
-    # the rank that serves the store may exit once it has handed in
-    sizes = {rank: control.get(_report(rank)) for rank in others if rank not in late}
-    log.digest_iterates()
-    logs = [log]
-    for rank, (length, shape) in sizes.items():
-        packed = torch.empty(length, dtype=torch.uint8)
-        values = torch.empty(shape, dtype=job.start.dtype)
-        for tensor in (packed, values):
-            finish(receive(gloo, tensor, rank, REPORT_TAG), rank, patience_s)
-        logs.append(decode(packed, values.to(job.start.device)))
+    threads = ThreadPool()  # a wait that gives up would close all of gloo's connections
+    for rank in set(others).difference(late):
+        # the rank that serves the store may exit once it has handed in
+        threads.run(rank, _receive, gloo, rank, *control.get(_report(rank)), job.start)
+    logs: dict[int, RankLog] = {}
+    with suppress(Empty):
+        for _ in range(len(others) - len(late)):
+            done = threads.finished.get(timeout=patience_s)
+            if done.error is None:
+                logs[done.token] = done.result
+            elif not isinstance(done.error, PeerGone):
+                raise done.error
+    threads.close()
     return logs
+
+
+def _receive(
+    gloo: dist.ProcessGroupGloo, rank: int, length: int, shape: Sequence[int], start: torch.Tensor
+) -> RankLog:
+    packed, values = torch.empty(length, dtype=torch.uint8), torch.empty(shape, dtype=start.dtype)
+    for tensor in (packed, values):
+        finish(receive(gloo, tensor, rank, REPORT_TAG), rank)
+    return decode(packed, values.to(start.device))
 
 
 def _report(rank: int) -> str:

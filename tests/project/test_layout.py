@@ -35,7 +35,7 @@ ROOMS = {
     "realrun": 32,
     "realrun/attach": 683,
     "realrun/calibration": 1_775,
-    "realrun/driver": 2_363,
+    "realrun/driver": 2_384,
     "realrun/group": 1_248,
     "realrun/lab": 1_868,
     "realrun/launch": 1_594,
