@@ -155,7 +155,8 @@ def _commands(scenario: Path, script: Path) -> Mapping[str, list[str]]:
         "report": [*paceline, "report", "r"],
         "realrun --processes": [*paceline, "realrun", str(scenario), "--processes"],
         "realrun --lab": [*paceline, "realrun", str(scenario), "--lab"],
-        "validate": [*paceline, "validate", str(scenario), "--steps", "300", "--out", "v"],
+        "validate": [*paceline, "validate", str(scenario), "--steps", "60", "--out", "v"],
+        "validate --lab": [*paceline, "validate", str(scenario), "--lab", "--steps", "60", "--out", "l"],
         "torchrun, one host": [*torchrun, "-m", "paceline.realrun", str(scenario)],
         "torchrun, one host, paceline.attach": [*torchrun, str(script)],
     }
