@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -29,6 +30,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
     def interrupt(*_: Any) -> None:
         for number in ours:
             signal.signal(number, signal.SIG_IGN)
+        warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that nobody will await
         raise KeyboardInterrupt
 
     def say_unless_interrupted(lost: sys.UnraisableHookArgs) -> None:  # in a finalizer, or while modules load

@@ -37,6 +37,19 @@ class Last:
     Last()
     time.sleep(60)
 """
+UNBEGUN = """\
+import os, signal
+from paceline.sim.config.user_code.interrupts import interruptible
+async def unbegun(): ...
+try:
+    with interruptible(lambda: None):
+        kept = unbegun()
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError
+except KeyboardInterrupt:
+    del kept
+    print("interrupted")
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +84,11 @@ def test_what_takes_no_interrupt_is_ended_without_a_word(body: str, number: sign
     command = [sys.executable, "-c", DEAF.format(body=body), str(int(number))]
     ended = subprocess.run(command, timeout=30, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_coroutines_that_never_began_are_no_news_after_an_interrupt() -> None:
+    ended = subprocess.run([sys.executable, "-c", UNBEGUN], timeout=30, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "interrupted\n", "")
 
 
 def test_what_an_outer_program_handles_is_left_to_it() -> None:
