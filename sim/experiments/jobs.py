@@ -200,7 +200,7 @@ ALONE: Final = JobProcesses()
 class _Runs:
     """Runs in ``processes`` as soon as these have begun, before that in this one; None: all in this one.
 
-    ``taken_s``: by ``num_here`` complete runs in this process.
+    ``taken_s``: processor time of ``num_here`` complete runs in this process.
     """
 
     left: deque[PlannedRun]
@@ -231,17 +231,17 @@ class _Runs:
             future.cancel()
 
     def _do(self, planned: PlannedRun) -> None:
-        begin_s = time.monotonic()
+        begin_s = time.process_time()
 
         def follow(label: str, steps: int) -> None:
             if self.progress is not None:
                 self.progress(label, steps)
-            self._begin_where_worth(self.taken_s + time.monotonic() - begin_s, self.num_here + 1)
+            self._begin_where_worth(self.taken_s + time.process_time() - begin_s, self.num_here + 1)
             self._hand_out()
 
         watched = self.progress is not None or self.processes is not None
         self._add(planned, self.run_here(planned, follow if watched else None, self.warn))
-        self.taken_s += time.monotonic() - begin_s
+        self.taken_s += time.process_time() - begin_s
         self.num_here += 1
         self._begin_where_worth(self.taken_s, self.num_here)
 

@@ -46,7 +46,7 @@ ROOMS = {
     "sim": 509,
     "sim/collectives": 2_198,
     "sim/compute": 968,
-    "sim/config": 2_726,
+    "sim/config": 2_728,
     "sim/drivers": 4_235,
     "sim/experiments": 5_339,
     "sim/faults": 743,

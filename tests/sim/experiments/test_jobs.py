@@ -97,6 +97,17 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(
     assert written[0] == written[1]
 
 
+def test_time_in_which_others_had_the_processor_begins_no_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a busy machine changes nothing of what ``paceline check`` foretells."""
+    monkeypatch.setattr(jobs, "MIN_WORK_S", 1e-9)
+    monkeypatch.setattr("time.process_time", lambda: 1.0)
+    with JobProcesses(2) as processes:
+        assert len(list(simulate(load(write_scenario(tmp_path)), processes=processes))) > 2
+        assert processes.executor is None
+
+
 @pytest.mark.slow
 def test_what_a_lost_process_was_to_do_is_done_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
