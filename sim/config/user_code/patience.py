@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -26,10 +27,11 @@ def patience(command: str) -> Iterator[None]:
     """
     latest: FrameType | None = None
     ticks = 0
+    around = len(_frames_of_user(sys._getframe()))  # a user's program that called the command
 
     def tick(signum: int, frame: FrameType | None) -> None:
         nonlocal latest, ticks
-        own = _frames_of_user(frame)
+        own = _frames_of_user(frame)[: -around or None]
         if not own or own[-1] is not latest:
             latest, ticks = own[-1] if own else None, 0
             return
