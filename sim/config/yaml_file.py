@@ -34,9 +34,8 @@ MAX_PATH: Final = 400
 MAX_DIGITS: Final = 1000
 """A longer scalar is text, whatever it looks like."""
 
-_HALF_LETTER: Final = re.compile("[\ud800-\udfff]")
-"""Lone surrogates: no UTF-8 file can hold them, but an escape in quotes can name one."""
 _TABS: Final = re.compile(r"[\t ]+(?=[#\r\n\0])|(?<=[:,])[\t ]+")
+_TABS_IN_BRACKETS: Final = re.compile(r"[\t ]+")
 _PREFIX: Final = "tag:yaml.org,2002:"
 _PLAIN: Final[tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...]] = tuple(
     (re.compile(pattern), value)
@@ -98,9 +97,11 @@ class _Loader(yaml.SafeLoader):
 
     @override
     def scan_to_next_token(self) -> None:
-        super().scan_to_next_token()
-        if tabs := _TABS.match(self.buffer, self.pointer):  # which PyYAML refuses
-            self.forward(len(tabs[0]))
+        at = None
+        while at != self.pointer:
+            at, pattern = self.pointer, _TABS_IN_BRACKETS if self.flow_level else _TABS
+            if tabs := pattern.match(self.buffer, at):  # which PyYAML refuses
+                self.forward(len(tabs[0]))
             super().scan_to_next_token()
 
 
@@ -256,9 +257,11 @@ def _mapping(node: MappingNode, at: KeyPath, lines: dict[KeyPath, int], source: 
 def _scalar(node: ScalarNode, at: KeyPath, source: str) -> Any:
     if node.tag != _PREFIX + "str":
         raise InputError(f"{_where(node, at, source)}: {_tag_refused(node)}")
-    if _HALF_LETTER.search(node.value):
-        raise InputError(f"{_where(node, at, source)}: holds half a letter (a lone surrogate)")
-    return node.value if node.style else plain_scalar(node.value)
+    try:  # JSON escapes both halves of a letter; one alone no UTF-8 file can hold
+        text = node.value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise InputError(f"{_where(node, at, source)}: holds half a letter (a lone surrogate)") from None
+    return text if node.style else plain_scalar(text)
 
 
 def plain_scalar(text: str) -> Any:

@@ -1,3 +1,4 @@
+import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,13 @@ def test_what_is_written_reads_the_same_here_and_in_yaml_1_1(value: Any) -> None
     text = yaml_file.write(value)
     assert yaml_file.parse(text, "f").value == _with_tuples(value)
     assert yaml.safe_load(text) == value
+
+
+@settings(max_examples=40)
+@given(VALUES, st.booleans())
+def test_json_with_tabs_and_with_every_letter_escaped_reads_the_same(value: Any, escaped: bool) -> None:
+    text = json.dumps(value, indent="\t", ensure_ascii=escaped)
+    assert yaml_file.parse(text, "f").value == _with_tuples(value)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
