@@ -31,7 +31,7 @@ QueueName = Literal["fair", "fifo", "token_bucket"]
 
 WHOLE: Final = ("graph", "model")
 """Forms of a single key; whether they fit the workers shows when the network is built."""
-_SITE_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
+_SITE_NAME: Final = re.compile(r"[^\W_]([\w-]*[^\W_])?")
 
 
 class GpuHost(Settings):

@@ -78,10 +78,11 @@ def test_latency_is_symmetrical_unless_both_directions_are_given() -> None:
     assert network.per_flow_bytes_per_s == ((math.inf, cap, cap), (cap, math.inf, cap), (cap, cap, math.inf))
 
 
-def test_site_names_may_contain_dashes() -> None:
-    between = {"latency": {"us-east-us-west": "30 ms", "eu-us-east": "40 ms", "us-west-eu": "70 ms"}}
+def test_site_names_are_letters_of_any_script_and_dashes() -> None:
+    between = {"latency": {"us-east-us-west": "30 ms", "köln-us-east": "40 ms", "us-west-köln": "70 ms"}}
     network = build_network(
-        _settings(sites={"us-east": 1, "us-west": 1, "eu": 1}, within={"latency": "0 s"}, between=between), 3
+        _settings(sites={"us-east": 1, "us-west": 1, "köln": 1}, within={"latency": "0 s"}, between=between),
+        3,
     )
     assert network.latency_s == ((0.0, 0.03, 0.04), (0.03, 0.0, 0.07), (0.04, 0.07, 0.0))
 
