@@ -132,9 +132,8 @@ def topology_plan(
     from paceline import arguments
     from paceline.sim import topology as topologies
 
-    arguments.check_is("workers", workers, int, "a whole number")
+    workers, seed = arguments.read_whole("workers", workers), arguments.read_whole("seed", seed)
     arguments.check_is("weights", weights, str, "the name of a rule")
-    arguments.check_is("seed", seed, int, "a whole number")
     return topologies.plan(topologies.TopologyEntry.of(topology), workers, weights, seed)
 
 

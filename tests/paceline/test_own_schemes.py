@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import paceline
@@ -94,3 +95,8 @@ def test_a_sweep_takes_them_too() -> None:
 def test_a_plan_of_something_else_is_refused(wrong: tuple[Any, ...]) -> None:
     with pytest.raises(InputError, match="must be"):
         topology_plan(*wrong)
+
+
+def test_a_plan_takes_the_numbers_of_an_array() -> None:
+    workers, seed = np.array([6, 3])
+    assert topology_plan("ring", workers, seed=seed).at(0) == topology_plan("ring", 6, seed=3).at(0)
