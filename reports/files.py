@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -167,14 +166,11 @@ def _column(name: str, cells: list[str]) -> tuple[str, str, list[str]]:
 
 
 def _save(picture: Picture, folder: Path) -> None:
-    with warnings.catch_warnings():
-        # Letters missing in the font are drawn as boxes; a warning would add nothing.
-        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
-        figure = finish_figure(picture)
-        for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-            drawn = io.BytesIO()  # on a full disk matplotlib's own writing raises another error
-            figure.savefig(drawn, format=ending, dpi=200, metadata=metadata)
-            (folder / f"{picture.name}.{ending}").write_bytes(drawn.getvalue())
+    figure = finish_figure(picture)
+    for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
+        drawn = io.BytesIO()  # on a full disk matplotlib's own writing raises another error
+        figure.savefig(drawn, format=ending, dpi=200, metadata=metadata)
+        (folder / f"{picture.name}.{ending}").write_bytes(drawn.getvalue())
     write_csv(folder / f"{picture.name}.csv", picture.data)
 
 

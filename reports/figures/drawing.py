@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,7 +75,9 @@ def own_style(changes: Mapping[Any, Any]) -> Iterator[None]:
     """matplotlib's defaults with these changes: the user's matplotlibrc would change figures."""
     import matplotlib
 
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # Letters missing in the font are drawn as boxes; a warning would add nothing.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(changes)
         yield

@@ -13,9 +13,9 @@ def test_a_map_of_sites_and_of_a_graph(tmp_path: Path) -> None:
     sites = {
         "workers": 3,
         "network": {
-            "sites": {"a": 1, "b": 1, "c": 1},
+            "sites": {"a": 1, "b": 1, "東": 1},
             "between": {
-                "latency": {"a-b": "10 ms", "c-a": "30 ms", "default": "20 ms"},
+                "latency": {"a-b": "10 ms", "東-a": "30 ms", "default": "20 ms"},
                 "bandwidth": "1 Gbit/s",
             },
         },
@@ -23,8 +23,9 @@ def test_a_map_of_sites_and_of_a_graph(tmp_path: Path) -> None:
     cluster_map = draw_cluster_map(replace(study, scenario={"cluster": sites}))
     assert cluster_map is not None
     assert cluster_map.data.to_numpy().tolist() == [
-        ["a", "b", 0.01, "1 Gbit/s"], ["a", "c", 0.03, "1 Gbit/s"], ["b", "c", 0.02, "1 Gbit/s"],
+        ["a", "b", 0.01, "1 Gbit/s"], ["a", "東", 0.03, "1 Gbit/s"], ["b", "東", 0.02, "1 Gbit/s"],
     ]  # fmt: skip
+    assert "東" in cluster_map.svg  # a letter that the font lacks, without a warning
     links = [{"source": host, "target": "tor", "latency": "1 ms"} for host in ("h0", "h1")]
     graph = {"workers": 2, "network": {"graph": {"hosts": ["h0", "h1"], "links": links}}}
     cluster_map = draw_cluster_map(replace(study, scenario={"cluster": graph}))
