@@ -119,14 +119,15 @@ _MAX_CHOICES: Final = 1000
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """A hint that names the choice nearest to ``word``, or all of them.
+    """A hint that names the choice nearest to ``word``, small letters or not, or all of them.
 
-    >>> did_you_mean("gosip", ["gossip", "local_sgd"])
+    >>> did_you_mean("GOSIP", ["gossip", "local_sgd"])
     "did you mean 'gossip'?"
     >>> did_you_mean("xyz", ["gossip", "local_sgd"])
     'choose from: gossip, local_sgd'
     """
     known = sorted(itertools.islice(choices, _MAX_CHOICES))
-    close = difflib.get_close_matches(word, known, n=1)
+    small = {choice.lower(): choice for choice in known}
+    close = difflib.get_close_matches(word.lower(), small, n=1)
     everything = f"choose from: {', '.join(known)}" if known else "there are none"
-    return f"did you mean '{close[0]}'?" if close else everything
+    return f"did you mean '{small[close[0]]}'?" if close else everything
