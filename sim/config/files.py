@@ -63,12 +63,18 @@ def check_out_file(
             raise InputError(f"{out} is a folder: name a file")
         if not out.parent.is_dir():
             raise InputError(f"cannot write {out}: there is no folder {out.parent}")
-        if not os.access(follow_links(out).parent, os.W_OK | os.X_OK):
-            raise InputError(f"cannot write {out}: permission denied")
+        _check_access(follow_links(out).parent)
         if out.exists() and any(each.exists() and each.samefile(out) for each in sources):
             raise InputError(f"{out} would replace what is read: choose another name")
         if out.exists() and not holds_all(out, marks):
             raise InputError(f"{out} is there already, and it is no {kind}: choose another name")
+
+
+def _check_access(folder: Path) -> None:
+    """Raise ``OSError`` if this process may not write into ``folder``, of a read-only file system too."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+        raise OSError(number := errno.EROFS if read_only else errno.EACCES, os.strerror(number))
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -193,7 +199,8 @@ def claim(path: Path) -> Iterator[None]:
                 "choose another folder"
             ) from None
         except OSError as error:
-            where = f" ({lock})" if os.path.lexists(lock) else ""  # perhaps another user's
+            others = isinstance(error, PermissionError) and os.path.lexists(lock)
+            where = f" ({lock})" if others else ""  # another user's
             raise InputError(f"cannot write {path}: {error.strerror or error}{where}") from error
         yield
 
@@ -294,11 +301,11 @@ def remove_unfinished_writes(folder: Path) -> None:
 def write_folder_atomically(folder: Path) -> Iterator[Path]:
     """Yield a new folder that replaces ``folder`` if the block succeeds; ``InputError``: not writable."""
     folder = follow_links(folder)
-    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):  # it would stay under another name
-        raise InputError(f"cannot write {folder}: it is there, and may not be removed (permission denied)")
     remove_leftovers(folder.parent, f".{folder.name}.", r"\.(old|new)")
     new, old = _temporary(folder, "new"), _temporary(folder, "old")
     with trying_to(f"write {folder}"):
+        if folder.is_dir():  # else it would stay under another name
+            _check_access(folder)
         new.mkdir(parents=True)
         try:
             yield new
@@ -309,9 +316,11 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
             if folder.exists():
                 folder.rename(old)
             new.rename(folder)
-        except BaseException:
+        except BaseException as error:
             if old.exists() and not folder.exists():
                 old.rename(folder)
+            if isinstance(error, InputError):  # of a file within
+                raise InputError(str(error).replace(str(new), str(folder))) from error
             raise
         finally:
             remove(new)

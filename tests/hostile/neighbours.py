@@ -55,7 +55,7 @@ PERMISSIONS: Final[Mapping[str, Surrounding]] = {
         _OPEN
         + "paceline report r 2>/dev/null; chown 65534 report-files report.html; nobody paceline report r",
         2,
-        ("report-files", "may not be removed"),
+        ("cannot write", "report-files: Permission denied"),
         ("report.html", "report-files"),
     ),
     "lock-of-another": Surrounding(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from paceline.sim.config.files import (
+    check_out_file,
     claim,
     claim_folder,
     owner_tag,
@@ -47,6 +51,38 @@ def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write .*: Not a directory"):
         write_atomically(tmp_path / "file" / "new.json", "text")
+
+
+def full(path: Path, content: object) -> int:
+    """A disk that has room for names alone."""
+    path.touch()
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_told_by_the_name_that_a_file_was_to_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, full_disk = tmp_path / "r", "cannot write {}: No space left on device"
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputError) as caught, claim(out):
+        pass
+    assert str(caught.value) == full_disk.format(out)
+    with pytest.raises(InputError) as caught, write_folder_atomically(out) as new:
+        save_atomically(new / "deep.png", lambda path: path.write_bytes(b""))
+    assert str(caught.value) == full_disk.format(out / "deep.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("flag", "why"), [(0, "Permission denied"), (os.ST_RDONLY, "Read-only file system")])
+def test_a_folder_that_takes_no_files_is_told_before_any_work(
+    flag: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *of: False)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flag))
+    with pytest.raises(InputError, match=f"cannot write .*page.html: {why}"):
+        check_out_file(tmp_path / "page.html", ())
+    with pytest.raises(InputError, match=f"cannot write .*: {why}"), write_folder_atomically(tmp_path):
+        pass
 
 
 def dead_owner() -> str:
