@@ -197,7 +197,7 @@ function show(data) {
     const x = (log) => 90 + 540 * share(log, across), y = (log) => 270 - 250 * share(log, up);
     const tick = ([, , base, low, high, unit]) => (share) => unit(base * 10 ** (low + share * (high - low)));
     const seen = ([, , base, , , , range]) => (range ?? [0, Infinity]).map((value) => Math.log10(value / base));
-    const drawn = svg("g"), counts = {}, [[left, right], [bottom, top]] = [seen(across), seen(up)];
+    const drawn = svg("g"), counts = new Map(), [[left, right], [bottom, top]] = [seen(across), seen(up)];
     $("map-svg").replaceChildren(drawn, ...ticks(tick(up), tick(across)),
       svg("path", { class: "seen", d: `M${x(left)} ${y(bottom)}H${x(right)}V${y(top)}H${x(left)}Z` }),
       svg("circle", { class: "here", cx: x(Math.log10(factor(across[0]))), cy: y(Math.log10(factor(up[0]))), r: 7 }));
@@ -206,13 +206,13 @@ function show(data) {
       const [i, j] = [cell % columns, Math.floor(cell / columns)];
       const there = { [up[0]]: 10 ** place(up, rows, j), [across[0]]: 10 ** place(across, columns, i) };
       const [first, second] = ranked(priced({ ...setting(), ...there }));
-      counts[first.label] = (counts[first.label] ?? 0) + 1;
+      counts.set(first.label, (counts.get(first.label) ?? 0) + 1);
       const close = second && second.took < 1.1 * first.took ? "close" : "clear";
       const size = { width: 540 / columns + 0.5, height: 250 / rows + 0.5 };
       const at = { x: 90 + (540 * i) / columns, y: 270 - (250 * (j + 1)) / rows };
       drawn.append(svg("rect", { class: close, colour: first.colour, ...at, ...size }));
     }
-    const who = Object.entries(counts).map(([label, count]) => `${label} in ${count}`).join(", ");
+    const who = [...counts].map(([label, count]) => `${label} in ${count}`).join(", ");
     $("map-caption").textContent = "Circle: you are here. Pale: the second takes less than 1.1 times as long. Dashed:"
       + ` predictions were compared with real runs here. Of ${columns * rows} settings: ${who}.`;
   }
