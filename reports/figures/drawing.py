@@ -76,8 +76,7 @@ def own_style(changes: Mapping[Any, Any]) -> Iterator[None]:
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
-        # Letters missing in the font are drawn as boxes; a warning would add nothing.
-        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")  # it is drawn as a box
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(changes)
         yield

@@ -92,12 +92,11 @@ def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
     remove_leftovers(target.parent, start, re.escape(end))
     new = target.with_name(f"{start}{owner_tag()}{end}")
     try:
-        if target.exists() and not target.is_file():
-            raise InputError(f"cannot write {path}: a folder, a device or a pipe is there")
-        save(new)
-        new.replace(target)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        with trying_to(f"write {path}"):
+            if target.exists() and not target.is_file():
+                raise InputError(f"cannot write {path}: a folder, a device or a pipe is there")
+            save(new)
+            new.replace(target)
     finally:
         with suppress(OSError):  # it may never have existed, nor its folder
             new.unlink()
@@ -199,8 +198,7 @@ def claim(path: Path) -> Iterator[None]:
                 "choose another folder"
             ) from None
         except OSError as error:
-            others = isinstance(error, PermissionError) and os.path.lexists(lock)
-            where = f" ({lock})" if others else ""  # another user's
+            where = f" ({lock})" if isinstance(error, PermissionError) and os.path.lexists(lock) else ""
             raise InputError(f"cannot write {path}: {error.strerror or error}{where}") from error
         yield
 
