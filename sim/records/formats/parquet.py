@@ -133,7 +133,7 @@ def _check_size(path: Path, head: pq.FileMetaData, file_bytes: int) -> None:
 def _naming(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{path} is damaged: {one_line(str(error), 200)}") from error
 
 

@@ -236,6 +236,7 @@ def test_reading_what_is_no_result_folder(tmp_path: Path) -> None:
         ("summary.json", b'{"version": 3, "scenario": "s"}', "damaged: target: Field required"),
         ("summary.json", b"\xff\xfe", "is not UTF-8 text"),
         ("metrics.parquet", b"PAR1", "metrics.parquet is damaged"),
+        ("metrics.parquet", b"PAR1" + bytes(1000) + b"PAR1", "metrics.parquet is damaged"),
         ("events.parquet", b"", "events.parquet is damaged"),
     ],
 )
