@@ -134,6 +134,8 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
+        if getattr(error, "errno", None):  # of the machine, not of the content
+            raise
         raise InputError(f"{path} is damaged: {one_line(str(error), 200)}") from error
 
 
