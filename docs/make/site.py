@@ -33,6 +33,11 @@ _HREF: Final = re.compile(r'<a [^>]*?href="(?!https?:|mailto:)([^"]*)"')
 _LOADED: Final = re.compile(
     r'<(?:script|img|iframe)[^>]* src="(https?:[^"]*)|<link[^>]* href="(https?:[^"]*)'
 )
+_SCROLLING: Final = re.compile(r'<(pre(?=[ >])|div(?= class="(?:table|math)-wrapper))')
+_PARAMETERS: Final = re.compile(r'<dl>\n((?:<dd><em class="sig-param">.*</dd>\n)+)</dl>')
+_CELL: Final = re.compile(r"<td[ >].*?</td>", re.DOTALL)
+_BETWEEN: Final = re.compile(r" (\(|to )")
+_CODE: Final = re.compile(r'(?<=<span class="pre">)[^<]+')
 _LINK: Final = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
@@ -50,7 +55,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_lexer("csv", TextLexer)
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _lead_outside)
-    app.connect("html-page-context", _mend_roles, priority=900)
+    app.connect("html-page-context", _mend_markup, priority=900)
     app.connect("build-finished", _copy_pages)
     app.connect("build-finished", _check_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -96,14 +101,31 @@ def _lead_outside(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = _LINK.sub(mended, source[0])
 
 
-def _mend_roles(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """What a screen reader and a keyboard need: levels of the captions, tables that can be scrolled."""
-    for part, old, new in (
-        ("furo_navigation_tree", ' role="heading"', ' role="heading" aria-level="2"'),
-        ("body", '<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'),
-    ):
-        if part in context:
-            context[part] = context[part].replace(old, new)
+def _mend_markup(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """What a screen reader, a keyboard and a narrow page need of the markup of Sphinx and its theme."""
+    if "furo_navigation_tree" in context:
+        tree = context["furo_navigation_tree"]
+        context["furo_navigation_tree"] = tree.replace(' role="heading"', ' role="heading" aria-level="2"')
+    if "body" in context:
+        context["body"] = mended_markup(context["body"])
+
+
+def mended_markup(body: str) -> str:
+    """A page where a keyboard can scroll what is wide, and cells break at brackets and within long names."""
+    body = _SCROLLING.sub(r'<\1 tabindex="0"', body)
+    body = _PARAMETERS.sub(_parameters, body)
+    return _CELL.sub(lambda cell: _BETWEEN.sub(r" <wbr>\1", _CODE.sub(_breakable, cell[0])), body)
+
+
+def _parameters(found: re.Match[str]) -> str:
+    """Parameters in lines of their own: Sphinx writes a list of definitions without terms."""
+    lines = found[1].replace("<dd>", "<div>").replace("</dd>", "</div>")
+    return f'<div class="sig-lines">\n{lines}</div>'
+
+
+def _breakable(code: re.Match[str]) -> str:
+    mark = "/" if "/" in code[0] else r"\."
+    return re.sub(rf"(?<=\w){mark}(?=\w)", r"\g<0><wbr>", code[0])
 
 
 def _copy_pages(app: Sphinx, error: Exception | None) -> None:

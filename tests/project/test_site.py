@@ -19,6 +19,7 @@ from docs.make.commands import commands_page
 from docs.make.formulas import latex
 from docs.make.pairs import pairs_of
 from docs.make.scheme_pages import scheme_page
+from docs.make.site import mended_markup
 from paceline.commands.app import COMMANDS
 from paceline.sim.schemes import SCHEMES
 
@@ -92,6 +93,24 @@ def test_a_picture_shows_the_claims_of_its_page() -> None:
         assert f"(images/{page.stem}.svg)" in text
         drawn = unescape(picture.read_text(encoding="utf-8"))
         assert all(claim.says[:20] in drawn for claim in claims_of(text)), "run: python -m docs.make.claims"
+
+
+def test_a_keyboard_scrolls_what_is_wide() -> None:
+    for name in ('pre id="a"', "pre", 'div class="table-wrapper docutils"', 'div class="math-wrapper"'):
+        assert mended_markup(f"<{name}>") == "<" + name.replace(name[:3], f'{name[:3]} tabindex="0"', 1) + ">"
+
+
+def test_a_long_cell_can_be_broken() -> None:
+    code = '<code><span class="pre">{}</span></code>'
+    assert mended_markup(f"<td>{code.format('a.b_c')}</td>") == f"<td>{code.format('a.<wbr>b_c')}</td>"
+    assert mended_markup(f"<td>{code.format('a/b.md')}</td>") == f"<td>{code.format('a/<wbr>b.md')}</td>"
+    assert mended_markup("<td>2 (1 to 3)</td> (1)") == "<td>2 <wbr>(1 <wbr>to 3)</td> (1)"
+
+
+def test_parameters_are_no_definitions_without_terms() -> None:
+    parameters = '<dl>\n<dd><em class="sig-param">a</em>,</dd>\n<dd><em class="sig-param">b</em>,</dd>\n</dl>'
+    assert "<dl>" not in mended_markup(parameters)
+    assert mended_markup("<dl>\n<dt>a</dt><dd>b</dd>\n</dl>").startswith("<dl>")
 
 
 @pytest.mark.parametrize("module", EXAMPLES)
