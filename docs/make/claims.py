@@ -22,7 +22,7 @@ PAPERS: Final = Path(__file__).parents[1] / "papers"
 _RATIO: Final = re.compile(r"([\d.e+-]+)(?: \(([\d.e+-]+) to (never|[\d.e+-]+)\))?")
 _BOUNDS: Final = re.compile(r"(?:at most (?P<most>[\d.]+)|at least (?P<least>[\d.]+)|([\d.]+) to ([\d.]+))")
 _COLOURS: Final = {"holds": "#2f7d4f", "does not hold": "#b3372f", "undecided": "#8a6d1f"}
-_WIDTH: Final = 58
+_WIDTH: Final = 46
 """Letters in a line of a claim."""
 
 
@@ -62,7 +62,7 @@ def draw_claims(claims: list[JudgedClaim]) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    figure = Figure(figsize=(9.5, 1.0 + 0.42 * len(claims)), layout="constrained")
+    figure = Figure(figsize=(8.5, 1.0 + 0.44 * len(claims)), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log")
     ends = [x for c in claims for x in (*c.claimed, c.ratio, *c.interval) if 0 < x < math.inf]
@@ -77,11 +77,16 @@ def draw_claims(claims: list[JudgedClaim]) -> Figure:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set(xlim=(left, right), ylim=(len(claims) - 0.5, -0.5))
     axes.set_xlabel("ratio, median and 95 % interval; shaded: as claimed")
-    axes.set_yticks(range(len(claims)), [textwrap.fill(c.says, _WIDTH) for c in claims], fontsize=7)
+    axes.set_yticks(range(len(claims)), [_lines(c.says) for c in claims], fontsize=8.5)
     present = [verdict for verdict in _COLOURS if verdict in {c.verdict for c in claims}]
     marks = [Line2D([], [], color=_COLOURS[verdict], marker="o", label=verdict) for verdict in present]
-    figure.legend(handles=marks, loc="outside upper right", ncols=len(marks), frameon=False, fontsize=8)
+    figure.legend(handles=marks, loc="outside upper right", ncols=len(marks), frameon=False, fontsize=9)
     return figure
+
+
+def _lines(claim: str) -> str:
+    """Not broken between a number and its per cent sign."""
+    return textwrap.fill(claim.replace(" %", "\u00a0%"), _WIDTH)
 
 
 def main() -> None:

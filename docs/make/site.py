@@ -35,6 +35,8 @@ _LOADED: Final = re.compile(
 )
 _SCROLLING: Final = re.compile(r'<(pre(?=[ >])|div(?= class="(?:table|math)-wrapper))')
 _PARAMETERS: Final = re.compile(r'<dl>\n((?:<dd><em class="sig-param">.*</dd>\n)+)</dl>')
+_PICTURE: Final = re.compile(r'<img alt="[^"]*" src="([^"]+)" />')
+_TITLE: Final = re.compile(r"(?<=<h1>)[^<]+")
 _CELL: Final = re.compile(r"<td[ >].*?</td>", re.DOTALL)
 _BETWEEN: Final = re.compile(r" (\(|to )")
 _CODE: Final = re.compile(r'(?<=<span class="pre">)[^<]+')
@@ -111,21 +113,22 @@ def _mend_markup(app: Sphinx, page: str, template: str, context: dict[str, Any],
 
 
 def mended_markup(body: str) -> str:
-    """A page where a keyboard can scroll what is wide, and cells break at brackets and within long names."""
+    """A page where a keyboard scrolls what is wide, pictures open alone, and long names and cells break."""
     body = _SCROLLING.sub(r'<\1 tabindex="0"', body)
-    body = _PARAMETERS.sub(_parameters, body)
+    body = _PICTURE.sub(r'<a href="\1">\g<0></a>', _PARAMETERS.sub(_parameters, body))
+    body = _TITLE.sub(lambda title: title[0].replace("_", "_<wbr>"), body)
     return _CELL.sub(lambda cell: _BETWEEN.sub(r" <wbr>\1", _CODE.sub(_breakable, cell[0])), body)
 
 
-def _parameters(found: re.Match[str]) -> str:
+def _parameters(listed: re.Match[str]) -> str:
     """Parameters in lines of their own: Sphinx writes a list of definitions without terms."""
-    lines = found[1].replace("<dd>", "<div>").replace("</dd>", "</div>")
+    lines = listed[1].replace("<dd>", "<div>").replace("</dd>", "</div>")
     return f'<div class="sig-lines">\n{lines}</div>'
 
 
 def _breakable(code: re.Match[str]) -> str:
     mark = "/" if "/" in code[0] else r"\."
-    return re.sub(rf"(?<=\w){mark}(?=\w)", r"\g<0><wbr>", code[0])
+    return re.sub(rf"(?<=[\w\]]){mark}(?=\w)", r"\g<0><wbr>", code[0])
 
 
 def _copy_pages(app: Sphinx, error: Exception | None) -> None:

@@ -107,6 +107,12 @@ def test_a_long_cell_can_be_broken() -> None:
     assert mended_markup("<td>2 (1 to 3)</td> (1)") == "<td>2 <wbr>(1 <wbr>to 3)</td> (1)"
 
 
+def test_a_long_title_can_be_broken_and_a_picture_opened() -> None:
+    assert mended_markup("<h1>a_b: A</h1><h2>a_b</h2>") == "<h1>a_<wbr>b: A</h1><h2>a_b</h2>"
+    picture = '<img alt="A" src="a.svg" />'
+    assert mended_markup(picture) == f'<a href="a.svg">{picture}</a>'
+
+
 def test_parameters_are_no_definitions_without_terms() -> None:
     parameters = '<dl>\n<dd><em class="sig-param">a</em>,</dd>\n<dd><em class="sig-param">b</em>,</dd>\n</dl>'
     assert "<dl>" not in mended_markup(parameters)
