@@ -30,7 +30,7 @@ from .stacked import StackedRunner, StackedTask
 
 ROWS: Final = 64
 """Most jobs of a clock; times of as many stay in a processor's cache."""
-_BEGUN_APART: Final = "a gradient and what goes on beside it are followed by the event driver"
+_BEGUN_APART: Final = "a gradient and exchanges begun meanwhile are followed by the event driver"
 
 
 class LockstepDriver(StackedRunner):
@@ -120,7 +120,7 @@ class LockstepDriver(StackedRunner):
         pending = super().issue(task, operation, handle)
         assert handle is not None
         if not isinstance(operation, ops.Mix):
-            raise NotInLockstep(f"{pending.name} goes on beside something else")
+            raise NotInLockstep(f"{pending.name} overlaps something else")
         number = handle.number
         self._move(lambda clock: clock.start(operation, number))
         return pending

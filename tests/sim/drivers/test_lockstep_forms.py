@@ -26,8 +26,8 @@ from tests.support.factory import NoOptions, make_scheme, network_of
 from tests.support.scheme_forms import DISTINCT, EIGHT_BITS, FORMS, INSIDE, Form
 
 REFUSED = (
-    "a gradient and what goes on beside it",
-    "goes on beside something else",
+    "a gradient and exchanges begun meanwhile",
+    "overlaps something else",
     "an exchange is under way from one step to the next",
     "has services",
     "makes differences by a worker's rank",
