@@ -310,6 +310,8 @@ def main() -> NoReturn:
     """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted."""
     gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
     os.environ["MPLBACKEND"] = "agg"  # figures go into files, whatever backend is set
+    if not os.environ.get("COLUMNS", "").strip("0"):  # of a shell without a window
+        os.environ.pop("COLUMNS", None)
     _settle_streams()
     try:
         Path.cwd()

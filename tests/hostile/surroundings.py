@@ -90,6 +90,9 @@ _ENVIRONMENTS: Final[Mapping[str, Mapping[str, str]]] = {
 _STREAMS: Final[Mapping[str, Surrounding]] = {
     "output-closed": Surrounding("paceline topology show ring --workers 4 >&-"),
     "errors-closed": Surrounding("paceline topology show ring --workers 4 2>&-"),
+    "output-of-no-columns": Surrounding(
+        "COLUMNS=0 paceline topology show ring --workers 4 >&2", 0, ("spectral gap",)
+    ),
     "input-closed": Surrounding("paceline check s.yaml <&-"),
     "all-closed": Surrounding("paceline simulate s.yaml --out new <&- >&- 2>&-", writes=("new",)),
     "all-closed-and-wrong": Surrounding("paceline check nothing.yaml <&- >&- 2>&-", 2),
