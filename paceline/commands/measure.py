@@ -361,7 +361,8 @@ def lab_check(
     if scenario is not None:
         loaded = load_scenario(scenario)
         network = build_network(loaded.cluster.network, loaded.cluster.workers)
-    terminal().print(render(check(network)))
+    answer = render(check(network))  # the terminal hides its progress
+    terminal().print(answer)
 
 
 def netem(

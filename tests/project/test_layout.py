@@ -31,7 +31,7 @@ def test_a_folder_of_the_product_holds_few_files() -> None:
 
 ROOMS = {
     "paceline": 767,
-    "paceline/commands": 2_049,
+    "paceline/commands": 2_050,
     "realrun": 32,
     "realrun/attach": 683,
     "realrun/calibration": 1_775,
