@@ -198,7 +198,8 @@ def claim(path: Path) -> Iterator[None]:
                 "choose another folder"
             ) from None
         except OSError as error:
-            where = f" ({lock})" if isinstance(error, PermissionError) and os.path.lexists(lock) else ""
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # not the lock's fault
+            where = f" ({lock})" if os.path.lexists(lock) and not full else ""
             raise InputError(f"cannot write {path}: {error.strerror or error}{where}") from error
         yield
 

@@ -37,7 +37,7 @@ PERMISSIONS: Final[Mapping[str, Surrounding]] = {
         "nobody paceline realrun s.yaml --processes --out new", 2, ("new", "ermission")
     ),
     "out-report": Surrounding("nobody paceline report r", 2, ("report.html", "ermission")),
-    "out-probe": Surrounding("nobody paceline probe s.yaml --out m.json", 2, ("m.json", "permission")),
+    "out-probe": Surrounding("nobody paceline probe s.yaml --out m.json", 2, ("m.json", "Permission denied")),
     "out-new": Surrounding("nobody paceline new campus c.yaml", 2, ("cannot write", "ermission")),
     "results": Surrounding(_OPEN + "chmod 700 r; nobody paceline report r", 2, ("not readable",), ("r",)),
     "results-replay": Surrounding("chmod 700 r; nobody paceline replay r", 2, ("not readable",), ("r",)),
