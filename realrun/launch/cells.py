@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -18,7 +18,7 @@ from paceline.sim.experiments.prepare import churn_of, prepare, seeds_of
 from paceline.sim.faults.outages import Churn
 from paceline.sim.network.network import Network
 from paceline.sim.records.run import Run
-from paceline.sim.records.unfinished import NOTHING_KEPT, Parts, open_parts
+from paceline.sim.records.unfinished import NOTHING_KEPT, Parts, begin_parts, open_parts
 from paceline.sim.scenario.repeats import AutoRepeats
 from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
@@ -139,9 +139,8 @@ def keep_runs(
         yield NOTHING_KEPT
         return
     text = dump(over_transport(scenario, scenario.cluster.backend))
-    with open_parts(
-        out, command, scenario.name, force, lambda kept: kept == text, lambda: text, say
-    ) as parts:
+    begin = partial(begin_parts, out, command, scenario.name, force, text.__eq__, lambda: text, say)
+    with open_parts(out, begin, say) as parts:
         yield replace(parts, facts=describe_schemes(scenario, with_bounds=False))
 
 

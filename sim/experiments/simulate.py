@@ -21,7 +21,7 @@ from ..network.profile import Profile
 from ..records.intervals import FEWEST
 from ..records.run import Run
 from ..records.summary import Tuned
-from ..records.unfinished import NOTHING_KEPT, Parts, open_parts
+from ..records.unfinished import NOTHING_KEPT, Parts, begin_parts, open_parts
 from ..scenario.repeats import AutoRepeats, are_enough, max_repeats
 from ..scenario.schema import Scenario, dump
 from ..training.scoring import Scorer
@@ -201,7 +201,8 @@ def begin(
         return
     fits = partial(resolved_in, requested=scenario)
     command, text = f"{command} on {device.type}", lambda: dump(resolve(scenario, device))
-    with open_parts(out, command, scenario.name, force, fits, text, say) as parts:
+    begin = partial(begin_parts, out, command, scenario.name, force, fits, text, say)
+    with open_parts(out, begin, say) as parts:
         yield read_resolved(parts.scenario, scenario), parts
 
 

@@ -135,23 +135,15 @@ NOTHING_KEPT: Final = Parts(None, "", "", {})
 
 
 @contextmanager
-def open_parts(
-    out: Path,
-    command: str,
-    scenario_name: str,
-    force: bool,
-    fits: Callable[[str], object],
-    resolve: Callable[[], str],
-    say: Callable[[str], None],
-) -> Iterator[Parts]:
+def open_parts(out: Path, begin: Callable[[], Parts], say: Callable[[str], None]) -> Iterator[Parts]:
     """Keep the runs of a command in ``out``, and resume with those that it has left there before.
 
     No other command writes to ``out`` meanwhile. Where no run has become complete, nothing is left.
-    Arguments and errors are as for ``begin_parts``; ``InputError`` also where ``out`` is in use.
+    ``begin`` is ``begin_parts`` for ``out``. ``InputError``: that of ``begin``, or ``out`` is in use.
     """
     with claim_folder(out):
         was_there = out.exists()
-        parts = begin_parts(out, command, scenario_name, force, fits, resolve, say)
+        parts = begin()
         if parts.kept:
             say(f"going on with {out}: {parts.num_kept('run')} runs are there")
         with keep_or_forget(out, [parts], was_there):

@@ -20,8 +20,8 @@ _FOLDER: Final = Path(__file__).parents[2] / "scenarios"
 _CLUSTERS: Final = _FOLDER / "clusters"
 _DOCUMENTS: Final = _FOLDER.with_name("docs")
 _SCHEMA: Final = "paceline-schema.json"
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9/_-]{0,79}")
-"""Possible names of a ready scenario."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9/._-]{0,79}")
+"""Possible names of a ready scenario, also where its suffix is written."""
 
 
 @cache
@@ -60,7 +60,7 @@ def find_scenario(path: Path) -> Path:
         return ready[name]
     if path.exists():
         return path
-    near = [each.name for each in path.parent.glob("*") if each.suffix in YAML_SUFFIXES]
+    near = [each.as_posix() for each in path.parent.glob("*") if each.suffix in YAML_SUFFIXES]
     hint = did_you_mean(name, [*ready, *near])
     everything = f" ready are: {', '.join(ready)}" if hint.startswith("did") else ""
     raise InputError(

@@ -255,7 +255,8 @@ class Scorer(Generic[V]):
         """Reason for the lack of an average to score, where one is asked for; else empty."""
         if self._averaged is None or self._averaged[0] > 0 or self.evaluations[-1].step == 0:
             return ""
-        return "evaluate.on is 'averaged', but the scheme published no average (worker.publish(averaged=...))"
+        where = f"in {self.evaluations[-1].step:,} steps (worker.publish(averaged=...))"
+        return f"evaluate.on is 'averaged', but the scheme published no average {where}"
 
     def settle(self) -> bool:
         """Score the instant that is due, if any; returns whether the run is over."""

@@ -78,8 +78,7 @@ def begin(
             settings = list(zip(folders, scenarios, fresh, strict=True))
             for folder, scenario, own in track("making folder", settings):
                 fits, text = partial(resolved_in, requested=scenario), dump(own)
-                new = partial(str, text)
-                parts.append(begin_parts(folder, command, scenario.name, force, fits, new, say))
+                parts.append(begin_parts(folder, command, scenario.name, force, fits, text.__str__, say))
                 kept = parts[-1].scenario
                 resolved.append(own if kept == text else read_resolved(kept, scenario))
             done = sum(each.num_kept("run") for each in parts)

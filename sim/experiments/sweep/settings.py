@@ -92,7 +92,8 @@ def settings_of(
             )
     lengths = [len(values) for values in grid.values()]
     if together and len(set(lengths)) > 1:
-        raise InputError(f"grid: the keys have {_listed(lengths)} values; together each needs equally many")
+        numbers = " and ".join(", ".join(map(str, lengths)).rsplit(", ", 1))
+        raise InputError(f"grid: the keys have {numbers} values; together each needs equally many")
     number = sample if sample is not None else min(lengths) if together else math.prod(lengths)
     if not grid or not 1 <= number <= MAX_SETTINGS:
         raise InputError(
@@ -106,10 +107,6 @@ def settings_of(
         )
     chosen = zip(*grid.values(), strict=True) if together else itertools.product(*grid.values())
     return [dict(zip(grid, values, strict=True)) for values in chosen]
-
-
-def _listed(lengths: Sequence[int]) -> str:
-    return f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"
 
 
 def _drawn(grid: Mapping[str, Sequence[Any]], sample: int, seed: int) -> list[dict[str, Any]]:

@@ -387,15 +387,12 @@ class Connection:
         idle_s, timeout_s = now_s - self._sent_s, self._smoothed_s + self._variation_s
         if idle_s <= timeout_s or not self._tcp.slow_start_after_idle or self._tcp.congestion == "bbr":
             return
-        self._keep_threshold()
+        self.threshold = max(self.threshold, 0.75 * self.window)
         packet = self._packet_bytes(inf) // SEGMENT_BYTES  # as large as the pace before the rest makes it
         halvings = min(math.ceil(idle_s / timeout_s) - 1, _MOST_HALVINGS)
         halved = math.floor(self.window / 2**halvings / SEGMENT_BYTES + _ROUNDING) * float(SEGMENT_BYTES)
         self.window = max(halved, min(self._first, self.window))
         self._alone = self.window // SEGMENT_BYTES % packet == 1
-
-    def _keep_threshold(self) -> None:
-        self.threshold = max(self.threshold, 0.75 * self.window)
 
     def _paced(self, now_s: float, num_bytes: float) -> Departure:
         if self._tcp.congestion != "bbr":

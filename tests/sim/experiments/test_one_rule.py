@@ -204,7 +204,7 @@ def test_an_own_scheme_without_averages_says_so_at_the_end() -> None:
     asked = scenario("'tests.support.own_schemes:pairs'", on="averaged")
     run = simulated(parse(dump(asked), "scenario", ["stop.max_iterations=12"]))
     assert run.status == "partial"
-    assert "published no average" in run.message
+    assert "published no average in 12 steps" in run.message
 
 
 def test_only_what_counts_is_scored() -> None:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from paceline.sim.records.folder import (
 )
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import MemoryRecord, SchemeFacts, Tuned, TuningTrial
-from paceline.sim.records.unfinished import Parts, open_parts
+from paceline.sim.records.unfinished import Parts, begin_parts, open_parts
 from tests.support.made_runs import made_bounds, made_event, made_run, made_scenario
 
 SCENARIO = made_scenario("s", "stop: {target: {metric: test_accuracy, value: 0.9}}\n")
@@ -52,8 +53,9 @@ def begin(out: Path, spoken: list[str]) -> Open:
     def start(
         scenario: str = SCENARIO, command: str = "simulate on cpu", force: bool = False
     ) -> AbstractContextManager[Parts]:
+        say, text = spoken.append, scenario.__str__
         return open_parts(
-            out, command, "s", force, lambda text: text == scenario, lambda: scenario, spoken.append
+            out, partial(begin_parts, out, command, "s", force, scenario.__eq__, text, say), say
         )
 
     return start

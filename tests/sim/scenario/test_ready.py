@@ -64,10 +64,19 @@ def test_the_users_own_file_without_its_suffix_is_the_nearest() -> None:
     copy_ready("two-workers", Path("my-cluster.yaml"), str)
     with pytest.raises(InputError, match=r"did you mean 'my-cluster\.yaml'\?"):
         load("my-cluster")
+    Path("mine").mkdir()
+    copy_ready("two-workers", Path("mine/cluster.yaml"), str)
+    with pytest.raises(InputError, match=r"did you mean 'mine/cluster\.yaml'\?"):
+        load("mine/custer.yaml")
+
+
+def test_a_ready_name_written_with_a_suffix_is_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"^campus\.yaml: there is no such file.* did you mean 'campus'\?"):
+        load("campus.yaml")
 
 
 def test_what_cannot_be_a_name_is_a_missing_file() -> None:
-    for path in ("four-regions.yaml", "/four-regions", "../lab/two-sites"):
+    for path in ("./four regions.yaml", "/four-regions", "../lab/two-sites"):
         with pytest.raises(InputError, match="there is no such file"):
             load(path)
 
