@@ -71,10 +71,11 @@ def check_out_file(
 
 
 def _check_access(folder: Path) -> None:
-    """Raise ``OSError`` if this process may not write into ``folder``, of a read-only file system too."""
-    if not os.access(folder, os.W_OK | os.X_OK):
-        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
-        raise OSError(number := errno.EROFS if read_only else errno.EACCES, os.strerror(number))
+    """Raise ``OSError`` if this process cannot write into ``folder``: rights, a read-only or a full disk."""
+    disk, may = os.statvfs(folder), os.access(folder, os.W_OK | os.X_OK)
+    if not may or (disk.f_blocks and not disk.f_bfree):
+        refused = errno.EROFS if disk.f_flag & os.ST_RDONLY else errno.EACCES
+        raise OSError(number := errno.ENOSPC if may else refused, os.strerror(number))
 
 
 def write_atomically(path: Path, text: str) -> None:

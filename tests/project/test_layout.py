@@ -46,7 +46,7 @@ ROOMS = {
     "sim": 510,
     "sim/collectives": 2_198,
     "sim/compute": 968,
-    "sim/config": 2_741,
+    "sim/config": 2_742,
     "sim/drivers": 4_235,
     "sim/experiments": 5_336,
     "sim/faults": 743,

@@ -73,12 +73,20 @@ def test_a_full_disk_is_told_by_the_name_that_a_file_was_to_have(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("flag", "why"), [(0, "Permission denied"), (os.ST_RDONLY, "Read-only file system")])
+@pytest.mark.parametrize(
+    ("may", "flag", "free", "why"),
+    [
+        (False, 0, 5, "Permission denied"),
+        (False, os.ST_RDONLY, 5, "Read-only file system"),
+        (True, 0, 0, "No space left on device"),
+    ],
+)
 def test_a_folder_that_takes_no_files_is_told_before_any_work(
-    flag: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    may: bool, flag: int, free: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda *of: False)
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flag))
+    monkeypatch.setattr(os, "access", lambda *of: may)
+    disk = SimpleNamespace(f_flag=flag, f_blocks=9, f_bfree=free)
+    monkeypatch.setattr(os, "statvfs", lambda path: disk)
     with pytest.raises(InputError, match=f"cannot write .*: {why}"):
         check_out_file(tmp_path / "page.html", ())
     with pytest.raises(InputError, match=f"cannot write .*: {why}"), write_folder_atomically(tmp_path):
