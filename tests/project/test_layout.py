@@ -30,7 +30,7 @@ def test_a_folder_of_the_product_holds_few_files() -> None:
 
 
 ROOMS = {
-    "paceline": 767,
+    "paceline": 769,
     "paceline/commands": 2_050,
     "realrun": 32,
     "realrun/attach": 683,
