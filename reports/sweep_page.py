@@ -57,10 +57,10 @@ def build(
 
 
 def plot_times(answer: Mapping[str, Any]) -> Figure:
-    """Draw each scheme's time against a key, on white; ``InputError``: no key has several numbers."""
+    """Draw each scheme's time against a key, on white; ``InputError``: there is nothing to draw."""
     picture = draw_times(answer, _styles(answer))
     if picture is None:
-        raise InputError("no key of the grid has several numbers, so there is no curve to draw")
+        raise InputError("no key of the grid has several numbers, or no scheme a time: no curve to draw")
     return finish_figure(picture)
 
 

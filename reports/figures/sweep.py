@@ -95,13 +95,16 @@ def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pict
 def draw_times(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
     """Draw each scheme's median time with its interval against the last key with numbers.
 
-    A panel for each combination of the other keys. None where no key of a grid has several numbers.
+    A panel for each combination of the other keys. None where no key of a grid has several numbers, or no
+    time is above 0.
     """
     keys = _numeric_keys(answer)
     if not keys or not is_grid(answer):
         return None
     key = keys[-1]
     data = _times(answer, key)
+    if not (data["median"] > 0).any():
+        return None
     panels = list(data.groupby("at", sort=False))[:_PANELS]
     wide = min(len(panels), _ACROSS)
     high = math.ceil(len(panels) / wide)

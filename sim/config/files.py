@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from filelock import FileLock, Timeout
 from pydantic_core import from_json
 
-from ..errors import InputError, shorten
+from ..errors import InputError, quote, shorten
 from .settings import Settings
 from .yaml_file import read_bytes, read_text, validate_document
 
@@ -249,7 +249,8 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
     Raises ``InputError`` if unreadable, damaged, with non-finite numbers, or of another kind.
     """
     try:
-        data = parse_json(read_text(path, MAX_JSON_BYTES, (".json",)))
+        data = parse_json(text := read_text(path, MAX_JSON_BYTES, (".json",)))
+        json.loads(text, object_pairs_hook=distinct)
     except ValueError as error:
         raise InputError(f"{path}: is damaged: {error}") from error
     if not isinstance(data, dict) or "version" not in data:
@@ -261,7 +262,7 @@ def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int
     """Validate ``data`` as ``model`` of ``version``; ``InputError`` otherwise."""
     if data["version"] != version:
         raise InputError(
-            f"{path}: has version {data['version']!r}, this program reads version {version}; measure again"
+            f"{path}: is of another version, or of another kind: {data['version']!r}, not {version}"
         )
     return validate_document(model, data, str(path))
 
@@ -271,6 +272,14 @@ def parse_json(text: str) -> Any:
     value = from_json(text, allow_inf_nan=False)
     json.dumps(value, allow_nan=False)  # "1e999" parses as infinite
     return value
+
+
+def distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The keys and values of a JSON object; ``ValueError`` for a key that it has twice."""
+    keys = [key for key, _ in pairs]
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError(f"has the key {quote(next(key for key in keys if keys.count(key) > 1))} twice")
+    return found
 
 
 @contextmanager

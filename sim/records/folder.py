@@ -152,7 +152,7 @@ def check_free(folder: Path, force: bool = False) -> None:
         files = name == "report-files" and path.is_dir()
         return name in _OURS or (files and {entry.name for entry in path.iterdir()} <= REPORT_FILES)
 
-    check_replaceable(folder, force, is_ours, "no result of ours")
+    check_replaceable(folder, force, is_ours, "no part of these results")
 
 
 def check_replaceable(folder: Path, force: bool, is_ours: Callable[[str], bool], foreign: str) -> None:
@@ -291,13 +291,15 @@ def _read_results(folder: Path, operations: bool = True) -> Results:
         missing = [name for name in _NEEDED if not (folder / name).is_file()]
     if not there:
         refuse_foreign(folder)
-        raise InputError(f"there is no folder {folder}")
+        is_other = os.path.lexists(folder)
+        raise InputError(f"{folder} is no result folder" if is_other else f"there is no folder {folder}")
     if missing == [*_NEEDED] and is_unfinished(folder):
         return _join_parts(folder)
     for name in missing:
         if os.path.lexists(folder / name):
             check_kind(folder / name)
-        raise InputError(f"{folder} is no result folder: it has no {name}")
+        of_sweep = next((f"; name one of a sweep, such as {each}" for each in folder.glob("0001")), "")
+        raise InputError(f"{folder} is no result folder: it has no {name}{of_sweep}")
     verify_checksums(folder, _NEEDED, _ADDED)
     try:
         return _read_files(folder, operations)

@@ -50,7 +50,7 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
     "out-folder": ("simulate s.yaml --out folder", "folder"),
     "out-forced": ("simulate s.yaml --out folder --force", "kept"),
     "out-here": ("simulate s.yaml --out .", "--force"),
-    "out-here-forced": ("simulate s.yaml --out . --force", "no result of ours"),
+    "out-here-forced": ("simulate s.yaml --out . --force", "no part of these results"),
     "out-proc": ("simulate s.yaml --out /proc/r", "/proc/r"),
     "out-sys": ("simulate s.yaml --out /sys/r", "/sys/r"),
     "out-long": (f"simulate s.yaml --out {LONG}", "File name too long"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,13 @@ def test_each_setting_is_what_it_is_alone(
         answer["settings"][0]["summary"]
     )
     whole = (out / "sweep.json").read_text()
-    for text in ("{", '{"version": 1}', '{"version": 1, "settings": [{"folder": "../0001", "set": {}}]}'):
+    first, *others = answer["settings"]
+    wrong = ({**first, "set": {"seed": 3}}, {**others[-1], "folder": first["folder"]}, others[0])
+    for text in (
+        "{", '{"version": 1}', '{"version": 1, "settings": [{"folder": "../0001", "set": {}}]}',
+        whole.replace('"version": 1', '"version": 99'), whole.replace('"version"', '"version": 1, "version"'),
+        *(json.dumps({**answer, "settings": settings}) for settings in ([each, *others] for each in wrong)),
+    ):  # fmt: skip
         (out / "sweep.json").write_text(text)
         code, _, err = run(monkeypatch, capsys, "report", out, "--out", tmp_path / "sweep.html")
         assert code == 2
@@ -71,6 +78,27 @@ def test_each_setting_is_what_it_is_alone(
     picture = (out / "winners.svg").read_text()
     for label in {row["verdict"]["first"] for row in answer["settings"]}:
         assert f">{label}<" in picture
+
+
+@pytest.mark.parametrize("target", ["1e9", "1e-9"])
+def test_a_page_where_no_scheme_takes_time_to_the_target(
+    target: str,
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stop = f"stop={{max_iterations: 4, target: {{metric: suboptimality, value: {target}}}}}"
+    out, page = tmp_path / "out", tmp_path / "page.html"
+    assert run(monkeypatch, capsys, "sweep", tiny, *GRID[:2], "--set", stop, "--out", out)[0] in (0, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        code, _, err = run(monkeypatch, capsys, "report", out, "--out", page)
+    assert code == 0, err
+    assert "under 2 settings" in page.read_text()
+    code, _, err = run(monkeypatch, capsys, "explore", out, "--out", tmp_path / "explored.html")
+    assert code == 2
+    assert f"it has no summary.json; name one of a sweep, such as {out / '0001'}" in err
 
 
 def test_the_table_has_a_line_for_each_setting(
@@ -262,6 +290,7 @@ def test_a_folder_that_is_taken_is_kept(
     [
         ([], "--grid"),
         (["--grid", "cluster.workers"], "--grid cluster.workers: write dotted.key=value,value"),
+        (["--grid", "seed=1,2", "--sample", "0"], "sample: it has 0 settings"),
         (["--grid", "=4"], "write dotted.key=value,value"),
         (["--grid", "cluster.workers="], "grid: cluster.workers: write a list of values"),
         (["--grid", "cluster.workers=4]"], "--grid cluster.workers=4]:"),

@@ -168,7 +168,7 @@ def in_metrics(key: str, value: Any) -> Any:
     ("damage", "says"),
     [
         (lambda document: [document], "is no file of 'paceline report --bundle'"),
-        (changed(version=2), "has version 2, this program reads version 1"),
+        (changed(version=2), "is of another version, or of another kind: 2, not 1"),
         (changed(code="os.system"), "code"),
         (changed(metrics=[]), "metrics"),
         (changed(summary={}), "is no file of a result folder"),
@@ -178,6 +178,7 @@ def in_metrics(key: str, value: Any) -> Any:
         (in_metrics("time_s", [1.0]), "is damaged"),
         (in_metrics("time_s", ["../../etc/passwd"] * 12), "is damaged"),
         (in_metrics("step", [2**80] * 12), "is damaged"),
+        (in_metrics("step", ["1"] * 12), "is damaged: step holds string, not int"),
         (in_metrics("time_s", [None] * 12), "is damaged"),
         (lambda document: {k: v for k, v in document.items() if k != "scenario"}, "scenario"),
     ],

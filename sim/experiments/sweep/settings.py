@@ -97,7 +97,8 @@ def settings_of(
     number = sample if sample is not None else min(lengths) if together else math.prod(lengths)
     if not grid or not 1 <= number <= MAX_SETTINGS:
         raise InputError(
-            f"grid: it has {number if grid else 0:,} settings; from 1 to {MAX_SETTINGS:,} are possible"
+            f"{'grid' if sample is None else 'sample'}: it has {number if grid else 0:,} settings; from 1 to "
+            f"{MAX_SETTINGS:,} are possible"
         )
     if sample is not None:
         return _drawn(grid, sample, seed)

@@ -146,6 +146,10 @@ def _conformed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
         raise InputError(f"{path} has no column {missing[0]}")
     others = [name for name in table.column_names if name not in schema.names]
     whole = _with_metrics(others) if schema is _METRICS_SCHEMA else schema
+    for field in whole:
+        own = table.column(field.name).type
+        if own != pa.null() and pa.types.is_primitive(own) != pa.types.is_primitive(field.type):
+            raise InputError(f"{path} is damaged: {field.name} holds {own}, not {field.type}")
     table = table.select(whole.names).cast(whole)
     for field in schema:
         if pa.types.is_floating(field.type) and not np.isfinite(table.column(field.name)).all():

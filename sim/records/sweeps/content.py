@@ -45,14 +45,11 @@ def describe_sweep(
     between = steps_between(rows)
     firsts = [summary["verdict"]["first"] for summary in summaries]
     return {
-        "version": _VERSION,
-        "scenario": summaries[0]["scenario"],
-        **({"ranges": dict(ranges)} if ranges else {}),
-        "settings": rows,
-        "crossovers": find_crossovers(settings, summaries),
-        **({"steps_between": between} if between else {}),
+        "version": _VERSION, "scenario": summaries[0]["scenario"],
+        **({"ranges": dict(ranges)} if ranges else {}), "settings": rows,
+        "crossovers": find_crossovers(settings, summaries), **({"steps_between": between} if between else {}),
         **({"draws": describe_draws(settings, ranges, firsts)} if ranges else {}),
-    }
+    }  # fmt: skip
 
 
 def is_sweep(folder: Path) -> bool:
@@ -68,19 +65,25 @@ def read_sweep(folder: Path) -> tuple[dict[str, Any], pa.Table]:
     path = folder / SWEEP_FILE
     content = read_json(path, "sweep")
     rows, ranges = content.get("settings"), content.get("ranges") or {}
-    if not isinstance(rows, list) or not rows or not all(_is_row(row, ranges) for row in rows):
-        raise InputError(f"{path}: is damaged: it lists no settings; make these results again")
+    if content["version"] != _VERSION or not isinstance(rows, list) or not _are_rows(rows, ranges):
+        raise InputError(f"{path}: is damaged, or of another version; make these results again")
     summaries = [read_results(folder / row["folder"]).summary for row in rows]
+    for row, summary in zip(rows, summaries, strict=True):
+        kept = [each.get("wall_clock_s") for each in row["summary"]]
+        if kept != [each["wall_clock_s"] for each in summary["summary"]]:
+            raise InputError(f"{path}: is not of the results in {row['folder']}; make these results again")
     names, settings = ([row[key] for row in rows] for key in ("folder", "set"))
     return describe_sweep(names, settings, summaries, ranges), tabulate_runs(names, settings, summaries)
 
 
-def _is_row(row: object, ranges: object) -> bool:
-    return (
-        isinstance(row, dict)
-        and isinstance(row.get("folder"), str)
-        and row["folder"].isdecimal()
-        and isinstance(row.get("set"), dict)
-        and isinstance(ranges, dict)
-        and row["set"].keys() >= ranges.keys()
-    )
+def _are_rows(rows: Sequence[Any], ranges: object) -> bool:
+    """Whether each of these has a folder of its own, and all have values of the same keys."""
+    keys = dict[str, frozenset[object]]()
+    for row in rows:
+        match row:
+            case {"folder": str(name), "set": {**values}, "summary": [{}, *_]} if name.isdecimal():
+                keys[name] = frozenset(values)
+            case _:
+                return False
+    alike = len({*keys.values()}) == 1 and len(keys) == len(rows)
+    return alike and isinstance(ranges, dict) and all(ranges.keys() <= each for each in keys.values())

@@ -152,7 +152,7 @@ def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"version": 1', '"version": 7', "has version 7, this program reads version 1"),
+        ('"version": 1', '"version": 7', "is of another version, or of another kind: 7, not 1"),
         ('"version": 1, ', "", "it has no version"),
         ('"load": [0.0', '"load": [NaN', "is damaged: expected value at line 1 column"),
         ('"values_s": [0', '"values_s": [-0', "must be at least 0"),

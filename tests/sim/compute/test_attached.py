@@ -207,7 +207,7 @@ def test_a_record_is_read_as_it_was_written(path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"version": 1', '"version": 9', "has version 9, this program reads version 1"),
+        ('"version": 1', '"version": 9', "is of another version, or of another kind: 9, not 1"),
         ('"version": 1, ', "", "it has no version"),
         ('"attached run"', '"other run"', "hosts: must be a mapping"),
         ('"bytes_per_parameter": 40', '"bytes_per_parameter": NaN', "is damaged: expected value at line"),

@@ -153,7 +153,7 @@ def test_force_replaces_a_folder_with_its_report(tmp_path: Path) -> None:
     assert not files.exists()
     files.mkdir()
     (files / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="holds report-files, which is no result of ours"):
+    with pytest.raises(InputError, match="holds report-files, which is no part of these results"):
         write_results(out, SCENARIO, "s", runs(), force=True)
     assert (files / "notes.txt").is_file()
 
@@ -220,6 +220,9 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 
 
 def test_reading_what_is_no_result_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match=r"file is no result folder$"):
+        read_results(tmp_path / "file")
     with pytest.raises(InputError, match="there is no folder"):
         read_results(tmp_path / "none")
     with pytest.raises(InputError, match=r"no result folder: it has no summary\.json"):

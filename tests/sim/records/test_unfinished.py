@@ -285,7 +285,10 @@ def test_whoever_comes_second_is_refused(begin: Open, out: Path) -> None:
 def test_a_foreign_folder_called_parts_is_not_touched(begin: Open, out: Path) -> None:
     (out / "parts").mkdir(parents=True)
     (out / "parts" / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="holds parts, which is no result of ours"), begin(force=True):
+    with (
+        pytest.raises(InputError, match="holds parts, which is no part of these results"),
+        begin(force=True),
+    ):
         pass
     assert (out / "parts" / "thesis.tex").is_file()
 
