@@ -75,7 +75,7 @@ def import_files(
         notes += [f"{heading}:", *(f"  {note}" for note in readings[given].notes)]
     cluster, remarks = cluster_of(readings, answers)
     if "network" in cluster:
-        validate_document(NetworkSettings, cluster["network"], "these files make no network")
+        validate_document(NetworkSettings, cluster["network"], f"{' and '.join(files)}: no network")
     text = write_cluster(cluster, notes := notes + remarks)
     needed = {key: example for key, example in _NEEDED.items() if key not in cluster}
     if as_json:

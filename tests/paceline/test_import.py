@@ -36,6 +36,7 @@ def here(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("ping.txt").write_text(LINUX)
     Path("iperf.json").write_text(made([900.0]))
+    Path("far.csv").write_text("RTT (ms),us,eu\nus,,8e300\neu,8e300,\n")
     Path("scenario.yaml").write_text(SCENARIO)
     Path("plain.yaml").write_text(PLAIN)
 
@@ -105,6 +106,7 @@ def test_json_and_packed_files(monkeypatch: Patch, capsys: Captured) -> None:
             ["us-east-eu=ping.txt"],
             "us-east-eu=ping.txt: write ends in letters, digits and '_', as us_east-eu=FILE",
         ),
+        (["far.csv"], "far.csv: no network: between.latency.us-eu: "),
         (["iperf.json"], "no file says the latency: import output of ping too, or add --latency '0.1 ms'"),
     ],
 )

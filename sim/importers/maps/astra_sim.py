@@ -30,9 +30,8 @@ def read(source: ForeignFile) -> Readings:
             raise source.refuse(f"needs {key}: [...], with a value for each dimension of the topology", line)
         if wrong := [value for value in values if not _fits(key, value)]:
             least, most = _BOUNDS.get(key, (0, 0))
-            valid = (
-                f"a number from {least:g} to {most:g}" if key in _BOUNDS else f"one of {', '.join(_SHAPES)}"
-            )
+            number = "whole number" if key == "npus_count" else "number"
+            valid = f"a {number} from {least:g} to {most:g}" if most else f"one of {', '.join(_SHAPES)}"
             raise source.refuse(f"{key}: {quote(wrong[0])} is not {valid}", line)
         columns.append(values)
     shapes, counts, gb_per_s, ns = columns

@@ -20,7 +20,7 @@ from .tool_units import Quantity, Unit, read_unit
 _T = TypeVar("_T")
 _MISSING: Final = re.compile(r"(?i)[-\u2013\u2014\u2212.·*x\s]*|n/?a|nan|none|null|self")
 _NUMBER: Final = re.compile(
-    r"([-+]?[0-9][0-9.,]*(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Zµμ]+(?:/s(?:ec)?(?![a-zA-Z]))?)?"
+    r"((?:(?<![0-9.,])[-+])?[0-9][0-9.,]*(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Zµμ]+(?:/s(?:ec)?(?![a-zA-Z]))?)?"
 )
 _THOUSANDS: Final = re.compile(r"[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 _UNIT_WORD: Final = re.compile(

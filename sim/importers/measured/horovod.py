@@ -27,13 +27,13 @@ def read(source: ForeignFile) -> Readings:
         for event in parse_json(text + "]"):
             inside, phase = opened[event.get("pid")], event["ph"]
             if phase == "B":
-                inside.append((event["name"], float(event["ts"])))
+                inside.append((event["name"], float(str(event["ts"]))))
             elif phase == "X" and inside and event["name"].isdecimal():
                 ranks.add(int(event["name"]))
             elif phase == "E" and inside:
                 name, begin_us = inside.pop()
                 kind = "wait" if name.startswith("NEGOTIATE_") else "average" if _AVERAGE.match(name) else ""
-                spans[kind].add((begin_us, float(event["ts"])))  # tensors that are fused have one span
+                spans[kind].add((begin_us, float(str(event["ts"]))))  # tensors that are fused have one span
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise source.refuse(f"is no whole timeline; remove an event that is cut ({error})") from None
     waits_s, averages_s = ([(b - a) / 1e6 for a, b in spans[kind]] for kind in ("wait", "average"))

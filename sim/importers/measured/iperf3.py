@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from json import JSONDecoder
 from typing import Any, Final
 
+from ...compute.traces import is_time
 from ...errors import shorten
 from ..readings import ForeignFile, PathReading, Readings
 
@@ -67,17 +68,17 @@ def _rates(source: ForeignFile, test: Any) -> dict[bool, list[float]]:
             raise source.refuse(f"is of a test that failed: {shorten(error)}")
         case {"start": {"test_start": {"protocol": "TCP", "num_streams": int(n), **setting}}, "end": {**end}}:
             backwards = bool(setting.get("reverse"))
-        case {"start": {"test_start": {"protocol": str(protocol)}}}:
+        case {"start": {"test_start": {"protocol": str(protocol)}}} if protocol != "TCP":
             raise source.refuse(f"is a test of {shorten(protocol)}, not of TCP; run iperf3 without -u")
         case _:
-            raise source.refuse("is no whole test of iperf3: 'test_start' or 'end' is missing")
+            raise source.refuse("is no whole test of iperf3: 'test_start' (num_streams) or 'end' is missing")
     rates: dict[bool, list[float]] = {}
-    streams = end.get("streams")
-    for stream in (
-        streams if isinstance(streams, list) and streams else [{"receiver": end.get("sum_received")}]
-    ):
+    streams = isinstance(listed := end.get("streams"), list) and listed
+    if streams and len(streams) not in (n, 2 * n):  # --bidir
+        raise source.refuse(f"has {len(streams)} of {shorten(n)} streams; give all of the test")
+    for stream in streams or [{"receiver": end.get("sum_received")}]:
         match stream:
-            case {"receiver": {"bits_per_second": float() | int() as rate, **other}} if 0 < rate < 1e18:
+            case {"receiver": {"bits_per_second": rate, **other}} if is_time(rate) and 0 < rate < 1e18:
                 back = backwards if not streams else not other.get("sender", not backwards)
                 rates.setdefault(back, []).append(rate / 8)
             case _:

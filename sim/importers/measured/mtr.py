@@ -11,6 +11,7 @@ from .round_trips import half_of
 
 _HOP: Final = re.compile(r"\s*\d+\.\s*(?:\|--)?\s*(\S.*)")
 _COLUMNS: Final = ("Loss%", "Snt", "Avg", "StDev")
+_ROUNDING_MS: Final = 0.1
 
 
 def read(source: ForeignFile) -> Readings:
@@ -23,6 +24,9 @@ def read(source: ForeignFile) -> Readings:
         raise source.refuse(f"has no column {missing[0]}; run mtr without -o", line)
     cells = (str(last[name]).strip().rstrip("%") for name in _COLUMNS)
     lost_pct, sent, mean_ms, deviation_ms = (parse_decimal(source, cell, line) for cell in cells)
+    best, worst = (parse_decimal(source, str(last.get(key, mean_ms)), line) for key in ("Best", "Wrst"))
+    if not best - _ROUNDING_MS <= mean_ms <= worst + _ROUNDING_MS:
+        raise source.refuse(f"is damaged: its mean, {mean_ms:g} ms, is not in {best:g} to {worst:g} ms", line)
     host = str(last.get("host"))
     if host == "???" or lost_pct >= 100 or not mean_ms:
         raise source.refuse("the last hop did not answer, so its target is not measured; ping it", line)

@@ -78,5 +78,7 @@ def _summary(source: ForeignFile) -> tuple[float, float]:
     line = source.text.count("\n", 0, match.start()) + 1
     if match[2] != "ms":
         raise source.refuse(f"has round trips in {match[2]!r}, not in ms", line)
-    _, mean_ms, _, *deviation_ms = (parse_decimal(source, each, line) for each in match[1].split("/"))
+    least, mean_ms, most, *deviation_ms = (parse_decimal(source, e, line) for e in match[1].split("/"))
+    if not least <= mean_ms <= most:
+        raise source.refuse(f"is damaged: its mean, {mean_ms:g} ms, is not in {least:g} to {most:g} ms", line)
     return mean_ms / 1000, sum(deviation_ms) / 1000

@@ -19,7 +19,8 @@ def read(source: ForeignFile) -> Readings:
 
     ``InputError``: there are no steps (``Answers.event`` says what is one), or nothing is left of them.
     """
-    events, step = trace_events(source.name, source.text), source.answers.event or _STEP
+    events = trace_events(source.name, source.text)
+    step = _STEP if source.answers.event is None else source.answers.event
     events = [each for each in events if isinstance(each, Mapping)]
     if step == _STEP and not any(str(each.get("name")).startswith(_STEP) for each in events):
         raise source.refuse(

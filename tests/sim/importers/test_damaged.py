@@ -62,9 +62,10 @@ def test_damage_is_refused_in_one_line(kind: str) -> None:
         ("region-matrix", "eu,80,", "eu,\u0663,"),
         ("ping", "time=40.3", "time=\u0664\u0660.\u0663"),
         ("torch-trace", '"dur": 300', '"dur": -5'),
+        ("horovod", '"ts": 190', '"ts": true'),
     ],
 )
-def test_digits_of_other_scripts_and_negative_durations_are_refused(kind: str, old: str, new: str) -> None:
+def test_what_only_looks_like_a_number_is_refused(kind: str, old: str, new: str) -> None:
     assert old in SAMPLES[kind]
     with pytest.raises(InputError, match=r"^file\.txt"):
         IMPORTERS[kind](ForeignFile("file.txt", SAMPLES[kind].replace(old, new, 1), answers=ANSWERS))

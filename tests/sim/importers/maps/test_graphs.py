@@ -70,6 +70,7 @@ def test_dimensions_of_astra_sim() -> None:
     [
         ("Ring", "Torus", r"file:1: topology: 'Torus' is not one of"),
         ("[ 4, 2 ]", "[ 4 ]", r"file:2: needs npus_count"),
+        ("4, 2", "4.0, 2", r"file:2: npus_count: '4.0' is not a whole number"),
         ("50.0", "-50.0", r"file:3: bandwidth: '-50.0' is not a number"),
         ("[ 4, 2 ]", "[ 4, 2.5 ]", r"file:2: npus_count: '2.5'"),
         ("latency: [ 500, 1000.0 ]\n", "", r"needs latency"),

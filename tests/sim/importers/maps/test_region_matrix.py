@@ -28,6 +28,7 @@ AMBIGUOUS = {
     "a decimal comma": ("ping;us;eu\nus;;80,5 ms\neu;80,5 ms;\n", "with a point"),
     "thousands or decimals": ('ping,us,eu\nus,,"80,500 ms"\neu,,\n', "with a point"),
     "bits or bytes": (",us,eu\nus,,80 GBPS\neu,80 GBPS,\n", "unknown unit"),
+    "a range": (CSV.replace("80,150", "10-20,150"), "'10-20' is not one number, or two"),
     "a zero": ("ping,us,eu\nus,,0 ms\neu,80 ms,\n", "above 0"),
     "a hole": (CSV.replace("210,\n", ",\n"), "but none in row asia, column eu"),
     "one number or two": ("RTT,us,eu\nus,,80 ms/1 Gbit/s\neu,80 ms,\n", "in some cells"),

@@ -80,6 +80,12 @@ def test_without_names_both_directions_must_be_alike_and_the_slower_counts() -> 
         (made([1.0], end={}), r"says of no bytes that they were received"),
         (made([0.0]), r"says of no bytes that they were received"),
         (made([1.0]) + made([1.0, 1.0]), r"all of as many streams"),
+        (made([1.0]).replace('"num_streams": 1', '"num_streams": 8'), r"has 1 of 8 streams; give all"),
+        (
+            made([1.0]).replace('"num_streams": 1', '"num_streams": "1"'),
+            r"no whole test of iperf3: .*num_s",
+        ),
+        (made([1.0]).replace("1000000.0", "true", 1), r"says of no bytes that they were received"),
         (made([1.0])[:-3], r"^i\.json:\d+: is no whole JSON of 'iperf3 -J'"),
         (made([1.0]) + "iperf Done.", r"^i\.json:\d+: is no whole JSON of 'iperf3 -J'"),
         (

@@ -184,6 +184,7 @@ def test_without_a_summary_nothing_is_known_of_losses() -> None:
         (QUIET.replace("0.8 ms", "0.8 us"), r"^ping\.txt:5: has round trips in 'us'"),
         (LINUX.replace("2 received", "0 received"), r"has 0 packets received of 2"),
         (LINUX.replace("2 received", "7 received"), r"has 7 packets received of 2"),
+        (QUIET.replace("/40.0/", "/60/"), r"^ping\.txt:5: is damaged: its mean, 60 ms, is not in 39\.1 to"),
         (NEAR, r"half of the round trips are up to 1 ms; leave it out, and add --latency"),
     ],
 )  # fmt: skip

@@ -56,6 +56,8 @@ def test_an_event_is_named_where_there_are_no_steps() -> None:
     assert foreign_kind(text) == "torch-trace"
     with pytest.raises(InputError, match=r"^trace\.json: has no events ProfilerStep#1.* --event"):
         read(text)
+    with pytest.raises(InputError, match=r"has no event ''; choose from: aten::add, train"):
+        read(text, Answers(event=""))
     assert read(text, Answers(event="train")).gradients_s == pytest.approx([5e-4, 4e-4])
     with pytest.raises(InputError, match=r"has no event 'trian'; did you mean 'train'"):
         read(text, Answers(event="trian"))
