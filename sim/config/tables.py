@@ -85,8 +85,8 @@ def read_table(path: Path) -> Table:
             raise InputError(f"{path}:{line}: has {len(row)} cells, the header has {len(header)}")
     split = [_split_unit(name) for name in header]
     names = tuple(one_line(name, 60) for name, _ in split)
-    if len(set(names)) < len(names):
-        raise InputError(f"{path}: two columns have the same name")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{path}:{first}: two columns are called {quote(twice[0])}")
     return Table(str(path), names, tuple(unit for _, unit in split), tuple(rows))
 
 

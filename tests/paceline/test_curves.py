@@ -53,7 +53,7 @@ BROKEN: dict[str, tuple[Files, str, str]] = {
     "header only": ({"a.csv": HEADER}, "a.csv", "needs a header line"),
     "no UTF-8": ({"a.csv": b"\xff\xfe"}, "a.csv", "is not UTF-8"),
     "ragged": ({"a.csv": GOOD + "local_sgd,0\n"}, "a.csv", "a.csv:10: has 2 cells"),
-    "two columns alike": ({"a.csv": GOOD.replace("period", "seed", 1)}, "a.csv", "the same name"),
+    "two columns alike": ({"a.csv": GOOD.replace("period", "seed", 1)}, "a.csv", "columns are called 'seed'"),
     "unknown format": ({"a.txt": GOOD}, "a.txt", "no known format"),
     "no axis": ({"a.csv": GOOD.replace("step", "time", 1)}, "a.csv", "a.csv:2: has no step"),
     "no step in a row": ({"a.csv": GOOD.replace("all_reduce,0,100", "all_reduce,0,")}, "a.csv", "a.csv:3"),
@@ -71,9 +71,30 @@ BROKEN: dict[str, tuple[Files, str, str]] = {
     "seed in words": ({"a.csv": GOOD.replace(",0,100", ",x,100")}, "a.csv", "a.csv:3: seed cannot be 'x'"),
     "half a seed": ({"a.csv": GOOD.replace(",0,", ",0.5,")}, "a.csv", "a.csv:2: seed cannot be '0.5'"),
     "two seeds in one": ({"a.csv": GOOD + "local_sgd,0,300,0,4,32,16\n"}, "a.csv", "a.csv:10: loss has"),
+    "a note": (
+        {"a.csv": GOOD.replace("1.5", "low")}, "a.csv", "write a number, or name other 'scores' beside"
+    ),
+    "a key twice": (
+        {"a.jsonl": '{"step": 1, "loss": 2, "loss": 3}'}, "a.jsonl", "object: has the key 'loss' twice",
+    ),
+    "misspelt condition": (
+        {"a.jsonl": JSON},
+        "{file: a.jsonl, scheme: all_reduce, conditions: {wrokers: 4, batch_size: 32}}",
+        "does not say its workers, only 'wrokers', 'batch_size'",
+    ),
+    "true workers": (
+        {"a.jsonl": JSON},
+        "{file: a.jsonl, scheme: all_reduce, conditions: {workers: true, batch_size: 32}}",
+        "workers cannot be 'True'",
+    ),
+    "horizon in words": (
+        {"a.jsonl": JSON},
+        "{file: a.jsonl, scheme: all_reduce, conditions: {workers: 4, batch_size: 32, horizon: long}}",
+        "horizon cannot be 'long'",
+    ),
     "no workers": ({"a.csv": GOOD.replace("workers", "w", 1)}, "a.csv", "does not say its workers"),
     "no batch": ({"a.csv": GOOD.replace("batch_size", "b", 1)}, "a.csv", "does not say its batch_size"),
-    "workers in words": ({"a.csv": GOOD.replace(",4,", ",four,")}, "a.csv", "does not say its workers"),
+    "workers in words": ({"a.csv": GOOD.replace(",4,", ",four,")}, "a.csv", "workers cannot be 'four'"),
     "two periods": ({"a.csv": GOOD[:-3] + "8\n"}, "a.csv", "a.csv:9: period is 8, and 16 elsewhere"),
     "said otherwise": ({"a.csv": GOOD}, "{file: a.csv, conditions: {workers: 8}}", "workers is 4, and 8"),
     "other workers": ({"a.csv": GOOD.replace(",4,", ",8,")}, "a.csv", "measured with workers 8"),

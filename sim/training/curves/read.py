@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ...config import yaml_file
+from ...config.files import distinct
 from ...config.limits import MAX_SEED, MAX_STEPS
 from ...config.problems import one_line
 from ...config.tables import MAX_TABLE_BYTES, read_table
@@ -86,7 +87,8 @@ def _curve(label: str, seed: float, under: dict[str, Value], points: Scored) -> 
 def _number(place: str, cells: Mapping[str, float | str], name: str, whole: bool = False) -> float:
     value = cells[name]
     if isinstance(value, str) or (whole and not 0 <= value == value // 1 <= MAX_SEED):
-        raise InputError(f"{place}: {name} cannot be {quote(value)}; write a number")
+        other = "" if name in _NO_SCORES else ", or name other 'scores' beside the file"
+        raise InputError(f"{place}: {name} cannot be {quote(value)}; write a number{other}")
     return value
 
 
@@ -96,11 +98,12 @@ def _take_conditions(place: str, cells: Mapping[str, float | str], under: dict[s
         value = int(value) if isinstance(value, float) and value % 1 == 0 else value
         if value is not None and under.setdefault(name, value) != value:
             raise InputError(f"{place}: {name} is {value}, and {under[name]} elsewhere in this curve")
-    for name in ("workers", "batch_size"):
+    for name in ("workers", "batch_size", *({"horizon"} & under.keys())):
         value = under.get(name)
-        if not isinstance(value, int | float) or not 1 <= value < math.inf:
-            text = f"does not say its {name}; add a column, or 'conditions: {{{name}: ...}}' beside the file"
-            raise InputError(f"{place}: {text}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
+            missing = f"does not say its {name}" + f", only {', '.join(map(quote, under))}" * bool(under)
+            text = f"{name} cannot be {quote(value)}" if name in under else missing
+            raise InputError(f"{place}: {text}; add a column, or 'conditions: {{{name}: 4}}' beside the file")
 
 
 def _step(
@@ -164,9 +167,9 @@ def _read_csv(path: Path) -> Raw:
 def _read_json_lines(path: Path) -> Raw:
     for line, text in enumerate(read_text(path, MAX_TABLE_BYTES).splitlines(), 1):
         try:
-            row = json.loads(text) if text.strip() else {}
-        except (ValueError, RecursionError):
-            row = None
+            row = json.loads(text, object_pairs_hook=distinct) if text.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}:{line}: is no JSON object: {one_line(str(error), 200)}") from None
         if not isinstance(row, dict):
             raise InputError(f"{path}:{line}: is no JSON object")
         yield line, row
@@ -196,7 +199,7 @@ _READERS: Final[Mapping[str, Callable[[Path], Raw]]] = {
 
 
 def _reader(path: Path) -> Callable[[Path], Raw] | None:
-    return _READERS.get(EVENTS if EVENTS in path.name else path.suffix)
+    return _READERS.get(EVENTS if EVENTS in path.name else path.suffix.lower())
 
 
 def _read_results(folder: Path) -> tuple[list[Row], dict[str, dict[str, Value]]]:

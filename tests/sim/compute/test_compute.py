@@ -240,7 +240,7 @@ WRONG_FILES = {
     "time [ms]\n": "{path}: needs a header line and at least one row",
     "time [ms]\n1\n1,2\n": "{path}:3: has 2 cells, the header has 1",
     "a,b\n1,2\n": "{path}: has 2 columns; name one of 'a', 'b'",
-    "a,a\n1,2\n": "{path}: two columns have the same name",
+    "a,a\n1,2\n": "{path}:1: two columns are called 'a'",
     "time [ms]\n1\n0\n": "{path}:3: time: '0 ms' must be more than 0",
     "time [ms]\n1\n\nx\n": "{path}:4: time: 'x ms' is not a number with a unit; write for example '50 ms'",
 }

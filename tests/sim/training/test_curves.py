@@ -45,9 +45,10 @@ def test_csv_with_conditions_as_columns(tmp_path: Path) -> None:
     assert curve.under["period"] == 16
 
 
-def test_parquet(tmp_path: Path) -> None:
-    pd.DataFrame(rows()).to_parquet(tmp_path / "a.parquet")
-    check(read(tmp_path / "a.parquet")[0])
+@pytest.mark.parametrize("name", ["a.parquet", "A.PARQUET"])
+def test_parquet(name: str, tmp_path: Path) -> None:
+    pd.DataFrame(rows()).to_parquet(tmp_path / name)
+    check(read(tmp_path / name)[0])
 
 
 def test_json_lines_with_other_events_between(tmp_path: Path) -> None:
