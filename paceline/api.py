@@ -106,7 +106,7 @@ def attach(
     )
     arguments.check_is("attach: backend", backend, str, "the name of a backend")
     arguments.check_is("attach: timeout_s", timeout_s, (int, float), "seconds")
-    steps, seed = arguments.read_whole("attach: steps", steps), arguments.read_whole("attach: seed", seed)
+    steps, seed = arguments.read_whole("attach: steps", steps), arguments.read_whole("attach: seed", seed, 0)
     folder = None if records is None else arguments.read_path("attach: records", records)
     if gradient_noise is not None:
         arguments.check_is("attach: gradient_noise", gradient_noise, tuple, "(every, batch_size)")
@@ -132,7 +132,7 @@ def topology_plan(
     from paceline import arguments
     from paceline.sim import topology as topologies
 
-    workers, seed = arguments.read_whole("workers", workers), arguments.read_whole("seed", seed)
+    workers, seed = arguments.read_whole("workers", workers), arguments.read_whole("seed", seed, 0)
     arguments.check_is("weights", weights, str, "the name of a rule")
     return topologies.plan(topologies.TopologyEntry.of(topology), workers, weights, seed)
 
@@ -198,7 +198,7 @@ def simulate(
     from paceline.study import Study
 
     arguments.check_is("engine", engine, str, "'auto', 'event' or 'lockstep'")
-    scenario, jobs = _checked(scenario, task, changes, device, jobs, executor)
+    scenario, jobs = _checked(scenario, task, changes, device, jobs, executor, progress)
     where, driver = prepare.device_named(device), simulator.engine_named(engine)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes, schemes), where)
     say_middle(scenario, changes)
@@ -222,6 +222,7 @@ def _checked(
     device: str,
     jobs: int | None,
     executor: Executor | None,
+    progress: bool,
 ) -> tuple[Scenario | Mapping[str, Any] | str | Path, int | None]:
     """Check the arguments shared by ``simulate`` and ``sweep``; returns scenario and jobs."""
     import os
@@ -244,6 +245,7 @@ def _checked(
         raise InputError(f"task: must be a function, not {format_value(task)}")
     arguments.check_changes(changes)
     arguments.check_is("device", device, str, "'auto', 'cpu' or 'cuda'")
+    arguments.check_is("progress", progress, bool, "True or False")
     if executor is not None:
         arguments.check_is("executor", executor, Executor, "an executor of concurrent.futures")
     whole = None if jobs is None else arguments.read_whole("jobs", jobs)
@@ -266,9 +268,10 @@ def profile_layers(
         Seconds of a gradient, all layers together: ``cluster.compute.time`` of such a device.
 
     Raises:
-        InputError: the model has no trained parameters, a layer takes no part in its output, or the file
-            cannot be written.
+        InputError: the model has no trained parameters, one takes no part in its output, or the file cannot
+            be written.
     """
+    import pandas as pd
     import torch
 
     from paceline import arguments
@@ -283,8 +286,8 @@ def profile_layers(
         arguments.check_is(name, batch, torch.Tensor, "a tensor, a batch")
     path = arguments.read_path("file", file)
     layers = time_layers(model, loss, inputs, targets)
-    lines = [f"{each.name},{each.parameters},{each.forward_s!r},{each.backward_s!r}\n" for each in layers]
-    write_atomically(path, "layer,parameters,forward [s],backward [s]\n" + "".join(lines))
+    table = pd.DataFrame(layers).set_axis(["layer", "parameters", "forward [s]", "backward [s]"], axis=1)
+    write_atomically(path, table.to_csv(index=False, lineterminator="\n"))
     return sum(each.forward_s + each.backward_s for each in layers)
 
 
@@ -351,8 +354,10 @@ def sweep(
     from paceline.sim.scenario.uncertain import ranges_of
     from paceline.study import Study, Sweep
 
-    scenario, jobs = _checked(scenario, task, changes, device, jobs, executor)
+    scenario, jobs = _checked(scenario, task, changes, device, jobs, executor, progress)
     where = prepare.device_named(device)
+    arguments.check_is("together", together, bool, "True or False")
+    sample = None if sample is None else arguments.read_whole("sample", sample)
     given = arguments.read_grid({} if grid is None else grid)
     values, sample = with_ranges(given, ranges_of(scenario, changes), sample)
     seed = 0 if sample is None else next(resolve_each(scenario, task, [changes], schemes)).seed

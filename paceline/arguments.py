@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +27,13 @@ def read_path(name: str, value: object) -> Path:
     return Path(value)  # type: ignore[arg-type]
 
 
-def read_whole(name: str, value: object) -> int:
-    """A whole number, also one of numpy's; ``InputError`` for anything else."""
-    try:
-        if not isinstance(value, bool):
+def read_whole(name: str, value: object, least: float = -math.inf) -> int:
+    """A whole number from ``least`` on, also one of numpy's; ``InputError`` for anything else."""
+    with suppress(TypeError):
+        if not isinstance(value, bool) and operator.index(value) >= least:  # type: ignore[arg-type]
             return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        pass
-    raise InputError(f"{name}: must be a whole number, not {format_value(value)}")
+    start = "" if least < 0 else f" from {least}"
+    raise InputError(f"{name}: must be a whole number{start}, not {format_value(value)}")
 
 
 def check_changes(changes: object) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from paceline.arguments import read_path
+from paceline.arguments import check_is, read_path
 from paceline.sim.config.files import claim_folder, make_temporary_folder
 from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.sweep.folder import folder_names
@@ -120,6 +120,7 @@ class Study:
         """
         from paceline.reports.files import plot_metric
 
+        check_is("metric", metric, (str, type(None)), "the name of a metric")
         with self._saved() as folder:
             return plot_metric(folder, metric)
 
@@ -234,13 +235,11 @@ class Sweep:
 def _frame_row(row: Mapping[str, Any]) -> dict[str, Any]:
     time, parts = row["time_to_target_s"], ("compute", "communicate", "wait", "idle", "down")
     return {
-        "scheme": row["label"],
-        "time_to_target_s": time["median"],
-        "time_to_target_low_s": time["low"],
+        "scheme": row["label"], "time_to_target_s": time["median"], "time_to_target_low_s": time["low"],
         "time_to_target_high_s": time["high"],
         **{name: row[name]["median"] for name in ("step_s", "ratio_to_best")},
         **{name: row[name] for name in ("wall_clock_s", "iterations", "bytes_sent")},
         **{f"{part}_s": row["time_s"].get(part, 0.0) for part in parts},
         **{name: row[name] for name in ("runs", "reached", "diverged", "partial")},
         **({"cost": row["cost"]["median"]} if "cost" in row else {}),
-    }
+    }  # fmt: skip

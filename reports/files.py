@@ -261,7 +261,7 @@ def plot_metric(folder: Path, metric: str | None) -> Figure:
     (study,) = read_sources([folder])
     metrics, target = study.main.results.metrics, study.main.results.summary["target"]
     known = [str(name) for name in metrics if name not in NO_METRICS and metrics[name].notna().any()]
-    name = metric or (target["metric"] if target else "train_loss")
+    name = (target["metric"] if target else "train_loss") if metric is None else metric
     if not known:
         raise InputError(f"no loss is known of {study.title}: nothing was trained; its report has the times")
     if name not in known:

@@ -118,14 +118,14 @@ def _one_pass(
     model.zero_grad(set_to_none=True)
     noted.clear()
     begin = instant(inputs.device)
-    outputs = loss(model(inputs), targets)
+    outputs: object = loss(model(inputs), targets)
     middle = instant(inputs.device)
+    if not isinstance(outputs, Tensor) or outputs.numel() != 1 or not outputs.requires_grad:
+        raise InputError("loss: must return one number with a gradient, a tensor, outside torch.no_grad()")
     outputs.backward()  # type: ignore[no-untyped-call]
-    for name in names:
-        if ("backward", name) not in noted:
-            raise InputError(
-                f"layer {quote(name or type(model).__name__)} takes no part in the model's output"
-            )
+    if any(("backward", name) not in noted for name in names):
+        alone = (name for name, each in model.named_parameters() if each.requires_grad and each.grad is None)
+        raise InputError(f"parameter {quote(next(alone))} takes no part in the model's output")
     order = [name for kind, name in noted if kind == "forward"]
     starts = [begin, *(noted["forward", name] for name in order[1:]), middle]
     forward = [between_s(*each) for each in pairwise(starts)]

@@ -153,10 +153,10 @@ class JobProcesses:
     def submit(self, work: Callable[[str], bytes], text: str) -> Future[bytes]:
         """Hand out a run; broken processes of this machine are replaced by new ones, here alone."""
         assert self.executor is not None
-        with suppress(BrokenExecutor):
+        with suppress(RuntimeError):  # broken, or shut down
             return self.executor.submit(work, text)
         if self.given:
-            raise RunError("the executor is broken; what is complete is kept, and the same command continues")
+            raise RunError("the executor has ended; what is complete is kept, and the same command continues")
         self.executor.shutdown(wait=False)
         self.begin(self.window)
         return self.executor.submit(work, text)

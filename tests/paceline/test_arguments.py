@@ -79,12 +79,13 @@ def test_changes_that_are_none(changes: Any) -> None:
         ({"device": 5}, "device: must be 'auto', 'cpu' or 'cuda', not 5"),
         ({"device": torch.device("cpu")}, "device: must be .*, not a value of type device"),
         ({"engine": None}, "engine: must be 'auto', 'event' or 'lockstep', not nothing"),
+        ({"progress": "no"}, "progress: must be True or False, not the text 'no'"),
         ({"task": "x:y"}, "task: must be a function, not the text 'x:y'"),
     ],
 )
 def test_options_that_are_none(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        paceline.simulate(SCENARIO, progress=False, **options)
+        paceline.simulate(SCENARIO, **{"progress": False, **options})
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,25 @@ def test_options_that_are_none(options: dict[str, Any], says: str) -> None:
 def test_grids_that_are_none(grid: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         paceline.sweep(SCENARIO, grid, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"sample": "5"}, "sample: must be a whole number, not the text '5'"),
+        ({"sample": 2.5}, "sample: must be a whole number, not 2.5"),
+        ({"sample": True}, "sample: must be a whole number, not true"),
+        ({"together": "no"}, "together: must be True or False, not the text 'no'"),
+    ],
+)
+def test_options_of_a_sweep_that_are_none(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        paceline.sweep(SCENARIO, {"seed": [1, 2]}, progress=False, **options)
+
+
+def test_a_seed_below_0_is_none() -> None:
+    with pytest.raises(InputError, match="seed: must be a whole number from 0, not -1"):
+        paceline.topology_plan("ring", 4, seed=-1)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -128,6 +148,10 @@ def test_results_go_to_a_path(path: Any, study: Study) -> None:
         study.save(path)
     with pytest.raises(InputError, match="out: "):
         study.report(path)
+    with pytest.raises(InputError, match="metric: must be the name of a metric, not "):
+        study.plot(5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="metric: there is no ''"):
+        study.plot("")
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +172,7 @@ def loop() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         ({"steps": 1.5}, "attach: steps: must be a whole number, not 1.5"),
         ({"steps": 0}, "attach: steps is 0"),
         ({"steps": 10**30}, "attach: steps"),
-        ({"seed": None}, "attach: seed: must be a whole number, not nothing"),
+        ({"seed": None}, "attach: seed: must be a whole number from 0, not nothing"),
         ({"seed": -1}, "attach: seed"),
         ({"seed": 2**63}, "attach: seed"),
         ({"timeout_s": "x"}, "attach: timeout_s: must be seconds, not the text 'x'"),

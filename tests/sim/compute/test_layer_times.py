@@ -13,6 +13,7 @@ from typing_extensions import override
 
 import paceline
 from paceline.sim.compute.layer_times import time_layers
+from paceline.sim.config.tables import read_table
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import load
@@ -88,7 +89,7 @@ def test_hooks_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     ("model", "message"),
     [
         (nn.ReLU(), "no parameters that are trained"),
-        (nn.ModuleList([nn.Linear(8, 8)]), "layer 'Unused' takes no part"),
+        (nn.ModuleList([nn.Linear(8, 8)]), "parameter 'there.0.weight' takes no part"),
     ],
 )
 def test_models_without_a_gradient_are_refused(
@@ -107,6 +108,30 @@ def test_models_without_a_gradient_are_refused(
 
     with pytest.raises(InputError, match=message):
         time_layers(Unused(), nn.functional.mse_loss, INPUTS, TARGETS)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda outputs, targets: (outputs - targets) ** 2,
+        lambda outputs, targets: 3.0,
+        lambda outputs, targets: nn.functional.mse_loss(outputs, targets).detach(),
+    ],
+)
+def test_a_loss_that_is_no_number_with_a_gradient_is_refused(loss: Any) -> None:
+    with pytest.raises(InputError, match=r"^loss: must return one number with a gradient"):
+        time_layers(nn.Linear(8, 8), loss, INPUTS, TARGETS)
+
+
+def test_names_of_modules_with_commas_and_quotes_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.sim.compute.layer_times.RUNS", 1)
+    model = nn.Sequential()
+    for name in ("a,b", 'c"d'):
+        model.add_module(name, nn.Linear(8, 8))
+    paceline.profile_layers(model, nn.functional.mse_loss, INPUTS, TARGETS, tmp_path / "mine.csv")
+    assert [cells[0] for _, cells in read_table(tmp_path / "mine.csv").rows] == ["a,b", 'c"d']
 
 
 def test_a_timed_module_is_a_layer_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

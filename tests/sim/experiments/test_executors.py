@@ -177,8 +177,11 @@ def test_a_run_that_ends_three_processes_is_named(fragile: tuple[dict[int, int],
 def test_a_broken_executor_of_others_is_not_replaced() -> None:
     executor = Fragile({0: 1}, [])
     scenario = parse(json.dumps({**SCENARIO, "repeats": 2}))
-    with pytest.raises(RunError, match="the executor is broken"):
+    with pytest.raises(RunError, match="the executor has ended"):
         list(simulator.simulate(scenario, processes=JobProcesses(executor=executor)))
+    (ended := ThreadPoolExecutor(1)).shutdown()
+    with pytest.raises(RunError, match="the executor has ended"):
+        list(simulator.simulate(scenario, processes=JobProcesses(executor=ended)))
 
 
 def order(**changes: Any) -> str:
