@@ -47,7 +47,8 @@ def connect(address: str | None) -> Iterator[Executor | None]:
     try:
         if match[1]:  # a scheduler begins with the length of its greeting; Dask would wait for ever
             with socket.create_connection((match[1].strip("[]"), int(match[2])), _ANSWER_S) as connection:
-                if not 0 < int.from_bytes(connection.recv(8), "little") < 1 << 20:
+                length = connection.recv(8)
+                if len(length) < 8 or not 0 < int.from_bytes(length, "little") < 1 << 20:
                     raise OSError("what listens there is no scheduler of Dask")
         client = Client(address, timeout=_ANSWER_S, set_as_default=False)
     except Exception as error:  # of many kinds, by the protocol

@@ -94,10 +94,6 @@ def _model_bytes(workload: WorkloadEntry, seed: int) -> float:
 
 def _named(held: Held) -> dict[str, float]:
     return {
-        "parameters": held.parameters,
-        "gradients": held.gradients,
-        "optimiser": held.optimizer,
-        "anchors": held.anchors,
-        "outer momentum": held.outer_momentum,
-        "in flight": held.in_flight,
-    }
+        "parameters": held.parameters, "gradients": held.gradients, "optimiser": held.optimizer,
+        "anchors": held.anchors, "outer momentum": held.outer_momentum, "in flight": held.in_flight,
+    }  # fmt: skip

@@ -261,10 +261,11 @@ class Cluster(Settings):
         ranks, hosts = range(self.workers), range(self.workers // self.network.gpus)
         named = ("stragglers", "workers", ranks), ("faults", "workers", ranks), ("faults", "hosts", hosts)
         for key, part, known in named:
+            numbers = "hosts" if part == "hosts" else "ranks"
             for number, each in enumerate(getattr(self, key)):
                 for index, rank in enumerate(getattr(each, part) or ()):
                     if rank not in known:
-                        text = f"there is no {part[:-1]} {rank}; ranks go from 0 to {known[-1]}"
+                        text = f"there is no {part[:-1]} {rank}; {numbers} go from 0 to {known[-1]}"
                         yield Mistake((key, number, part, index), text)
         sites = self.network.sites or {}
         for number, fault in enumerate(self.faults):

@@ -88,7 +88,10 @@ def price_tables() -> dict[str, list[dict[str, str]]]:
 
 def fill_in(data: Any) -> Any:
     """Scenario not validated yet, with the prices of a table for those left out; of all GPUs of a worker."""
+    tables = price_tables()
     match data:
+        case {"price": {"table": str(name)}} if name not in tables:
+            raise mistake(f"unknown table {quote(name)}; {did_you_mean(name, tables)}", "price", "table")
         case {
             "price": {"table": str(name)} as price,
             "cluster": {"network": {"sites": Mapping() as sites}} as cluster,
@@ -96,8 +99,6 @@ def fill_in(data: Any) -> Any:
             own = {"worker_hour": price.get("worker_hour", {}), "egress": price.get("egress", {})}
         case _:
             return data
-    if name not in (tables := price_tables()):
-        raise mistake(f"unknown table {quote(name)}; {did_you_mean(name, tables)}", "price", "table")
     machine, gpus = str(price.get("machine", "general")), count_gpus(cluster.get("island"))
     known = {(row["what"], row["from"], row["to"]): float(row["price"]) for row in tables[name]}
     regions = {region for _, region, _ in known}

@@ -89,6 +89,8 @@ def copy_ready(name: str, target: Path, schema: Callable[[], str]) -> list[Path]
     ready = (scenarios := ready_scenarios()) | ready_documents()
     if name not in ready:
         raise InputError(f"{name}: no ready scenario or document has this name; {did_you_mean(name, ready)}")
+    if not target.parent.is_dir():
+        raise InputError(f"cannot write {target}: there is no folder {target.parent}")
     texts = {target: read_text(ready[name])}
     if name in scenarios:
         others = (path for path in sorted(ready[name].parent.iterdir()) if path.suffix not in YAML_SUFFIXES)

@@ -59,7 +59,8 @@ class Tune(Settings):
                 raise mistake(f"must be a list of values to choose from, not {format_value(values)}", key)
             if len(values) > MAX_VALUES_TUNED:
                 raise mistake(f"has {len(values)} values; it takes at most {MAX_VALUES_TUNED}", key)
-            if len(set(map(repr, values))) < len(values):
+            pairs = itertools.combinations(values, 2)
+            if any(a == b and isinstance(a, bool) == isinstance(b, bool) for a, b in pairs):
                 raise mistake("holds a value twice", key)
         points, more = math.prod(len(values) for values in grid.values()), SEEDS - 1
         trials = data.get("trials", points + 2 * more if points > 1 else 1)

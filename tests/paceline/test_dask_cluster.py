@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,6 +117,20 @@ def test_a_run_that_ends_worker_after_worker_is_named(tmp_path: Path, cluster: C
 def test_nothing_goes_beyond_this_machine_without_tls(address: str) -> None:
     with pytest.raises(InputError, match="only with TLS"), connect(address):
         pass
+
+
+def test_what_says_half_a_length_and_no_more_is_no_scheduler() -> None:
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"\x05\0")
+            connection.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer, args=(server,), daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(InputError, match="what listens there is no scheduler of Dask"), connect(address):
+            pass
 
 
 def test_a_connection_with_tls_that_fails_names_the_settings_of_certificates() -> None:

@@ -39,7 +39,7 @@ def check_goal(scenario: Scenario, hours: float | None, euros: float | None) -> 
     trained, price = is_trained(scenario), scenario.price
     for option, limit in (("--hours", hours), ("--euros", euros)):
         if limit is not None and not 0 < limit < math.inf:
-            raise InputError(f"{option} {limit:g}: must be more than 0")
+            raise InputError(f"{option} {limit:g}: must be more than 0, and finite")
     if hours is not None and not trained:
         raise InputError("--hours: nothing is trained here, so there is no score to compare; leave it out")
     if hours is None and trained and scenario.stop.target is None:

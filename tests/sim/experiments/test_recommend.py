@@ -323,7 +323,7 @@ def test_what_no_measurement_covers_is_named() -> None:
     ("text", "hours", "euros", "message"),
     [
         (WITHOUT_TARGET, None, None, "add one, or say --hours"),
-        (TRAINED, 0.0, None, "--hours 0: must be more than 0"),
+        (TRAINED, 0.0, None, "--hours 0: must be more than 0, and finite"),
         (TRAINED, None, -1.0, "--euros -1: must be more than 0"),
         (TRAINED, None, 5.0, "--euros: needs prices in EUR"),
         (TRAINED + "price: {worker_hour: $1}\n", None, 5.0, "--euros: needs prices in EUR"),

@@ -202,6 +202,7 @@ def test_the_learning_rate_is_that_of_whichever_optimiser_there_is() -> None:
         ("{trials: 3}", "f.yaml:14: tune: names nothing to tune"),
         ("{optimizer.lr: 0.1}", "tune.optimizer.lr: must be a list of values to choose from, not 0.1"),
         ("{optimizer.lr: [0.1, 0.1]}", "tune.optimizer.lr: holds a value twice"),
+        ("{optimizer.lr: [1, 0.1, 1.0]}", "tune.optimizer.lr: holds a value twice"),
         ("{optimizer.lr: [0.1, 0.2], trials: 3}", "tune.trials: 3 does not fit 2 points of the grid"),
         ("{optimizer.lr: [0.1, 0.2], trials: 1}", "each of the best; use 2 or 4"),
         ("{optimizer.lr: [0.1, 0.2], trials: 8}", "each of the best; use 4 or 6"),

@@ -213,7 +213,7 @@ def test_the_workers_of_a_host_fail_together() -> None:
         ("worker,at,back_after\n0,1 s,2\n", r"spot.csv:2: back_after: .*has no unit"),
         ("worker,at\n0,1 s\n", r"spot.csv: has no column 'back_after'"),
         ("rank,at,back_after\n0,1 s,2 s\n", "no column 'rank'; choose from: .*worker"),
-        ("host,at,back_after\n2,1 s,2 s\n", "there is no host 2; ranks go from 0 to 1"),
+        ("host,at,back_after\n2,1 s,2 s\n", "there is no host 2; hosts go from 0 to 1"),
         ("worker,at,back_after,detects\n0,1 s,2 s,1 s\n", "no column 'detects'; did you mean 'detect'"),
         ("worker,at,back_after\n" + "0,1 s,2 s\n" * 2001, "has 2001 rows; a scenario has at most 2000"),
     ],

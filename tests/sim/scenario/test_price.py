@@ -42,6 +42,8 @@ def test_mistakes_name_key_and_choice(price: str, message: str) -> None:
 
 
 def test_a_pair_of_one_site_has_no_price() -> None:
+    with pytest.raises(InputError, match=r"price\.table: unknown table 'awz'"):
+        with_price("{table: awz}", of="two-workers")
     with pytest.raises(InputError, match=r"price\.egress: there is one site"):
         with_price("{egress: {a-b: $1}}", of="two-workers")
 

@@ -36,6 +36,11 @@ def test_every_file_has_its_name_and_a_sentence() -> None:
     assert all(describe_scenario(path).endswith((".", "?")) for path in files)
 
 
+def test_a_copy_goes_into_a_folder_that_is_there() -> None:
+    with pytest.raises(InputError, match=r"cannot write no/my\.yaml: there is no folder no"):
+        copy_ready("two-sites", Path("no/my.yaml"), str)
+
+
 def test_a_name_is_as_good_as_a_file() -> None:
     assert load("lab/two-sites") == load(SCENARIOS / "lab" / "two-sites.yaml")
     assert load("leaf-spine").cluster.workers == 6  # its graph lies beside it
