@@ -30,7 +30,7 @@ def read_durations(path: Path, column: str | None, event: str) -> list[float]:
     of a CSV file ``column``, None: the only one. Raises ``InputError`` for an unreadable file, nothing of
     that name, or a duration that is not above zero.
     """
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         events = trace_events(path, read_text(path, MAX_TRACE_BYTES, foreign=True))
         return thin_out(durations_of(path, events, event))
     return thin_out(read_table(path).values(column, _above_zero))

@@ -249,8 +249,7 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
     Raises ``InputError`` if unreadable, damaged, with non-finite numbers, or of another kind.
     """
     try:
-        data = parse_json(text := read_text(path, MAX_JSON_BYTES, (".json",)))
-        json.loads(text, object_pairs_hook=distinct)
+        data = parse_json(read_text(path, MAX_JSON_BYTES, (".json",)), once=True)
     except ValueError as error:
         raise InputError(f"{path}: is damaged: {error}") from error
     if not isinstance(data, dict) or "version" not in data:
@@ -267,10 +266,12 @@ def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int
     return validate_document(model, data, str(path))
 
 
-def parse_json(text: str) -> Any:
-    """Parse JSON with finite numbers and bounded nesting; ``ValueError`` names line and column."""
+def parse_json(text: str, once: bool = False) -> Any:
+    """Parse JSON with finite numbers, bounded nesting, each key ``once``; ``ValueError`` says where."""
     value = from_json(text, allow_inf_nan=False)
     json.dumps(value, allow_nan=False)  # "1e999" parses as infinite
+    if once:
+        json.loads(text, object_pairs_hook=distinct)
     return value
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,6 +44,12 @@ class Table:
             raise InputError(f"{self.source}: has no column {quote(name)}; {did_you_mean(name, self.names)}")
         return self.names.index(name)
 
+    def refuse_others(self, names: Sequence[str]) -> None:
+        """Raise ``InputError`` for a column that has none of these names."""
+        for name in self.names:
+            if name not in names:
+                raise InputError(f"{self.source}: takes no column {quote(name)}; {did_you_mean(name, names)}")
+
     def values(self, name: str | None, parse: Callable[[object], float]) -> list[float]:
         """Values of a column of quantities, by a ``parse`` of ``paceline.sim.config.units``. ``InputError``,
         with line and column: no such column, or a cell of another kind.
@@ -65,10 +71,8 @@ class Table:
 
 def read_table(path: Path) -> Table:
     """Read a CSV file; ``InputError`` if unreadable, without rows, or with rows unlike the header."""
-    lines = csv.reader(
-        read_text(path, MAX_TABLE_BYTES, foreign=True).splitlines(), skipinitialspace=True, strict=True
-    )
-    filled = []
+    text = read_text(path, MAX_TABLE_BYTES, foreign=True)
+    lines, filled = csv.reader(text.splitlines(), skipinitialspace=True, strict=True), []
     try:
         for cells in lines:
             if cells and not cells[0].startswith("#"):

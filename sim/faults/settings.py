@@ -15,7 +15,7 @@ from ..config.problems import mistake
 from ..config.settings import Settings, keyed, read_beside
 from ..config.tables import read_table
 from ..config.units import BoundedSeconds, Steps, format_seconds, parse_duration, parse_steps, reader
-from ..errors import InputError, did_you_mean, quote
+from ..errors import InputError, quote
 
 Policy = Literal["wait", "restart", "shrink", "skip"]
 """What all do when a worker fails.
@@ -132,10 +132,7 @@ def _rows(known: Mapping[str, Any], path: Path) -> list[Any]:
 
     who = "host" if "host" in table.names else "worker"
     times = ["at", "back_after", *(name for name in ("detect", "warning") if name in table.names)]
-    for name in table.names:
-        if name not in (who, *times):
-            hint = did_you_mean(name, (who, "at", "back_after", "detect", "warning"))
-            raise InputError(f"{path}: a trace of faults takes no column {quote(name)}; {hint}")
+    table.refuse_others((who, "at", "back_after", "detect", "warning"))
     columns = [[f"{each!r} s" for each in table.values(name, parse_duration)] for name in times]
     return [
         {f"{who}s": (int(rank),), **dict(zip(times, row, strict=True))}

@@ -59,7 +59,7 @@ def read_graph(path: Path) -> dict[str, Any]:
 def _from_json(text: str) -> nx.Graph[Any]:
     import networkx as nx
 
-    data = parse_json(text)
+    data = parse_json(text, once=True)
     if not isinstance(data, dict):
         raise ValueError("it is no object with nodes and edges")
     graph: nx.Graph[Any] = nx.node_link_graph(data, edges="links" if "links" in data else "edges")

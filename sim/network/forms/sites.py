@@ -53,14 +53,16 @@ def _for_all_pairs(
 def _matrix(path: Path, parse: Callable[[object], float], unit: str) -> dict[str, str]:
     """Read a row per source and a column per destination; the diagonal does not count."""
     table = read_table(path)
-    values = {}
+    values = dict[str, str]()
     for line, cells in table.rows:
         for column in range(1, len(cells)):
             source, destination = cells[0], table.names[column]
             if source != destination:
                 own = table.units[column] or table.units[0]
                 value = table.value(line, column, cells, parse, own)
-                values[f"{source}-{destination}"] = f"{value!r} {unit}"
+                if (pair := f"{source}-{destination}") in values:
+                    raise InputError(f"{path}:{line}: has a second value of {pair}")
+                values[pair] = f"{value!r} {unit}"
     if not values:
         raise InputError(f"{path}: is no matrix: a row for each site, and a column for each")
     return values

@@ -86,6 +86,7 @@ class LinkTrace(Settings):
 
 def _trace_steps(path: Path) -> tuple[dict[str, str], ...]:
     table = read_table(path)
+    table.refuse_others(("time", "bandwidth", "latency"))
     times = table.values("time", parse_duration)
     rates = table.values("bandwidth", lambda value: parse_rate(value) and parse_bandwidth(value))
     if not any(rates):

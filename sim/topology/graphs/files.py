@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import from_json
 
-from ...config.files import write_atomically
+from ...config.files import distinct, write_atomically
 from ...config.limits import MAX_GRAPH
 from ...config.problems import explain, format_value, mistake, one_line
 from ...config.settings import Settings, read_beside
@@ -176,6 +176,7 @@ def _pairs(edges: Iterable[tuple[int, int]]) -> str:
 def _of_json(path: Path, text: str) -> KeptGraph:
     try:
         data = from_json(text)  # the model reports non-finite numbers
+        json.loads(text, object_pairs_hook=distinct)
     except ValueError as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
     try:

@@ -270,6 +270,7 @@ def test_a_torch_profiler_trace(tmp_path: Path) -> None:
                 torch.ones(3).sum()
             profiler.step()
     profiler.export_chrome_trace(str(path))
+    path = path.rename(tmp_path / "TRACE.JSON")
     backward = read_durations(path, None, "backward")
     assert len(backward) == 4
     assert all(0 < each < 60 for each in backward)

@@ -168,6 +168,12 @@ def test_each_direction_between_sites_may_have_its_own_rate(tmp_path: Path) -> N
         context={"folder": tmp_path},
     )  # fmt: skip
     assert settings.of_pairs("bandwidth")["asia", "eu"] == 70 * 125_000
+    matrix.write_text(matrix.read_text() + "us,,100,400\n")
+    with pytest.raises(ValidationError, match=r"rates\.csv:5: has a second value of us-eu"):
+        NetworkSettings.model_validate(
+            {**settings.model_dump(mode="json"), "between": {"latency": "1 ms", "bandwidth": "rates.csv"}},
+            context={"folder": tmp_path},
+        )
     with pytest.raises(ValidationError, match="no two sites have this name"):
         NetworkSettings.model_validate(
             {

@@ -255,6 +255,14 @@ def test_a_table_of_bandwidths_and_latencies_is_read(tmp_path: Path) -> None:
     assert steps == [(0.0, 12.5e6), (60.0, 0.0), (90.0, 6.25e6)]
 
 
+def test_a_table_with_another_column_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "wan.csv").write_text("time [s],bandwidth [Mbit/s],latncy [ms]\n0,100,0\n")
+    variation = "variation: [{links: 'host? up', trace: {file: wan.csv}}]"
+    (tmp_path / "s.yaml").write_text(FLAT.replace("100 Mbit/s}", f"100 Mbit/s, {variation}}}"))
+    with pytest.raises(InputError, match=r"wan\.csv: takes no column 'latncy'; did you mean 'latency'"):
+        load(tmp_path / "s.yaml")
+
+
 def slow_periods(slow_s: float, fast_s: float, links: int = 2) -> Network:
     markov = {"slow": f"{slow_s} s", "fast": f"{fast_s} s", "factor": 0.25}
     return network_of(

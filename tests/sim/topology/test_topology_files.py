@@ -75,6 +75,7 @@ def test_negative_weights_are_legal_and_reported(tmp_path: Path) -> None:
 
 BAD_FILES = {
     '{"workers": 3, "edges": [[0, 1]': "g.json: not valid JSON: EOF while parsing a list at line 1 column 31",
+    '{"workers": 3, "edges": [[0, 1]], "edges": []}': "g.json: not valid JSON: has the key 'edges' twice",
     "[1]": "g.json: must be a mapping of keys to values, not a list",
     '{"workers": 3}': "g.json: edges: is missing",
     '{"workers": 3, "edges": [[0, 1], [1, 3]]}': "g.json: edges.1: there is no worker 3; ranks go to 2",
