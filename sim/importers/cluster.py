@@ -50,8 +50,9 @@ def cluster_of(readings: Mapping[str, Readings], answers: Answers) -> tuple[dict
     if transport := _only(readings, "transport"):
         network["transport"] = transport
     counted = sum(counts.values())
-    if workers and counted and workers != counted:
-        raise InputError(f"--workers {workers}: the files have {counted}; leave it out")
+    if workers and (workers != counted if counted else workers % (gpus or 1)):
+        have = f"{counted}; leave it out" if counted else f"hosts of {gpus} GPUs; take a multiple"
+        raise InputError(f"--workers {workers}: the files have {have}")
     cluster: dict[str, Any] = {"workers": workers or counted} if workers or counted else {}
     if durations_s := _only(readings, "gradients_s"):
         written = [write_value("latency", each) for each in durations_s]
@@ -89,9 +90,7 @@ def _renamed(paths: Mapping[str, Sequence[PathReading]]) -> dict[str, list[PathR
     names = {name for each in paths.values() for path in each for name in (path.source, path.target)}
     for one, other in itertools.combinations(sorted(names), 2):
         if _site_name(one) == _site_name(other):
-            raise InputError(
-                f"{quote(one)} and {quote(other)} differ in no letter or digit; rename one of them"
-            )
+            raise InputError(f"{quote(one)} and {quote(other)} differ in no letter or digit; rename one")
     return {
         file: [replace(p, source=_site_name(p.source), target=_site_name(p.target)) for p in each]
         for file, each in paths.items()

@@ -28,7 +28,7 @@ def read(source: ForeignFile) -> Readings:
     if not best - _ROUNDING_MS <= mean_ms <= worst + _ROUNDING_MS:
         raise source.refuse(f"is damaged: its mean, {mean_ms:g} ms, is not in {best:g} to {worst:g} ms", line)
     host = str(last.get("host"))
-    if host == "???" or lost_pct >= 100 or not mean_ms:
+    if host == "???" or lost_pct >= 100 or not mean_ms or sent < 1:
         raise source.refuse("the last hop did not answer, so its target is not measured; ping it", line)
     what = f"the mean round trip of {sent:.0f} packets to {host}"
     lost = f"loss: {lost_pct:g} % of {sent:.0f} packets"

@@ -191,7 +191,7 @@ def _timed(source: ForeignFile, test: str, rows: Sequence[_Row], n: int) -> list
     for row in rows:
         possible = 0 < row.time_us < MAX_TIME_S and row.num_bytes < MAX_MODEL_BYTES
         algbw = row.num_bytes / row.time_us / 1e3 if possible else math.nan
-        same = abs(row.busbw - factor * row.algbw) <= 2 * _ROUNDING + 0.01 * row.busbw
+        same = abs(row.busbw - factor * row.algbw) <= (1 + factor) * _ROUNDING + 0.01 * row.busbw
         if row.wrong:
             raise source.refuse(f"{row.wrong:g} values are wrong", row.line)
         if not abs(row.algbw - algbw) <= _ROUNDING + _DIGITS * algbw:

@@ -99,6 +99,7 @@ def test_missing_pairs_are_named_or_answered() -> None:
         ([Readings(hosts=("a",)), of(PathReading(latency_s=2.0))], "0 and 1 both describe the network"),
         ([Readings(transport="gloo"), Readings(transport="nccl")], "0 and 1 differ on the transport"),
         ([Readings(gradients_s=(1.0,)), Readings(gradients_s=(2.0,))], "0 and 1 differ on the gradients"),
+        ([Readings(paths=(PathReading(latency_s=1e-3),), gpus=3)], "the files have hosts of 3 GPUs; take"),
         ([Readings(hosts=("a", "b"))], "--workers 4: the files have 2; leave it out"),
     ],
 )  # fmt: skip

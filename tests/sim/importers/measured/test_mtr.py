@@ -47,6 +47,7 @@ def test_half_of_the_mean_round_trip_to_the_last_hop(text: str) -> None:
             r"the last hop did not answer",
         ),
         (TEXT.replace("   2.0\n", "\n"), r"^mtr\.txt:6: has 6 values for 7 columns"),
+        (TEXT.replace("10.0%    10", "10.0%   0.5"), r"^mtr\.txt:6: the last hop did not answer"),
         (TEXT.replace("81.0", "91.0"), r"^mtr\.txt:6: is damaged: its mean, 91 ms, is not in 80 to 84 ms"),
         (TEXT[: TEXT.index("  1.")], r"^mtr\.txt: has no hop"),
         (TEXT + TEXT, r"^mtr\.txt:8: has a second report"),

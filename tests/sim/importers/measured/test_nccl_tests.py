@@ -43,6 +43,7 @@ def read_text(text: str, name: str = "x.txt", answers: Answers = Answers()) -> R
     st.floats(1e8, 5e10),
 )
 @example("all_reduce", (1, 1), 5e-6, 1e8)
+@example("all_reduce", (8,), 0.0002794838365085499, 1e8)  # busbw and 1.75 algbw, each rounded
 def test_links_follow_from_times_that_they_make(
     operation: str, gpus: tuple[int, ...], latency_s: float, bytes_per_s: float
 ) -> None:
