@@ -277,10 +277,10 @@ def parse_json(text: str, once: bool = False) -> Any:
 
 def distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """The keys and values of a JSON object; ``ValueError`` for a key that it has twice."""
-    keys = [key for key, _ in pairs]
-    if len(found := dict(pairs)) < len(pairs):
+    keys, mapping = [key for key, _ in pairs], dict(pairs)
+    if len(mapping) < len(keys):
         raise ValueError(f"has the key {quote(next(key for key in keys if keys.count(key) > 1))} twice")
-    return found
+    return mapping
 
 
 @contextmanager
