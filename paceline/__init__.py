@@ -31,18 +31,23 @@ if TYPE_CHECKING:
 
 _NAMES: Final = {
     "paceline.api": ("load", "simulate", "sweep", "attach", "profile_layers", "topology_plan"),
-    "paceline.commands.app": ("main",), "paceline.sim.scenario.schema": ("Scenario",),
-    "paceline.study": ("Study", "Sweep"), "paceline.sim.records.run": ("Run", "Event"),
+    "paceline.commands.app": ("main",),
+    "paceline.sim.scenario.schema": ("Scenario",),
+    "paceline.study": ("Study", "Sweep"),
+    "paceline.sim.records.run": ("Run", "Event"),
     "paceline.sim.program.worker": ("Worker", "Program", "Optimizer"),
-    "paceline.sim.program.operations": ("Handle", "ops"), "paceline.sim.program.pattern": ("Pattern",),
-    "paceline.sim.program.groups": ("Groups",), "paceline.sim.schemes.scheme": ("Scheme",),
-    "paceline.sim.topology.entry": ("TopologyEntry",), "paceline.sim.config.settings": ("Settings",),
+    "paceline.sim.program.operations": ("Handle", "ops"),
+    "paceline.sim.program.pattern": ("Pattern",),
+    "paceline.sim.program.groups": ("Groups",),
+    "paceline.sim.schemes.scheme": ("Scheme",),
+    "paceline.sim.topology.entry": ("TopologyEntry",),
+    "paceline.sim.config.settings": ("Settings",),
     "paceline.sim.program.encoding": ("Compression",),
     "paceline.sim.schemes.common.compressed": ("CompressedAllReduce",),
     "paceline.sim.collectives.schedule": ("Round", "Schedule"),
     "paceline.sim.network.network": ("Link", "Route", "Network"),
     "paceline.sim.errors": ("PacelineError", "InputError", "RunError", "SchemeError", "PeerLost", "Deadlock"),
-}  # fmt: skip
+}
 """Module -> its public names; ``ops`` is that module itself."""
 _HOMES: Final = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -235,11 +235,13 @@ class Sweep:
 def _frame_row(row: Mapping[str, Any]) -> dict[str, Any]:
     time, parts = row["time_to_target_s"], ("compute", "communicate", "wait", "idle", "down")
     return {
-        "scheme": row["label"], "time_to_target_s": time["median"], "time_to_target_low_s": time["low"],
+        "scheme": row["label"],
+        "time_to_target_s": time["median"],
+        "time_to_target_low_s": time["low"],
         "time_to_target_high_s": time["high"],
         **{name: row[name]["median"] for name in ("step_s", "ratio_to_best")},
         **{name: row[name] for name in ("wall_clock_s", "iterations", "bytes_sent")},
         **{f"{part}_s": row["time_s"].get(part, 0.0) for part in parts},
         **{name: row[name] for name in ("runs", "reached", "diverged", "partial")},
         **({"cost": row["cost"]["median"]} if "cost" in row else {}),
-    }  # fmt: skip
+    }

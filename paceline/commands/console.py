@@ -57,11 +57,14 @@ TraceOption = Annotated[
 def plain_app(help: str | None = None, completes: bool = False) -> typer.Typer:
     """An app with plain help, which shows flags alike in all versions of typer."""
     return typer.Typer(
-        name="paceline", help=help, no_args_is_help=help is not None, add_completion=completes,
+        name="paceline",
+        help=help,
+        no_args_is_help=help is not None,
+        add_completion=completes,
         rich_markup_mode=None,
         context_settings={"max_content_width": _HELP_WIDTH, "help_option_names": ["--help", "-h"]},
         pretty_exceptions_enable=False,
-    )  # fmt: skip
+    )
 
 
 _output: ContextVar[TextIO | None] = ContextVar("_output", default=None)

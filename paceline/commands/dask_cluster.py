@@ -47,7 +47,7 @@ def connect(address: str | None) -> Iterator[Executor | None]:
     try:
         if match[1]:  # a scheduler begins with the length of its greeting; Dask would wait for ever
             with socket.create_connection((match[1].strip("[]"), int(match[2])), _ANSWER_S) as connection:
-                length = connection.recv(8)
+                length = connection.recv(8, socket.MSG_WAITALL)
                 if len(length) < 8 or not 0 < int.from_bytes(length, "little") < 1 << 20:
                     raise OSError("what listens there is no scheduler of Dask")
         client = Client(address, timeout=_ANSWER_S, set_as_default=False)

@@ -170,9 +170,14 @@ def _end(ax: Axes, row: SchemeSummary, x: float, y: float, colour: str) -> None:
     """Mark the outcome of most repeats: target reached, stopped before, diverged."""
     reached, diverged = 2 * row["reached"] > row["runs"], 2 * row["diverged"] > row["runs"]
     ax.plot(
-        x, y, marker="X" if diverged else "o", markersize=7 if diverged else 6,
-        markerfacecolor=colour if reached or diverged else PAPER, markeredgecolor=colour, zorder=5,
-    )  # fmt: skip
+        x,
+        y,
+        marker="X" if diverged else "o",
+        markersize=7 if diverged else 6,
+        markerfacecolor=colour if reached or diverged else PAPER,
+        markeredgecolor=colour,
+        zorder=5,
+    )
 
 
 def _target_line(ax: Axes, value: float, rising: bool) -> None:

@@ -195,11 +195,13 @@ _WANTED: Final = {
     "string_type": "text",
 }
 _TEMPLATES: Final = {
-    "missing": "is missing", "quantity": "{message}",
+    "missing": "is missing",
+    "quantity": "{message}",
     "string_too_long": "has {letters} letters; it takes at most {max_length}",
     "too_long": "has {actual_length} entries; it takes at most {max_length}",
-    "too_short": "has {actual_length} entries; it needs at least {min_length}", "value_error": "{error}",
-}  # fmt: skip
+    "too_short": "has {actual_length} entries; it needs at least {min_length}",
+    "value_error": "{error}",
+}
 
 
 def _sentence(details: ErrorDetails) -> str:

@@ -37,7 +37,10 @@ def ignore_broken_pipes() -> None:
         if piped:
             pipe, at_once = _Pipe(number, "wb", closefd=False), stream.write_through  # python -u
             outlasting = io.TextIOWrapper(
-                cast(BinaryIO, pipe) if at_once else io.BufferedWriter(pipe), stream.encoding, stream.errors,
-                line_buffering=stream.line_buffering, write_through=at_once,
-            )  # fmt: skip
+                cast(BinaryIO, pipe) if at_once else io.BufferedWriter(pipe),
+                stream.encoding,
+                stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=at_once,
+            )
             setattr(sys, name, outlasting)

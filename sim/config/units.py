@@ -66,15 +66,25 @@ _SPEED: Final = _Kind(
 _OPERATIONS: Final = _Kind("a number of operations", "", (), {}, "")
 
 _PREFIXES: Final = {
-    "k": ("kilo", 10**3), "M": ("mega", 10**6), "G": ("giga", 10**9), "T": ("tera", 10**12),
-    "Ki": ("kibi", 2**10), "Mi": ("mebi", 2**20), "Gi": ("gibi", 2**30), "Ti": ("tebi", 2**40),
-}  # fmt: skip
+    "k": ("kilo", 10**3),
+    "M": ("mega", 10**6),
+    "G": ("giga", 10**9),
+    "T": ("tera", 10**12),
+    "Ki": ("kibi", 2**10),
+    "Mi": ("mebi", 2**20),
+    "Gi": ("gibi", 2**30),
+    "Ti": ("tebi", 2**40),
+}
 _FLOPS: Final = {"": ("", 1), "G": ("giga", 10**9), "T": ("tera", 10**12), "P": ("peta", 10**15)}
 _TIMES: Final = {
-    "ns": ("nanosecond", Fraction(1, 10**9)), "us": ("microsecond", Fraction(1, 10**6)),
-    "ms": ("millisecond", Fraction(1, 10**3)), "s": ("second", Fraction(1)), "min": ("minute", Fraction(60)),
-    "h": ("hour", Fraction(3600)), "d": ("day", Fraction(86_400)),
-}  # fmt: skip
+    "ns": ("nanosecond", Fraction(1, 10**9)),
+    "us": ("microsecond", Fraction(1, 10**6)),
+    "ms": ("millisecond", Fraction(1, 10**3)),
+    "s": ("second", Fraction(1)),
+    "min": ("minute", Fraction(60)),
+    "h": ("hour", Fraction(3600)),
+    "d": ("day", Fraction(86_400)),
+}
 _ALL_PREFIXES: Final = {"": ("", 1), **_PREFIXES}
 _SIZES: Final = {
     **{short: (size, _TIME) for short, (_, size) in _TIMES.items()},

@@ -395,10 +395,15 @@ def _compute_model(scenario: Scenario, seed: int, sampler: Sampler | None) -> Co
 
 def _nominal(settings: NetworkSettings, network: Network, seed: int) -> TransferModel:
     return TransferModel(
-        network=network, sharing=settings.sharing, overhead_s=settings.overhead,
-        announcement=settings.announcement, connect_s=settings.connect, seed=seed, queue=settings.queue,
+        network=network,
+        sharing=settings.sharing,
+        overhead_s=settings.overhead,
+        announcement=settings.announcement,
+        connect_s=settings.connect,
+        seed=seed,
+        queue=settings.queue,
         tcp=settings.tcp,
-    )  # fmt: skip
+    )
 
 
 def _segments(

@@ -62,9 +62,13 @@ def build_graph(settings: Graph, workers: int) -> Network:
                     per_flow_bytes_per_s=math.inf,
                 )
     return Network(
-        sites=("all",), site_of=(0,) * workers, links=tuple(links), latency_s=(), per_flow_bytes_per_s=(),
+        sites=("all",),
+        site_of=(0,) * workers,
+        links=tuple(links),
+        latency_s=(),
+        per_flow_bytes_per_s=(),
         routes=routes,
-    )  # fmt: skip
+    )
 
 
 def _edges_to(node: Any, before: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, Any]]:

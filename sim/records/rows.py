@@ -110,12 +110,21 @@ def row_of(run: Run) -> RunRow:
     last: Mapping[str, float | None] = run.evaluations[-1].metrics if run.evaluations else {}
     names = dict.fromkeys((*_ALWAYS, *last))
     row = RunRow(
-        scheme=run.scheme, label=run.label, seed=run.seed, source=run.source,
-        reached_target=run.reached_target, time_to_target_s=run.time_to_target_s,
-        steps_to_target=None if run.met is None else run.met.step, wall_clock_s=run.wall_clock_s,
-        iterations=run.iterations, final={name: finite(last.get(name)) for name in names},
-        bytes_sent=run.bytes_sent, time_s=mean_shares([run]), status=run.status, digest=run.digest,
-    )  # fmt: skip
+        scheme=run.scheme,
+        label=run.label,
+        seed=run.seed,
+        source=run.source,
+        reached_target=run.reached_target,
+        time_to_target_s=run.time_to_target_s,
+        steps_to_target=None if run.met is None else run.met.step,
+        wall_clock_s=run.wall_clock_s,
+        iterations=run.iterations,
+        final={name: finite(last.get(name)) for name in names},
+        bytes_sent=run.bytes_sent,
+        time_s=mean_shares([run]),
+        status=run.status,
+        digest=run.digest,
+    )
     if run.pace is not None:
         row |= {
             "step_s": run.pace.step_s, "step_shares": run.pace.shares, "average_s": run.pace.average_s,

@@ -74,9 +74,15 @@ def summarise(
             row["score_at_equal_time"] = score_at(group, equal, "time_s")
             row["score_at_equal_bytes"] = score_at(group, equal, "bytes_sent")
     summary = Summary(
-        version=SUMMARY_VERSION, scenario=scenario_name, target=target, runs=[row_of(run) for run in runs],
-        summary=rows, winner=None if winner is None else winner["label"], paired=paired, equal=equal,
-    )  # fmt: skip
+        version=SUMMARY_VERSION,
+        scenario=scenario_name,
+        target=target,
+        runs=[row_of(run) for run in runs],
+        summary=rows,
+        winner=None if winner is None else winner["label"],
+        paired=paired,
+        equal=equal,
+    )
     optional = {"tuning": [*tuning] or None, "transport": transport, "proxy": proxy, "choices": choices}
     summary |= cast(Summary, {key: value for key, value in optional.items() if value is not None})
     if price is not None:

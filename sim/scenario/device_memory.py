@@ -94,6 +94,10 @@ def _model_bytes(workload: WorkloadEntry, seed: int) -> float:
 
 def _named(held: Held) -> dict[str, float]:
     return {
-        "parameters": held.parameters, "gradients": held.gradients, "optimiser": held.optimizer,
-        "anchors": held.anchors, "outer momentum": held.outer_momentum, "in flight": held.in_flight,
-    }  # fmt: skip
+        "parameters": held.parameters,
+        "gradients": held.gradients,
+        "optimiser": held.optimizer,
+        "anchors": held.anchors,
+        "outer momentum": held.outer_momentum,
+        "in flight": held.in_flight,
+    }

@@ -122,11 +122,14 @@ def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed:
     matrix = lru_cache(maxsize=period or CACHED_STEPS)(make)
     pattern = lru_cache(maxsize=period or CACHED_STEPS)(lambda step: Pattern.from_matrix(matrix(step)))
     sequence = Plan(
-        name=entry.name, workers=workers, weights=rule, period=period,
+        name=entry.name,
+        workers=workers,
+        weights=rule,
+        period=period,
         rate=graphs.rate if graphs.rate is None or rule == _usual(graphs) else None,
         matrix=matrix if period is None else lambda step: matrix(step % period),
         at=pattern if period is None else lambda step: pattern(step % period),
-    )  # fmt: skip
+    )
     _refuse_sums(sequence)
     _refuse_stuck(entry.name, rule, sequence.first, endless=period is None)
     return sequence

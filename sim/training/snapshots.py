@@ -281,11 +281,14 @@ class LatestModels(Generic[V]):
         """The current snapshot."""
         ranks = range(len(self._done))
         return Snapshot(
-            total=self.total, time_s=time_s, bytes_sent=sum(self._bytes),
+            total=self.total,
+            time_s=time_s,
+            bytes_sent=sum(self._bytes),
             steps=tuple(self._latest[rank][0] if rank in self._latest else LOST for rank in ranks),
             models={rank: self._latest[rank][1] for rank in ranks if rank in self._latest},
-            leader=None if self._leader is None else self._leader[2], averaged=self._averaged,
-        )  # fmt: skip
+            leader=None if self._leader is None else self._leader[2],
+            averaged=self._averaged,
+        )
 
     def ended(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> Snapshot[V]:
         """The snapshot at the end, with the last models, kept or not."""

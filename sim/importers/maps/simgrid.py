@@ -22,9 +22,17 @@ if TYPE_CHECKING:
 
 _BY_LINKS: Final = ("Floyd", "Dijkstra", "DijkstraCache")
 _NOT_READ: Final = (
-    "prop", "config", "trace", "trace_connect", "storage", "storage_type", "disk", "mount", "actor",
+    "prop",
+    "config",
+    "trace",
+    "trace_connect",
+    "storage",
+    "storage_type",
+    "disk",
+    "mount",
+    "actor",
     "process",
-)  # fmt: skip
+)
 _TURNED: Final = {"_UP": "_DOWN", "_DOWN": "_UP"}
 _MAX_HOSTS: Final = 500
 

@@ -45,11 +45,14 @@ def describe_sweep(
     between = steps_between(rows)
     firsts = [summary["verdict"]["first"] for summary in summaries]
     return {
-        "version": _VERSION, "scenario": summaries[0]["scenario"],
-        **({"ranges": dict(ranges)} if ranges else {}), "settings": rows,
-        "crossovers": find_crossovers(settings, summaries), **({"steps_between": between} if between else {}),
+        "version": _VERSION,
+        "scenario": summaries[0]["scenario"],
+        **({"ranges": dict(ranges)} if ranges else {}),
+        "settings": rows,
+        "crossovers": find_crossovers(settings, summaries),
+        **({"steps_between": between} if between else {}),
         **({"draws": describe_draws(settings, ranges, firsts)} if ranges else {}),
-    }  # fmt: skip
+    }
 
 
 def is_sweep(folder: Path) -> bool:
