@@ -48,11 +48,10 @@ def measure(name: str) -> str:
     changes: list[str] = []
     answer = _check(name, changes)
     if _forecast_s(answer) > LIMIT_S:
-        each_s = sum(row.get("simulation_s_per_100_steps", 0.0) for row in answer["schemes"]) / 100
-        changes = [
-            "repeats=1",
-            f"stop.max_iterations={max(20, int(LIMIT_S / each_s / (1 + answer['trials'])))}",
-        ]
+        rows = [row for row in answer["schemes"] if "steps_at_most" in row]
+        each_s = sum(row["simulation_s_per_100_steps"] for row in rows) / 100
+        most = min(LIMIT_S / each_s / (1 + answer["trials"]), max(row["steps_at_most"] for row in rows))
+        changes = ["repeats=1", f"stop.max_iterations={max(20, int(most))}"]
     pairs: list[tuple[float, float]] = []
     while not pairs or (len(pairs) < 3 and not 1 / FACTOR <= pairs[0][0] / pairs[0][1] <= FACTOR):
         forecast_s = _forecast_s(_check(name, changes))

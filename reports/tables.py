@@ -457,15 +457,14 @@ def _effort(answer: Mapping[str, Any]) -> str:
         f"Estimates of processor time{shared}: {format_seconds(answer['preparation_s'])} to begin, "
         f"{format_seconds(each_s)} for 100 steps of every scheme here"
     ]
-    expected_s, steps = answer["simulation_s_expected"], answer["steps_to_target_in_trial"]
+    expected_s, at_most_s = answer["simulation_s_expected"], answer["simulation_s_at_most"]
     if expected_s is not None:
         sentences[0] += f", and {format_seconds(expected_s)} for {runs}"
-    if steps is not None:
-        sentences[0] += (
-            f" if each needs the {steps} steps to the target that synchronous SGD needed in a trial"
-        )
-    if expected_s is None or steps is not None:
-        sentences[0] += f"; {format_seconds(answer['simulation_s_at_most'])} at most for {runs}"
+    if expected_s not in (None, at_most_s):
+        ends = [f"{round(end(row['steps_expected'] for row in known)):,}" for end in (min, max)]
+        sentences[0] += f" if they end as trials say, after {' to '.join(dict.fromkeys(ends))} steps"
+    if expected_s != at_most_s:
+        sentences[0] += f"; {format_seconds(at_most_s)} at most for {runs}"
     by_events = [f"{row['label']} ({row['engine_reason']})" for row in known if row["engine"] == "event"]
     if by_events:
         sentences.append(f"Message by message, not in lockstep: {'; '.join(by_events)}")

@@ -40,7 +40,7 @@ ROOMS = {
     "realrun/lab": 1_868,
     "realrun/launch": 1_593,
     "realrun/transport": 1_062,
-    "reports": 2_709,
+    "reports": 2_708,
     "reports/explore": 41,
     "reports/figures": 1_344,
     "sim": 510,

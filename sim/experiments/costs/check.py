@@ -1,6 +1,8 @@
 """Preview of a scenario: its cluster and routes, the cost of a step, the time to simulate it.
 
-The time to simulate it is an estimate from measurements on this machine; all else is computed.
+The time to simulate it is an estimate from trials here, runs of ``simulate`` cut short; all else is computed.
+Steps of a run that ends within its trial are exact; of another, a scheme that met the target is taken to be
+ahead by the same factor all the way.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from statistics import median
 from typing import Any, Final
 
 import torch
@@ -20,9 +24,10 @@ from ...config.tracking import track
 from ...devices import one_thread
 from ...drivers.job import Job
 from ...network.network import Network, rate_of
+from ...network.profile import Profile
 from ...network.remarks import remarks
-from ...program.averaging import mean_model
 from ...program.encoding import message_bytes
+from ...records.run import Run, metric_name
 from ...records.scenario_facts import read_facts
 from ...scenario.device_memory import device_memory
 from ...scenario.repeats import max_repeats
@@ -30,11 +35,12 @@ from ...scenario.schema import Scenario, dump
 from ..doubts import doubts
 from ..jobs import MIN_WORK_S, num_cores
 from ..prepare import over_profile, prepare, resolve
-from ..simulate import engine_of
-from .step_cost import StepCost, clock_of, encodes, step_cost, training_s
+from ..simulate import engine_of, simulate_job
+from .step_cost import StepCost, clock_of, encodes, step_cost
 
-TRIAL_S: Final = 3.0
-"""Limit in processor seconds of the trial of synchronous SGD."""
+TRIALS_S: Final = 8.0
+"""Processor seconds of all trials; without a target, when none can end by it, an eighth."""
+FEWEST_STEPS: Final = 3
 
 
 def route_kinds(network: Network) -> list[dict[str, Any]]:
@@ -91,73 +97,93 @@ def _pairs_of_hosts(network: Network) -> list[tuple[tuple[int, int], int]]:
 
 
 @dataclass(frozen=True)
-class Effort:
-    """Measured seconds of a simulation's mathematics on this machine without other load.
+class Trial:
+    """What a scheme's first repeat, or its beginning, has shown.
 
     Attributes:
-        training_s: by label: what training adds to a step of the clock alone.
-        score_s: one scoring of ``evaluate.on`` and ``stop.target.on``.
-        steps_to_target: steps in which a trial of synchronous SGD met the target; infinite where there is no
-            target or the limits come first, None where the trial did not get there within ``TRIAL_S``.
+        each_s: measured seconds of a step; of the processor where there is no GPU.
+        steps: of the repeat, mean over the workers; None where it did not end, infinite without a target.
+        reached: whether it met the target.
+        progress: steps, and the best score of the target by then; larger is better.
+        problem: why a run without faults could not go on; empty where all is well.
     """
 
-    training_s: Mapping[str, float] = field(default_factory=dict)
-    score_s: float = 0.0
-    steps_to_target: float | None = math.inf
+    each_s: float = math.inf
+    steps: float | None = None
+    reached: bool = False
+    progress: Sequence[tuple[int, float]] = ((0, -math.inf),)
+    problem: str = ""
 
-    def of(self, scenario: Scenario, cost: StepCost, steps: float) -> float:
-        """Seconds for ``steps`` of one scheme."""
-        training_s = self.training_s.get(cost.label, 0.0)
-        return steps * (cost.clock_s + training_s + self.score_s / scenario.evaluate.every)
-
-
-def measure_effort(scenario: Scenario, device: torch.device, known: Collection[str]) -> Effort:
-    """Time training of the schemes with ``known`` labels, and scoring; try to meet the target."""
-    job = prepare(scenario, scenario.schemes[0], scenario.seed, device)
-    problem = job.problem
-    if problem is None:
-        return Effort()
-    entries = [entry for entry in scenario.schemes if entry.label in known]
-    each_s = {
-        entry.label: training_s(scenario, entry, device) for entry in track("training of scheme", entries)
-    }
-    points = [job.start + 1e-3 * rank for rank in range(job.workers)]
-    clock = clock_of(device)
-    marks_s = [clock()]
-    for measured in (problem.workload.score, problem.workload.score, lambda x: mean_model(points)):
-        measured(job.start)
-        marks_s.append(clock())
-    model_s, mean_s = marks_s[2] - marks_s[1], marks_s[3] - marks_s[2]
-    return Effort(each_s, mean_s + models_scored(scenario) * model_s, _try_to_meet_target(job))
+    def expected_steps(self, trials: Iterable[Trial]) -> float | None:
+        """Steps of a run, judged by the ``trials`` that met the target; None where they say nothing."""
+        if self.steps is not None:
+            return self.steps
+        step, best = self.progress[-1]
+        known = [
+            step * other.steps / (before + (after - before) * (best - low) / (high - low))
+            for other in trials
+            for (before, low), (after, high) in pairwise(other.progress)
+            if other.reached and other.steps and -math.inf < low < best <= high
+        ]
+        return median(known) if known else None
 
 
-def models_scored(scenario: Scenario) -> int:
-    """Number of models in one scoring: each worker's where its own scores are wanted, else one."""
-    target = scenario.stop.target
-    wanted = {scenario.evaluate.on} | ({target.on} if target is not None else set())
-    of_each = not wanted.isdisjoint({"workers", "worst", "leader"})
-    return len(wanted - {"workers", "worst", "leader"}) + scenario.cluster.workers * of_each
+def try_schemes(
+    jobs: Sequence[Job], costs: Sequence[StepCost], profile: Profile | None, score_s: float
+) -> dict[str, Trial]:
+    """Trials of the schemes whose ``costs`` are known, by label; longer ones begin anew.
+
+    Half of the time is shared evenly. The rest is for those that have not come to their end: for the one with
+    the best score, until one has met the target and is a measure for the others.
+    """
+    known = {job.label: (job, cost.step_s) for job, cost in zip(jobs, costs, strict=True) if not cost.problem}
+    end_s = time.process_time() + TRIALS_S / (1 if jobs[0].target else 8)
+    trials = dict.fromkeys(known, Trial())
+
+    def extend(label: str, share: float) -> None:
+        (job, step_s), before = known[label], trials[label]
+        steps = max(FEWEST_STEPS, share * (end_s - time.process_time()) / before.each_s)
+        if before.steps in (None, math.inf) and steps > 2 * before.progress[-1][0]:
+            trials[label] = _try(job, profile, steps * step_s, score_s)
+
+    for label in track("trial of scheme", [*known]):
+        extend(label, 0.0)
+        extend(label, 0.5 / len(known))
+    cut = [label for label, trial in trials.items() if trial.steps is None]
+    for place, label in enumerate(sorted(cut, key=lambda each: -trials[each].progress[-1][1])):
+        extend(label, 1 / (len(cut) - place) if any(each.reached for each in trials.values()) else 1.0)
+    return trials
 
 
-def _try_to_meet_target(job: Job) -> float | None:
-    """Steps of synchronous SGD, without a clock, until the target is met, as in ``Effort``."""
-    problem, target = job.problem, job.target
-    if problem is None or target is None:
-        return math.inf
-    x, state = job.start, job.optimizer.init(job.start)
-    ranks = list(range(job.workers))
-    begin_s = time.process_time()
-    for step in itertools.count(1):
-        each = problem.gradients(ranks, [step - 1] * job.workers, [x] * job.workers)
-        x, state = job.optimizer.update(x, mean_model([gradient.value for gradient in each]), state)
-        if step % job.every == 0:
-            scores = problem.workload.score(x)
-            reached = target.reached(scores[target.metric])
-            if reached or not math.isfinite(scores["train_loss"]):
-                return step if reached else math.inf
-        if step == job.max_iterations or time.process_time() - begin_s > TRIAL_S:
-            return math.inf if step == job.max_iterations else None
-    return None
+def _try(job: Job, profile: Profile | None, cut_s: float, score_s: float) -> Trial:
+    """Simulate a job until ``cut_s`` on its clock."""
+    clock = clock_of(job.start.device)
+    begin_s = clock()
+    run = simulate_job(replace(job, max_time_s=min(cut_s, job.max_time_s)), profile=profile)
+    took_s, steps, progress = max(clock() - begin_s, 1e-9), max(run.iterations, 1), _progress(job, run)
+    if cut_s < job.max_time_s and run.wall_clock_s >= cut_s:
+        each_s = max(0.1 * took_s, took_s - len(run.evaluations) * score_s) / steps + score_s / job.every
+        return Trial(each_s, None if job.target else math.inf, False, progress)
+    failed = run.status == "partial" and not (job.churn or any(each.crash for each in job.compute.stragglers))
+    return Trial(took_s / steps, run.iterations, run.reached_target, progress, run.message if failed else "")
+
+
+def _progress(job: Job, run: Run) -> list[tuple[int, float]]:
+    if (target := job.target) is None:
+        return [(round(run.iterations), -math.inf)]
+    name, sign = metric_name(target.metric, target.on, job.on), -1 if target.falling else 1
+    scores = [(each.step, each.metrics.get(name)) for each in run.evaluations]
+    known = [(step, -math.inf if score is None else sign * score) for step, score in scores]
+    return [*accumulate(known, lambda before, each: (each[0], max(before[1], each[1])))]
+
+
+def scoring_s(job: Job) -> float:
+    """Measured seconds of scoring a model of each worker; nothing to speak of where nothing is scored."""
+    clock = clock_of(job.start.device)
+    job.scorer().begin([job.start])  # warms up
+    begin_s = clock()
+    job.scorer().begin([job.start + 1e-3 * rank for rank in range(job.workers)])
+    return clock() - begin_s
 
 
 def most_steps(scenario: Scenario, cost: StepCost) -> float:
@@ -177,18 +203,20 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
     begin_s = time.process_time() if begin_s is None else begin_s
     import_s = time.process_time() - begin_s  # by each process of parallel runs, too
     resolved = resolve(scenario, device)
-    jobs = [prepare(resolved, entry, resolved.seed) for entry in resolved.schemes]
+    jobs = [prepare(resolved, entry, resolved.seed, device) for entry in resolved.schemes]
     prepare_s = time.process_time() - begin_s
     job, network = jobs[0], jobs[0].transfer.network
     with one_thread():
         engines = [engine_of(over_profile(each, resolved.cluster.profile)) for each in jobs]
         costs = [step_cost(resolved, entry) for entry in track("step of scheme", resolved.schemes)]
-        effort = measure_effort(resolved, device, [cost.label for cost in costs if not cost.problem])
+        score_s = scoring_s(job)
+        trials = try_schemes(jobs, costs, resolved.cluster.profile, score_s)
     compute = steady_compute(job.compute, job.workers)
     durations = [compute.duration_s(rank, 0) for rank in range(job.workers)]
+    runs = max_repeats(resolved.repeats), 0 if resolved.tune is None else resolved.tune.trials
     rows = [
         {
-            **_row(resolved, cost, effort),
+            **_row(cost, trials, most_steps(resolved, cost), sum(runs)),
             "engine": engine,
             "engine_reason": reason or None,
             "encodes": encodes(resolved, entry),
@@ -199,11 +227,13 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
     facts = read_facts(dump(resolved))
     timed = [row for row in rows if "simulation_s_at_most" in row]
     prepare_s += sum(cost.start_s for cost in costs)
-    runs = max_repeats(resolved.repeats), 0 if resolved.tune is None else resolved.tune.trials
     cores = min(num_cores(), max(runs) * len(timed) or 1)
 
-    def total_s(kind: str) -> float:
-        work_s: float = sum(row[f"simulation_s_{kind}"] for row in timed)
+    def total_s(kind: str) -> float | None:
+        each_s = [row[f"simulation_s_{kind}"] for row in timed]
+        if None in each_s:
+            return None
+        work_s: float = sum(each_s)
         return prepare_s + work_s + import_s * cores * (cores > 1 and work_s >= MIN_WORK_S)
 
     return {
@@ -224,13 +254,12 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         ],
         "routes": route_kinds(network),
         "schemes": rows,
-        "score_s": effort.score_s,
+        "score_s": score_s,
         "repeats": runs[0],
         "trials": runs[1],
         "cores": cores,
         "preparation_s": prepare_s,
-        "steps_to_target_in_trial": None if effort.steps_to_target == math.inf else effort.steps_to_target,
-        "simulation_s_expected": total_s("expected") if effort.steps_to_target is not None else None,
+        "simulation_s_expected": total_s("expected"),
         "simulation_s_at_most": total_s("at_most"),
     }
 
@@ -245,33 +274,29 @@ def _num_parameters(scenario: Scenario, job: Job) -> int | None:
     return job.start.numel() - job.problem.workload.num_buffers
 
 
-def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
-    steps, repeats = most_steps(scenario, cost), max_repeats(scenario.repeats)
-    repeats += 0 if scenario.tune is None else scenario.tune.trials
-    expected = None if effort.steps_to_target is None else min(steps, effort.steps_to_target)
+def _row(cost: StepCost, trials: Mapping[str, Trial], most: float, runs: int) -> dict[str, Any]:
+    trial = trials.get(cost.label, Trial(cost.clock_s, math.inf))
+    steps = trial.expected_steps(trials.values())
+    expected = None if steps is None else min(most, steps)
     simulation = {
-        "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
-        "steps_at_most": steps,
-        "simulation_s_expected": None if expected is None else effort.of(scenario, cost, expected) * repeats,
-        "simulation_s_at_most": effort.of(scenario, cost, steps) * repeats,
+        "simulation_s_per_100_steps": 100 * trial.each_s,
+        "steps_expected": expected,
+        "steps_at_most": most,
+        "simulation_s_expected": None if expected is None else expected * trial.each_s * runs,
+        "simulation_s_at_most": most * trial.each_s * runs,
     }
-    if cost.problem:
-        known = math.isfinite(effort.of(scenario, cost, steps))
-        return {"label": cost.label, "problem": cost.problem, "exchanges": []} | (simulation if known else {})
+    if problem := cost.problem or trial.problem:
+        known = math.isfinite(trial.each_s)
+        return {"label": cost.label, "problem": problem, "exchanges": []} | (simulation if known else {})
+    plain = ("label", "step_s", "compute_s", "latency_s", "bandwidth_s", "random_s", "heartbeat")
     return {
-        "label": cost.label,
+        **{name: getattr(cost, name) for name in plain},
         "problem": None,
-        "step_s": cost.step_s,
         "step_shares": list(cost.shares),
         "average_s": list(cost.average_s),
         "leaves_out": list(cost.leaves_out),
-        "compute_s": cost.compute_s,
-        "latency_s": cost.latency_s,
-        "bandwidth_s": cost.bandwidth_s,
-        "random_s": cost.random_s,
         "bytes_per_step": cost.bytes_per_worker,
         "exchanges": list(cost.exchanges),
-        "heartbeat": cost.heartbeat,
         "mean_over_steps": cost.steps,
         **simulation,
     }

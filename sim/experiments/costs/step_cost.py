@@ -58,8 +58,6 @@ FEW_SCHEMES: Final = 4
 """Number of schemes that each get the full bounds; more schemes share what these would take."""
 MOST_WORK: Final = 500_000
 """Messages and steps of workers within which one cycle has to be complete."""
-TRAINED_S: Final = 0.5
-"""Processor seconds after which a trial of a scheme's training ends, once 3 steps are complete."""
 MANY_WORKERS: Final = 128
 """Workers from which a scheme is followed in lockstep, where exact: the same times to rounding."""
 START_SHARE: Final = 4
@@ -80,8 +78,7 @@ class StepCost:
             None where it has neither.
         bytes_per_worker: sent in a step, mean over the workers.
         exchanges: names of the operations by which workers exchange anything, sorted.
-        clock_s, start_s: measured processor seconds to simulate a step here, without its gradients (at least
-            these, where it is too long to be followed); and what the first ones take longer.
+        clock_s, start_s: measured seconds to simulate a step here on the clock alone; the first ones' extra.
         heartbeat: of the link that is nearest to starving heartbeats; None where there are none.
         problem: why nothing is known; empty where all is well.
     """
@@ -120,7 +117,8 @@ def follow_whole(scenario: Scenario, entry: SchemeEntry) -> Followed:
     Raises:
         RunError: as ``follow``.
     """
-    return follow(whole_job(scenario, entry), partial(enough, _share(scenario) * ENOUGH_WORK))
+    share = min(1.0, FEW_SCHEMES / len(scenario.schemes))
+    return follow(whole_job(scenario, entry), partial(enough, share * ENOUGH_WORK))
 
 
 def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list[str]:
@@ -204,20 +202,6 @@ def _tightest_link(heartbeat: Heartbeats | None, network: Network, step: Followe
     return {"link": tight.name, "bytes_per_s": has, "needed_bytes_per_s": needed[tight]}
 
 
-def training_s(scenario: Scenario, entry: SchemeEntry, device: torch.device) -> float:
-    """Measured seconds that gradients, updates and averages add to a step of a simulation on this machine.
-
-    A few steps with and without training are compared; on a CPU the load of other programs does not count.
-    """
-    job = replace(endless(prepare(scenario, entry, scenario.seed, device)), target=None, max_time_s=math.inf)
-    if job.problem is None:
-        return 0.0
-    end_s = time.process_time() + _share(scenario) * TRAINED_S
-    with_training = follow(job, lambda complete, work: complete > 2 and time.process_time() > end_s, cycle=1)
-    without = follow(clock_only(job), with_training.span, cycle=1)
-    return max(0.0, with_training.here_s - without.here_s)
-
-
 def endless(job: Job) -> Job:
     """``job`` in the long run: without an end, single events, and its scheme's own beginning."""
     # Each keeps its place, by which its random numbers are drawn.
@@ -232,11 +216,6 @@ def endless(job: Job) -> Job:
 
 
 _NEVER_SLOW: Final = Straggler(workers=(0,), slowdown=1.0)
-
-
-def _share(scenario: Scenario) -> float:
-    """Share of the work that each scheme may take where there are many."""
-    return min(1.0, FEW_SCHEMES / len(scenario.schemes))
 
 
 def enough(enough_work: float, complete: int, work: int) -> bool:
@@ -390,17 +369,16 @@ class _Cycles(Scorer[Tensor]):
         return self.watch.is_over(self.driver().work + self.watch.published)
 
 
-def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followed:
-    """Run an endless job for whole cycles of steps, by default its own; the start does not count.
+def follow(job: Job, wanted: Enough | Span) -> Followed:
+    """Run an endless job for whole cycles of steps; the start does not count.
 
     Raises:
         RunError: the run fails, or ends before a cycle is complete.
     """
-    cycle = cycle or job.cycle
     if job.workers >= MANY_WORKERS and job.scheme.name in SCHEMES and not why_not(job):
         with suppress(SchemeError):  # the event driver meets it as well, or does without
-            return _follow_in_lockstep(job, cycle, wanted)
-    watch = _watch(job, cycle, wanted)
+            return _follow_in_lockstep(job, wanted)
+    watch = _watch(job, wanted)
     scorer = _Cycles(
         workload=None, task=None, every=job.every, on=job.on, target=None, fetch=as_they_are,
         watch=watch, driver=lambda: driver,
@@ -417,8 +395,8 @@ def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
     return replace(followed, exchanges=outcome.exchanges, between=between, sent_to=sent_to)
 
 
-def _watch(job: Job, cycle: int, wanted: Enough | Span) -> _Watch:
-    return _Watch(PaceMarks(job.workers, cycle, job.synchronous), wanted, clock_of(job.start.device))
+def _watch(job: Job, wanted: Enough | Span) -> _Watch:
+    return _Watch(PaceMarks(job.workers, job.cycle, job.synchronous), wanted, clock_of(job.start.device))
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
@@ -453,8 +431,8 @@ class _CyclesInLockstep(LockstepDriver):
         return goes_on and not self._over and not self.watch.is_over(self.work)
 
 
-def _follow_in_lockstep(job: Job, cycle: int, wanted: Enough | Span) -> Followed:
-    driver = _CyclesInLockstep(replace(job, record_events=False), _watch(job, cycle, wanted))
+def _follow_in_lockstep(job: Job, wanted: Enough | Span) -> Followed:
+    driver = _CyclesInLockstep(replace(job, record_events=False), _watch(job, wanted))
     outcome = driver.run()
     return _with_exchanges(driver.watch.followed(driver.work), outcome, job)
 
@@ -479,13 +457,12 @@ def with_network(job: Job, network: Network, **changes: Any) -> Job:
 
 def _unlimited(network: Network, latency: bool) -> Network:
     """``network`` without limits of links or connections; with its latencies, or none."""
-    factor = 1.0 if latency else 0.0
     return replace(
         network, links=(), up={}, down={}, pipe={}, leave={}, enter={}, inner_up={}, inner_down={},
-        inner_latency_s=factor * network.inner_latency_s,
-        latency_s=tuple(tuple(factor * each for each in row) for row in network.latency_s),
+        inner_latency_s=latency * network.inner_latency_s,
+        latency_s=tuple(tuple(latency * each for each in row) for row in network.latency_s),
         per_flow_bytes_per_s=tuple(tuple(math.inf for _ in row) for row in network.per_flow_bytes_per_s),
         routes={
-            pair: Route((), factor * route.latency_s, math.inf) for pair, route in network.routes.items()
+            pair: Route((), latency * route.latency_s, math.inf) for pair, route in network.routes.items()
         },
     )  # fmt: skip

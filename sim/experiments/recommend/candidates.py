@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from ...errors import RunError
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
-from ..costs.step_cost import ENOUGH_PART_WORK, follow, whole_job
+from ..costs.step_cost import ENOUGH_PART_WORK, enough, follow, whole_job
 
 PERIODS: Final = (4, 16, 64)
 GRAPHS: Final = ("ring", "one_peer_exponential")
@@ -67,10 +68,7 @@ def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
 def step_seconds(scenario: Scenario, entry: SchemeEntry) -> float:
     """Seconds of a scheme's step in the long run, on the clock alone; infinite where it needs values."""
     try:
-        enough = ENOUGH_PART_WORK
-        return follow(
-            whole_job(scenario, entry), lambda complete, work: complete > 1 and work >= enough
-        ).step_s
+        return follow(whole_job(scenario, entry), partial(enough, ENOUGH_PART_WORK)).step_s
     except RunError:
         return math.inf
 

@@ -21,7 +21,7 @@ from paceline.commands.app import app
 from paceline.reports.tables import render_check
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.costs import step_cost as step_costs
-from paceline.sim.experiments.costs.check import Effort, check, models_scored, most_steps, route_kinds
+from paceline.sim.experiments.costs.check import check, most_steps, route_kinds
 from paceline.sim.experiments.costs.step_cost import Followed, StepCost, step_cost
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
@@ -312,22 +312,11 @@ def test_pairs_of_many_hosts_are_counted_not_listed() -> None:
     assert step_costs._unlimited(network, latency=False).route(9, 8).latency_s == 0.0
 
 
-def test_how_long_a_simulation_takes() -> None:
-    cost = StepCost("x", compute_s=1.0, latency_s=0.5, bandwidth_s=0.5, clock_s=0.25)
-    every_ten = parse(TIMING)
-    assert Effort({"x": 0.5}, score_s=20.0).of(every_ten, cost, 10) == 10 * (0.25 + 0.5 + 2.0)
-    assert most_steps(every_ten, cost) == 100
+def test_a_run_has_no_more_steps_than_fit() -> None:
+    cost = StepCost("x", compute_s=1.0, latency_s=0.5, bandwidth_s=0.5)
+    assert most_steps(parse(TIMING), cost) == 100
     assert most_steps(parse(TIMING, changes=["stop={max_time: 50 s}"]), cost) == 25
     assert most_steps(parse(TIMING, changes=["stop.max_time=1 h"]), cost) == 100
-
-
-@pytest.mark.parametrize(
-    ("on", "target_on", "models"),
-    [("mean", "mean", 1), ("workers", "workers", 4), ("mean", "worst", 5), ("leader", "workers", 4)],
-)
-def test_what_is_scored_counts(on: str, target_on: str, models: int) -> None:
-    scenario = parse(TRAINED, changes=[f"evaluate.on={on}", f"stop.target.on={target_on}"])
-    assert models_scored(scenario) == models
 
 
 def said(found: dict[str, Any]) -> str:
@@ -356,11 +345,12 @@ def test_what_is_found_is_plain(trained: dict[str, Any]) -> None:
     begin_s = trained["preparation_s"]
     assert begin_s > 0
     assert trained["simulation_s_at_most"] == pytest.approx(begin_s + expected_s)
-    # the trial of synchronous SGD is as long as a run of all_reduce
+    # the trials are the first of the repeats
     scenario = parse(TRAINED)
-    run = simulate_job(prepare(scenario, scenario.schemes[0], scenario.seed))
-    assert trained["steps_to_target_in_trial"] == run.evaluations[-1].step
-    expected_s = 3 * run.evaluations[-1].step * sum(per_step_s)
+    runs = [simulate_job(prepare(scenario, entry, scenario.seed)) for entry in scenario.schemes]
+    steps = [row["steps_expected"] for row in trained["schemes"]]
+    assert steps == [run.iterations for run in runs]
+    expected_s = 3 * sum(each * n for each, n in zip(per_step_s, steps, strict=True))
     assert trained["simulation_s_expected"] == pytest.approx(begin_s + expected_s)
     assert 0 < trained["score_s"] < 100 * sum(per_step_s)
     assert {"name": "us->eu", "bytes_per_s": 125e6, "varies": False} in trained["links"]
@@ -394,7 +384,7 @@ def test_what_is_found_is_told(trained: dict[str, Any]) -> None:
     assert "0 to 2: host0 up, us->eu, host2 down" in text
     assert "at most for 3 repeats" in " ".join(text.split())
     assert "Estimates of processor time" in text
-    assert "synchronous SGD needed in a trial" in " ".join(text.split())
+    assert "if they end as trials say, after" in " ".join(text.split())
     bounded = said(check(parse(TIMING), torch.device("cpu")))
     assert "all of it" in bounded
     assert "Scoring" not in bounded
