@@ -224,17 +224,17 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         }
         for cost, entry, (engine, reason) in zip(costs, resolved.schemes, engines, strict=True)
     ]
-    facts = read_facts(dump(resolved))
+    facts, prepare_s = read_facts(dump(resolved)), prepare_s + sum(cost.start_s for cost in costs)
     timed = [row for row in rows if "simulation_s_at_most" in row]
-    prepare_s += sum(cost.start_s for cost in costs)
     cores = min(num_cores(), max(runs) * len(timed) or 1)
 
     def total_s(kind: str) -> float | None:
         each_s = [row[f"simulation_s_{kind}"] for row in timed]
         if None in each_s:
             return None
-        work_s: float = sum(each_s)
-        return prepare_s + work_s + import_s * cores * (cores > 1 and work_s >= MIN_WORK_S)
+        work_s: float = sum(each_s)  # after a first run, the rest decides whether processes begin
+        begins = cores > 1 and work_s - each_s[0] / sum(runs) >= MIN_WORK_S
+        return prepare_s + work_s + import_s * cores * begins
 
     return {
         "scenario": resolved.name,
