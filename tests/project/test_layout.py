@@ -48,7 +48,7 @@ ROOMS = {
     "sim/compute": 968,
     "sim/config": 2_756,
     "sim/drivers": 4_235,
-    "sim/experiments": 5_337,
+    "sim/experiments": 5_338,
     "sim/faults": 740,
     "sim/importers": 2_111,
     "sim/network": 2_027,
