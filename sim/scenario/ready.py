@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from ..config.files import write_atomically
+from ..config.files import is_file, write_atomically
 from ..config.yaml_file import YAML_SUFFIXES, read_text
 from ..errors import InputError, did_you_mean
 
@@ -52,20 +52,21 @@ def ready_documents() -> dict[str, Path]:
 
 def find_scenario(path: Path) -> Path:
     """File of a scenario: ``path``, or the ready scenario of that name; ``InputError`` for neither."""
-    name = path.as_posix()
-    if not _NAME.fullmatch(name) or path.is_file():
-        return path
-    ready = ready_scenarios()
-    if name in ready:
+    name, ready = path.as_posix(), ready_scenarios()
+    if name in ready and not is_file(path):
         return ready[name]
-    if path.exists():
-        return path
-    near = [each.as_posix() for each in path.parent.glob("*") if each.suffix in YAML_SUFFIXES]
-    hint = did_you_mean(name, [*ready, *near])
-    everything = f" ready are: {', '.join(ready)}" if hint.startswith("did") else ""
-    raise InputError(
-        f"{name}: there is no such file, and no ready scenario has this name; {hint}{everything}"
-    )
+    try:
+        if _NAME.fullmatch(name):
+            path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        near = [each.as_posix() for each in path.parent.glob("*") if each.suffix in YAML_SUFFIXES]
+        hint = did_you_mean(name, [*ready, *near])
+        everything = f" ready are: {', '.join(ready)}" if hint.startswith("did") else ""
+        why = f"there is no such file, and no ready scenario has this name; {hint}{everything}"
+        raise InputError(f"{name}: {why}") from None
+    except OSError:  # whoever reads it is told
+        pass
+    return path
 
 
 def describe_scenario(path: Path) -> str:

@@ -54,7 +54,7 @@ ROOMS = {
     "sim/network": 2_027,
     "sim/program": 1_306,
     "sim/records": 4_664,
-    "sim/scenario": 1_993,
+    "sim/scenario": 1_994,
     "sim/schemes": 4_211,
     "sim/topology": 3_237,
     "sim/traffic": 3_215,
