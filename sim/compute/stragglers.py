@@ -57,8 +57,7 @@ def _markov(chain: Markov, seed: int, worker: int, purpose: str, block: int) -> 
     decisive = np.concatenate([[True], decides(u)])
     state = np.concatenate([[first], u < to_slow])
     latest = np.maximum.accumulate(np.where(decisive, np.arange(len(state)), 0))
-    slow_now: Mask = state[latest][-seeds.BLOCK :]
-    return slow_now
+    return state[latest][-seeds.BLOCK :]
 
 
 def _since(

@@ -79,16 +79,14 @@ class HalfBatches(Batches):
     def of_workers(self, workers: Sequence[int], indices: Sequence[int]) -> Indices:
         wanted = [(worker, *divmod(index, 2)) for worker, index in zip(workers, indices, strict=True)]
         drawn = {key: self._draw(*key) for key in {each[:2] for each in wanted}}
-        picked: Indices = np.stack([drawn[worker, number][half] for worker, number, half in wanted])
-        return picked
+        return np.stack([drawn[worker, number][half] for worker, number, half in wanted])
 
     def _draw(self, worker: int, number: int) -> Indices:
         shard = self.shards[worker]
         size = 2 * half_batch(self.batch_size, len(shard))
         rng = seeds.generator(self.seed, worker, "gradient noise", number)
         drawn = rng.choice(shard, min(size, len(shard)), replace=False)
-        halves: Indices = np.resize(drawn, (2, size // 2))  # of a single example, without noise, the same
-        return halves
+        return np.resize(drawn, (2, size // 2))  # of a single example, without noise, the same
 
 
 class NoiseMeter:

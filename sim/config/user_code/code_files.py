@@ -341,5 +341,4 @@ class _SourceLoader(SourceFileLoader):
     @override
     def get_code(self, fullname: str) -> CodeType | None:
         file = self.get_filename(fullname)
-        code: CodeType = self.source_to_code(self.get_data(file), file)
-        return code
+        return self.source_to_code(self.get_data(file), file)

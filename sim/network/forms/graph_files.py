@@ -62,8 +62,7 @@ def _from_json(text: str) -> nx.Graph[Any]:
     data = parse_json(text, once=True)
     if not isinstance(data, dict):
         raise ValueError("it is no object with nodes and edges")
-    graph: nx.Graph[Any] = nx.node_link_graph(data, edges="links" if "links" in data else "edges")
-    return graph
+    return nx.node_link_graph(data, edges="links" if "links" in data else "edges")
 
 
 def _kind(path: Path, node: object, data: Mapping[str, Any]) -> str:

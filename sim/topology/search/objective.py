@@ -46,8 +46,7 @@ def laplacian_modulus(second: Floats, last: Floats) -> Floats:
     Systems & Control Letters 53 (2004), section 4.1.
     """
     second = np.maximum(second, 0.0)
-    out: Floats = (last - second) / (last + second)
-    return out
+    return (last - second) / (last + second)
 
 
 def metropolis_modulus(degree: int) -> Modulus:

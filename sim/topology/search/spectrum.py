@@ -172,5 +172,4 @@ def _orthonormal(vectors: Floats, basis: Floats) -> Floats:
     for _ in range(2):  # twice is enough (Kahan and Parlett)
         vectors = vectors - basis @ (basis.T @ vectors)
     rotated, lengths, _ = np.linalg.svd(vectors, full_matrices=False)
-    kept: Floats = rotated[:, lengths > 1e-8]
-    return kept
+    return rotated[:, lengths > 1e-8]
