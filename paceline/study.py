@@ -81,12 +81,12 @@ class Study:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """One row per evaluation: label, scheme, seed, source, step, time_s, bytes_sent and the scores."""
-        return parquet.metrics_frame(self.runs)
+        return parquet.frame_of(parquet.metrics_of(self.runs))
 
     @cached_property
     def events(self) -> pd.DataFrame:
         """One row per recorded operation: label, seed, source and the fields of ``Event``."""
-        return parquet.events_frame(self.runs)
+        return parquet.frame_of(parquet.operations_of(self.runs))
 
     def save(self, folder: str | Path, force: bool = False) -> None:
         """Write a result folder, for ``paceline report``.

@@ -37,7 +37,7 @@ from paceline.sim.records.folder import (
     VALIDATION_FILE,
     read_results,
 )
-from paceline.sim.records.formats.parquet import metric_names, write_columns, write_events
+from paceline.sim.records.formats.parquet import metric_names, operations_of, write_columns, write_parquet
 from paceline.sim.records.formats.tables import EVENTS_FILE, METRICS_FILE
 from paceline.sim.records.integrity.checksums import write_checksums
 
@@ -193,7 +193,7 @@ def unpack(path: Path, scratch: Path) -> tuple[Path, Bundle]:
         raise InputError(f"{path} is damaged: comparison: {error.errors()[0]['msg']}") from error
     try:
         write_columns(folder / METRICS_FILE, bundle.metrics)
-        write_events(folder / EVENTS_FILE, [])
+        write_parquet(folder / EVENTS_FILE, operations_of([]))
         write_checksums(folder)
         read_results(folder)
     except InputError as error:

@@ -130,8 +130,8 @@ def write_results(
         (new / SCENARIO_FILE).write_text(scenario_yaml, encoding="utf-8")
         text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
-        parquet.write_metrics(new / METRICS_FILE, runs)
-        parquet.write_events(new / EVENTS_FILE, runs)
+        parquet.write_parquet(new / METRICS_FILE, parquet.metrics_of(runs))
+        parquet.write_parquet(new / EVENTS_FILE, parquet.operations_of(runs))
         if trace:
             write_trace(new / TRACE_FILE, runs)
         for name, other in (added or {}).items():
@@ -257,7 +257,8 @@ def _join(
     from .formats import parquet
 
     summary = summarise_resolved(a.scenario, a.summary["scenario"], runs, tuning, facts)
-    return Results(summary, parquet.metrics_frame(runs), parquet.events_frame(runs), a.scenario)
+    metrics, events = map(parquet.frame_of, (parquet.metrics_of(runs), parquet.operations_of(runs)))
+    return Results(summary, metrics, events, a.scenario)
 
 
 def _find_missing_runs(planned: PlannedRuns | None, runs: Sequence[RunRow]) -> str:
@@ -318,7 +319,9 @@ def _read_files(folder: Path, operations: bool) -> Results:
         return Results(
             summary=summary,
             metrics=parquet.read_metrics(folder / METRICS_FILE),
-            events=parquet.read_events(folder / EVENTS_FILE) if operations else parquet.events_frame(()),
+            events=parquet.read_events(folder / EVENTS_FILE)
+            if operations
+            else parquet.frame_of(parquet.operations_of(())),
             scenario=read_text(folder / SCENARIO_FILE, MAX_SCENARIO_BYTES),
             validation=read_validation(folder),
         )

@@ -29,6 +29,8 @@ MOST_PACKED: Final = 200
 _SMALL: Final = 2**26
 """Values of a table that is read however it is packed."""
 
+TableParts = tuple[pa.Schema, Iterable[pa.Table]]
+"""A table in parts that share a schema."""
 WORDS: Final = pa.dictionary(pa.int32(), pa.string())
 """Type of text that repeats."""
 
@@ -55,31 +57,12 @@ def _with_metrics(names: Iterable[str]) -> pa.Schema:
     return pa.schema([*_METRICS_SCHEMA, *(pa.field(name, kind) for name, kind in kinds.items())])
 
 
-def metrics_frame(runs: Sequence[Run]) -> pd.DataFrame:
-    """``Results.metrics`` of these runs."""
-    return _frame(_metrics_tables(runs))
-
-
-def events_frame(runs: Sequence[Run]) -> pd.DataFrame:
-    """``Results.events`` of these runs."""
-    return _frame(_events_tables(runs))
-
-
-def _frame(tables: tuple[pa.Schema, Iterable[pa.Table]]) -> pd.DataFrame:
+def frame_of(tables: TableParts) -> pd.DataFrame:
+    """A table as a data frame."""
     schema, parts = tables
     table = pa.concat_tables([schema.empty_table(), *parts]).unify_dictionaries()
     frame: pd.DataFrame = table.to_pandas()
     return frame
-
-
-def write_metrics(path: Path, runs: Sequence[Run]) -> None:
-    """Write one row per evaluation of these runs."""
-    write_parquet(path, _metrics_tables(runs))
-
-
-def write_events(path: Path, runs: Sequence[Run]) -> None:
-    """Write one row per operation of these runs."""
-    write_parquet(path, _events_tables(runs))
 
 
 def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
@@ -90,12 +73,12 @@ def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
-    """Read a file of ``write_metrics``; ``InputError`` if damaged, of another kind or too large."""
+    """Read a file of ``metrics_of``; ``InputError`` if damaged, of another kind or too large."""
     return _read_parquet(path, _METRICS_SCHEMA)
 
 
 def read_events(path: Path) -> pd.DataFrame:
-    """Read a file of ``write_events``; ``InputError`` if damaged, of another kind or too large."""
+    """Read a file of ``operations_of``; ``InputError`` if damaged, of another kind or too large."""
     return _read_parquet(path, _EVENTS_SCHEMA)
 
 
@@ -157,8 +140,8 @@ def _conformed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def write_parquet(path: Path, tables: tuple[pa.Schema, Iterable[pa.Table]]) -> None:
-    """Write a table in parts that share a schema."""
+def write_parquet(path: Path, tables: TableParts) -> None:
+    """Write a table to a file."""
     schema, parts = tables
     # Opened here: pyarrow takes no path that is not UTF-8.
     with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
@@ -166,7 +149,8 @@ def write_parquet(path: Path, tables: tuple[pa.Schema, Iterable[pa.Table]]) -> N
             writer.write_table(part)
 
 
-def _metrics_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]:
+def metrics_of(runs: Sequence[Run]) -> TableParts:
+    """``Results.metrics`` of these runs: one row per evaluation."""
     names = list(dict.fromkeys(name for run in runs for e in run.evaluations for name in e.metrics))
     schema = _with_metrics([*names, STEP_VECTOR])
 
@@ -184,7 +168,8 @@ def _metrics_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]
     return schema, (part(run) for run in runs if run.evaluations)
 
 
-def _events_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]:
+def operations_of(runs: Sequence[Run]) -> TableParts:
+    """``Results.events`` of these runs: one row per operation."""
     fields = tuple(Event.__dataclass_fields__)
 
     def part(run: Run) -> pa.Table:

@@ -180,7 +180,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parquet, "write_events", full)
+    monkeypatch.setattr(parquet, "operations_of", full)
     with pytest.raises(InputError, match="No space left"):
         write_results(out, SCENARIO, "s", runs(), force=True)
     assert contents(out) == before
