@@ -19,7 +19,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from ..errors import shorten
-from .intervals import DRAWN_RUNS
+from .intervals import DRAWN_RUNS, or_inf
 from .run import LOST, Evaluation, Run, exact_exchanges, score_difference, sum_tolerance
 from .summarise import summarise
 from .summary import SchemeSummary, is_by_step, ranking
@@ -416,7 +416,7 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
         {
             row["label"]: row["wall_clock_s"]
             if by_clock
-            else _or_inf(None if is_by_step(side) else row["ratio_to_best"]["median"])
+            else or_inf(None if is_by_step(side) else row["ratio_to_best"]["median"])
             for row in side["summary"]
         }
         for side in (p, m)
@@ -439,10 +439,6 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
     )
 
 
-def _or_inf(value: float | None) -> float:
-    return math.inf if value is None else value
-
-
 def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Kendall's tau-b of two rankings; infinite values tie with each other. None where one does not rank."""
     if len(a) < 2:
@@ -455,10 +451,10 @@ def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 def coverage(predicted: Sequence[SchemeSummary], measured: Sequence[SchemeSummary]) -> float | None:
     """Share of the schemes whose measured median lies in the predicted 95 % interval."""
-    medians = {row["label"]: _or_inf(row["time_to_target_s"]["median"]) for row in measured}
+    medians = {row["label"]: or_inf(row["time_to_target_s"]["median"]) for row in measured}
     inside = []
     for row in predicted:
         interval = row["time_to_target_s"]
         if interval["low"] is not None:
-            inside.append(interval["low"] <= medians[row["label"]] <= _or_inf(interval["high"]))
+            inside.append(interval["low"] <= medians[row["label"]] <= or_inf(interval["high"]))
     return float(np.mean(inside)) if inside else None

@@ -142,3 +142,8 @@ def _coverage(n: int, fewer: int) -> float:
 def finite(value: float | None) -> float | None:
     """``value`` as a float, counts too; None where it is not finite."""
     return float(value) if value is not None and math.isfinite(value) else None
+
+
+def or_inf(value: float | None) -> float:
+    """``value``, infinite where it is None."""
+    return math.inf if value is None else value

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 
 from .break_even import PROXY_SAYS, find_break_even
 from .gradients.noise import GradientSummary
-from .intervals import Interval
+from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
 from .rows import RunRow, Shares
 from .run import OTHER_CLOCK, Source
@@ -315,8 +315,7 @@ def _tried(tuned: Tuned) -> list[Tried]:
 
 def mean_time_s(trials: Iterable[TuningTrial]) -> float:
     """The mean time to the target, infinite where a trial did not reach it."""
-    times = [trial["time_to_target_s"] for trial in trials]
-    return fmean(math.inf if time is None else time for time in times)
+    return fmean(or_inf(trial["time_to_target_s"]) for trial in trials)
 
 
 def unevenness(shares: Sequence[float | None]) -> float:
@@ -340,7 +339,17 @@ def race_s(run: RunRow, by_step: bool) -> float:
     if by_step:
         step_s = _step_s(run)
         return math.inf if step_s is None or run["status"] != "completed" else step_s
-    return math.inf if run["time_to_target_s"] is None else run["time_to_target_s"]
+    return or_inf(run["time_to_target_s"])
+
+
+def race_times(summary: Summary, source: Source | None) -> dict[str, dict[int, float]]:
+    """Label -> seed -> ``race_s`` of the runs of a source."""
+    by_step = is_by_step(summary)
+    times: dict[str, dict[int, float]] = {}
+    for run in summary["runs"]:
+        if run["source"] == source:
+            times.setdefault(run["label"], {})[run["seed"]] = race_s(run, by_step)
+    return times
 
 
 def _step_s(run: RunRow) -> float | None:
@@ -350,11 +359,7 @@ def _step_s(run: RunRow) -> float | None:
 
 def num_paired(summary: Summary, source: Source) -> int:
     """Number of seeds common to all schemes of a source."""
-    seeds: dict[str, set[int]] = {}
-    for run in summary["runs"]:
-        if run["source"] == source:
-            seeds.setdefault(run["label"], set()).add(run["seed"])
-    return len(set.intersection(*seeds.values()))
+    return len(set.intersection(*map(set, race_times(summary, source).values())))
 
 
 def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[SchemeSummary]:

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from ..config.limits import MAX_REPEATS
 from ..config.problems import format_value, mistake
 from ..config.settings import Settings
-from ..records.intervals import FEWEST, Interval, of_median, of_ratio
+from ..records.intervals import FEWEST, Interval, of_median, of_ratio, or_inf
 from ..records.run import Run
 from ..records.verdict import find_winner
 
@@ -83,7 +83,9 @@ def are_enough(repeats: int | AutoRepeats, labels: Sequence[str], runs: Sequence
         return False
     if done >= repeats.most:
         return True
-    times = {label: {run.seed: _time_s(run) for run in runs if run.label == label} for label in labels}
+    times = {
+        label: {x.seed: or_inf(x.time_to_target_s) for x in runs if x.label == label} for label in labels
+    }
     medians = {label: of_median(list(column.values())) for label, column in times.items()}
     arrived = {label: interval for label, interval in medians.items() if interval["median"] is not None}
     if len(arrived) < 2:
@@ -92,10 +94,6 @@ def are_enough(repeats: int | AutoRepeats, labels: Sequence[str], runs: Sequence
     assert best is not None
     ratios = (of_ratio(times[label], times[best]) for label in arrived if label != best)
     return all(_half_width(ratio) <= repeats.half_width for ratio in ratios)
-
-
-def _time_s(run: Run) -> float:
-    return math.inf if run.time_to_target_s is None else run.time_to_target_s
 
 
 def _half_width(interval: Interval) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from typing_extensions import TypedDict
 
 from ...errors import InputError, quote
-from ..intervals import Interval
+from ..intervals import Interval, or_inf
 from ..rows import RunRow
 from ..run import Run
 
@@ -86,10 +86,8 @@ def cost(
     for a, row in sent.items():
         for b, num_bytes in row.items():
             if a != b:
-                names = (f"{a}-{b}", f"{b}-{a}", OTHERS)
-                total += (
-                    next((egress[name] for name in names if name in egress), 0.0) * share * num_bytes / 1e9
-                )
+                rates = (egress[name] for name in (f"{a}-{b}", f"{b}-{a}", OTHERS) if name in egress)
+                total += next(rates, 0.0) * share * num_bytes / 1e9
     return total
 
 
@@ -111,4 +109,4 @@ def race_cost(run: RunRow, by_step: bool) -> float:
     spent = run["cost_to_target"]
     if by_step:
         spent = run["cost"] / run["iterations"] if run["status"] == "completed" else None
-    return math.inf if spent is None else spent
+    return or_inf(spent)

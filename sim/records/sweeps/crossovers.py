@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from ...config.keys import short_keys, show_value
 from ...config.units import Format, format_rate, read_numbers
 from ..intervals import Interval, of_median
-from ..summary import Summary, is_by_step, main_source, race_s
+from ..summary import Summary, main_source, race_times
 
 
 class Crossover(TypedDict):
@@ -78,7 +78,7 @@ def _along(
     for place, (before, after) in enumerate(pairwise(firsts)):
         if before is None or after is None or before == after:
             continue
-        times = [_times(summary) for summary in own]
+        times = [race_times(summary, main_source(summary)) for summary in own]
         seeds = set.intersection(*(set(each.get(label, ())) for each in times for label in (before, after)))
         less = [[_less(each[before][seed], each[after][seed]) for each in times] for seed in seeds]
         low, median, high = zip(
@@ -112,15 +112,6 @@ def _sentence(change: Crossover, written: Format) -> str:
     else:
         beyond = f"a value between {between} (not settled)"
     return f"{where}beyond {beyond} of {name}, {change['after']} is ahead of {change['before']}"
-
-
-def _times(summary: Summary) -> dict[str, dict[int, float]]:
-    times: dict[str, dict[int, float]] = {}
-    source, by_step = main_source(summary), is_by_step(summary)
-    for run in summary["runs"]:
-        if run["source"] == source:
-            times.setdefault(run["label"], {})[run["seed"]] = race_s(run, by_step)
-    return times
 
 
 def _less(before_s: float, after_s: float) -> float:
