@@ -320,7 +320,7 @@ def load(path: Path, nominal: Scenario | None) -> CalibrationData:
     data = files.read_json(path, "'paceline probe' or paceline.attach")
     if data.get("kind") != attached.KIND:
         return measure.validate_measurements(data, path)
-    record = attached.validate_record(data, path)
+    record = files.as_model(attached.AttachedRun, data, path, attached.RECORD_VERSION)
     if nominal is None:
         raise InputError(
             f"{path}: was recorded by paceline.attach; say on what network with --nominal SCENARIO"

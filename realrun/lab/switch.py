@@ -124,7 +124,7 @@ class Switch:
         self._change_s = math.inf
         self._zero_s = self._now_s = -math.inf
         self._routes = {
-            _raw_address(a) + _raw_address(b): (
+            socket.inet_aton(address(a)) + socket.inet_aton(address(b)): (
                 path,
                 Delay(
                     latency_s,
@@ -264,10 +264,6 @@ class Switch:
             kernel.setns(host.namespace, kernel.CLONE_NEWNET)
             drops += kernel.dropped_packets(INTERFACE)
         return drops
-
-
-def _raw_address(host: int) -> bytes:
-    return socket.inet_aton(address(host))
 
 
 def _room(data: Data) -> int:

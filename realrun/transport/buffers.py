@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.sim.program.encoding import Encoded, Payload, decoded, message_bytes, shard_bytes
 
-from .device import CPU, host_buffer
+from .device import CPU
 
 
 class StagingBuffers:
@@ -55,8 +55,8 @@ class StagingBuffers:
         free = self._free.get((dtype, count))
         if free:
             return free.pop()
-        if self._staging:
-            return host_buffer(dtype, count)
+        if self._staging:  # in host memory, pinned if a GPU may copy from it
+            return torch.zeros(count, dtype=dtype, pin_memory=torch.cuda.is_available())
         return torch.zeros(count, dtype=dtype, device=self.device)
 
     def give_back(self, *buffers: Tensor) -> None:

@@ -35,11 +35,6 @@ def device_of(backend: str, rank: int) -> torch.device:
     return device
 
 
-def host_buffer(dtype: torch.dtype, count: int) -> Tensor:
-    """Zeros [count] in host memory, pinned if a GPU may copy from it."""
-    return torch.zeros(count, dtype=dtype, pin_memory=torch.cuda.is_available())
-
-
 def use(device: torch.device) -> None:
     """Make ``device`` the default of this thread."""
     if device.type == "cuda":

@@ -78,9 +78,4 @@ class AttachedRun(Settings):
 
 def load(path: Path) -> AttachedRun:
     """Read a record; ``InputError`` for one that is unreadable, damaged or of another version."""
-    return validate_record(files.read_json(path, "paceline.attach"), path)
-
-
-def validate_record(document: dict[str, Any], path: Path) -> AttachedRun:
-    """Check a record read from ``path``; ``InputError`` for one that is damaged or of another version."""
-    return files.as_model(AttachedRun, document, path, RECORD_VERSION)
+    return files.as_model(AttachedRun, files.read_json(path, "paceline.attach"), path, RECORD_VERSION)
