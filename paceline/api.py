@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from paceline.realrun.attach.attach import Attached
-    from paceline.sim.records.summary import Tuned
     from paceline.sim.scenario.schema import Scenario
     from paceline.sim.topology import Plan, TopologyEntry
     from paceline.study import Study, Sweep
@@ -202,13 +201,11 @@ def simulate(
     where, driver = prepare.device_named(device), simulator.engine_named(engine)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes, schemes), where)
     say_middle(scenario, changes)
-    tuning: list[Tuned] = []
     shown = watching(resolved) if progress else nullcontext(None)
     with shown as on_progress, JobProcesses(jobs, executor) as processes:
-        if resolved.tune is not None:
-            resolved, tuning = simulator.choose_values(
-                resolved, device=where, progress=on_progress, processes=processes, engine=driver
-            )
+        resolved, tuning = simulator.choose_values(
+            resolved, device=where, progress=on_progress, processes=processes, engine=driver
+        )
         runs = simulator.simulate(
             resolved, device=where, progress=on_progress, warn=say, processes=processes, engine=driver
         )

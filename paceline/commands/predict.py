@@ -80,8 +80,7 @@ def simulate(
         try:
             with watching(resolved) as progress, JobProcesses(jobs, executor) as processes:
                 here = partial(partial, device=where, progress=progress, processes=processes, engine=driver)
-                if resolved.tune is not None:
-                    resolved, tuning = here(simulator.choose_values)(resolved, parts=parts)
+                resolved, tuning = here(simulator.choose_values)(resolved, parts=parts)
                 if recorded:
                     from paceline.sim.experiments.costs.bounds import describe_schemes
 

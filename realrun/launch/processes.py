@@ -217,8 +217,7 @@ class Processes(RankPool):
                 progress(answer["progress"])
             if answer is None and life.killed and not shrinks:
                 return None
-            else:
-                self._note(state, rank, answer, members)
+            self._note(state, rank, answer, members)
         if state.left or (shrinks and life.killed and state.result is None):
             return state.left
         if state.failed_s is None and state.result is not None:

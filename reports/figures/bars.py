@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -23,9 +23,6 @@ from .drawing import (  # fmt: skip
     picture,
     set_up_bars,
 )
-
-if TYPE_CHECKING:
-    pass
 
 _LABEL_LETTERS: Final = 22
 _FAR: Final = 4.0
