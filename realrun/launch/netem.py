@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Final
 
 from paceline.sim.errors import InputError, quote
@@ -88,11 +89,10 @@ def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Scr
     n = range(network.num_hosts)
     senders: dict[int, set[int]] = {}
     receivers: dict[int, set[int]] = {}
-    for a in n:
-        for b in n:
-            for link in network.route(a, b).links if a != b else ():
-                senders.setdefault(link, set()).add(a)
-                receivers.setdefault(link, set()).add(b)
+    for a, b in permutations(n, 2):
+        for link in network.route(a, b).links:
+            senders.setdefault(link, set()).add(a)
+            receivers.setdefault(link, set()).add(b)
     on_arrival = {link for link in senders if len(senders[link]) > 1 and len(receivers[link]) == 1}
     shared = {link for link in senders if len(senders[link]) > 1 and len(receivers[link]) > 1}
     return [

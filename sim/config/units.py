@@ -237,11 +237,8 @@ def _format(kind: _Kind, value: float, digits: int = 3) -> str:
     filled = (u for u, size in kind.sizes.items() if float(f"{abs(value) / size:.{digits}g}") >= 1.0)
     unit = next(filled, smallest)
     rounded = float(f"{value / kind.sizes[unit]:.{digits}g}")  # without an exponent where it has few zeros
-    return (
-        f"{rounded:.0f} {unit}"
-        if rounded.is_integer() and abs(rounded) < 1e6
-        else f"{rounded:.{digits}g} {unit}"
-    )
+    form = ".0f" if rounded.is_integer() and abs(rounded) < 1e6 else f".{digits}g"
+    return f"{rounded:{form}} {unit}"
 
 
 format_seconds: Final = partial(_format, _TIME)

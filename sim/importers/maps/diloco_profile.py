@@ -33,9 +33,8 @@ def read(source: ForeignFile) -> Readings:
     hosts = {pair[end] for pair in pairs for end in ("from_node", "to_node")}
     notes = [f"bandwidth: of a host, the median of {len(rates)} pairs, measured one by one: {spread}"]
     notes += ["not used: nccl_curve, shaping_fidelity, burst_decay_curve"]
-    notes += (
-        ["the rate fell in a long transfer: burst_decay_detected"] if data.get("burst_decay_detected") else []
-    )
+    if data.get("burst_decay_detected"):
+        notes += ["the rate fell in a long transfer: burst_decay_detected"]
     path = PathReading(bandwidth_bytes_per_s=median)
     return Readings(paths=(path,), workers={"": len(hosts)}, notes=tuple(notes))
 
