@@ -99,7 +99,7 @@ class Parts:
                     f"{out} was removed or renamed: runs from here on are kept in a new {out}, and all are "
                     "written there in the end; those from before are where it is now"
                 )
-            path = _part(self.folder, kind, number)
+            path = self.folder / f"{kind}-{number:06d}"
             tuning = [each for each in self.tuning if each["label"] == run.label]
             result_folder.write_results(
                 path, self.scenario, self.scenario_name, [run], True, tuning, facts=self.facts
@@ -240,10 +240,6 @@ def code_version() -> str:
         for path in sorted(top.rglob("*.py")):
             code.update(path.relative_to(top).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return f"{code.hexdigest()[:12]}, torch {version('torch')}, numpy {version('numpy')}"
-
-
-def _part(folder: Path, kind: PartKind, number: int) -> Path:
-    return folder / f"{kind}-{number:06d}"
 
 
 def _begin(folder: Path, index: Index) -> None:
