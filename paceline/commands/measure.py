@@ -216,7 +216,7 @@ def calibrate(
         raise InputError(f"--out {out}: is where the picture goes; call it {out.with_suffix('.yaml')}")
     check_out_file(picture, [calibration.PICTURE_MARK.encode()])
     known = None if nominal is None else load(nominal)
-    several = [each for path in measured for each in calibration.load_all(path, known, say)]
+    several = [each for path in dict.fromkeys(measured) for each in calibration.load_all(path, known, say)]
     fit = calibration.calibrate(several)
     calibration.plot(fit, picture)
     write_atomically(out, profiles.dump(fit.profile))

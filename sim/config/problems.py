@@ -145,7 +145,17 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
             messages.setdefault(at, []).append(unknown_key(str(at[-1]), choices))
         else:
             messages.setdefault(at, []).append(_sentence(details))
-    return [Mistake(at, ", or ".join(dict.fromkeys(texts))) for at, texts in messages.items()]
+    return [_in_file(at, ", or ".join(dict.fromkeys(texts)), data) for at, texts in messages.items()]
+
+
+def _in_file(at: KeyPath, text: str, data: Any) -> Mistake:
+    """A mistake; it names the file where ``at`` is in a file that ``data`` names."""
+    for number, part in enumerate((*at, "")):
+        if isinstance(data, str) and data.endswith((".csv", ".json", ".graphml")) and data not in text:
+            inside = "".join(f"{one_line(str(key), 60)}: " for key in at[number:])
+            return Mistake(at[:number], f"{data}: {inside}{text}")
+        data = data[part] if isinstance(data, Mapping) and part in data else ()
+    return Mistake(at, text)
 
 
 def _keys_only(location: KeyPath, data: object, keep_last: bool) -> KeyPath:

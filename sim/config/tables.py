@@ -1,6 +1,7 @@
 """CSV files of quantities with units: one header line, then one row of cells each.
 
-The unit stands in the header (``step_time [ms]``) or in every cell (``51.2 ms``). Lines that begin with
+Cells are parted by commas, or by semicolons or tabs where the header has no comma. The unit stands in
+the header (``step_time [ms]``) or in every cell (``51.2 ms``). Lines that begin with
 ``#`` and empty lines are skipped.
 """
 
@@ -18,6 +19,8 @@ from .problems import one_line
 from .yaml_file import read_text
 
 MAX_TABLE_BYTES: Final = 64 * 2**20
+
+_VALUE: Final = re.compile(r"-?[0-9][0-9.,]*\s*(us|ms|s|min|h|\S*(bit|B)/s)")
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,12 @@ class Table:
 def read_table(path: Path) -> Table:
     """Read a CSV file; ``InputError`` if unreadable, without rows, or with rows unlike the header."""
     text = read_text(path, MAX_TABLE_BYTES, foreign=True)
-    lines, filled = csv.reader(text.splitlines(), skipinitialspace=True, strict=True), []
+    head = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    comma = next((each for each in ",;\t" if each in head), ",")
+    lines, filled = csv.reader(text.splitlines(), delimiter=comma, skipinitialspace=True, strict=True), []
     try:
         for cells in lines:
-            if cells and not cells[0].startswith("#"):
+            if any(map(str.strip, cells)) and not cells[0].startswith("#"):
                 filled.append((lines.line_num, tuple(cell.strip() for cell in cells)))
     except csv.Error as error:
         raise InputError(f"{path}:{lines.line_num}: not valid CSV: {error}") from None
@@ -84,6 +89,8 @@ def read_table(path: Path) -> Table:
     (first, header), *rows = filled
     if len(header) == 1 and re.search(r"^-----|[:=]\S", header[0]):  # lines of it would stand in messages
         raise InputError(f"{path}:{first}: is no header of a table, but what files of passwords or keys have")
+    if all(map(_VALUE.fullmatch, header)):
+        raise InputError(f"{path}:{first}: is a row of values; write the names of columns in a line above it")
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(f"{path}:{line}: has {len(row)} cells, the header has {len(header)}")

@@ -21,7 +21,7 @@ from ..config.limits import MAX_TIME_S, MAX_WORKERS
 from ..config.problems import mistake
 from ..config.settings import Settings, read_beside
 from ..config.yaml_file import validate_document
-from ..errors import InputError
+from ..errors import InputError, quote
 from .settings import QueueName
 from .transfer import TransferModel
 
@@ -117,11 +117,13 @@ class Profile(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in self.factors:
+        for name, factor in self.factors.items():
             if name not in FACTORS:
                 raise mistake(
                     f"there is no factor of this name; choose from: {', '.join(FACTORS)}", "factors", name
                 )
+            if factor.unit != FACTORS[name]:
+                raise mistake(f"must be {quote(FACTORS[name])}", "factors", name, "unit")
         missing = [name for name in FACTORS if name not in self.factors]
         if missing:
             raise mistake(f"the factor {missing[0]} is missing", "factors")
@@ -203,8 +205,9 @@ def load(path: Path) -> Profile:
     """Read a profile; ``InputError`` if unreadable, damaged or of another version."""
     document = yaml_file.parse(yaml_file.read_text(path), str(path))
     data = document.value
-    if not isinstance(data, dict) or "version" not in data:
-        raise InputError(f"{path}: is no profile, or not all of one: it has no version")
+    for key in ("version", "factors"):
+        if not isinstance(data, dict) or key not in data:
+            raise InputError(f"{path}: is no profile of 'paceline calibrate', or not all of one: no {key}")
     if data["version"] != PROFILE_VERSION:
         raise InputError(
             f"{path}: has version {data['version']!r}, this program reads {PROFILE_VERSION}; calibrate again"

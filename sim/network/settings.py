@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from ..config.limits import MAX_MODEL_BYTES, MAX_SITES, MAX_WORKERS
-from ..config.problems import Mistake, explain, one_line, raise_mistakes
+from ..config.problems import Mistake, raise_mistakes
 from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Bytes, Rate
 from ..errors import did_you_mean, quote
@@ -141,25 +141,6 @@ class NetworkSettings(Settings):
             case {"tcp": tcp} if tcp is not None and "hosts" not in data:
                 return {**data, "hosts": "stock"}
         return data
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _name_tables(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """Name the CSV file, row and column in mistakes about values from a file."""
-        try:
-            return read(data)
-        except ValidationError as error:
-            between = data.get("between") if isinstance(data, Mapping) else None
-            written = between if isinstance(between, Mapping) else {}
-            mistakes = []
-            for each in explain(error, cls, data):
-                file = written.get(each.at[1]) if len(each.at) > 1 and each.at[0] == "between" else None
-                if isinstance(file, str) and file.endswith(".csv") and file not in each.message:
-                    pair = "".join(f"{one_line(str(part), 60)}: " for part in each.at[2:])
-                    each = Mistake(each.at[:2], f"{file}: {pair}{each.message}")
-                mistakes.append(each)
-            raise_mistakes(mistakes)
-            raise
 
     @model_validator(mode="after")
     def _one_form(self) -> NetworkSettings:

@@ -168,7 +168,8 @@ def check_replaceable(folder: Path, force: bool, is_ours: Callable[[str], bool],
         names = sorted(entry.name for entry in folder.iterdir())
         others = [name for name in names if not is_ours(name)]
     if names and not force:
-        raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
+        or_force = "" if others else ", or replace it with --force"
+        raise InputError(f"{folder} is there already: choose another folder{or_force}")
     if others:
         raise InputError(f"{folder} holds {others[0]}, which is {foreign}: --force would delete it")
 

@@ -270,6 +270,7 @@ class Scenario(Settings):
                         with_values(entry, self.workload.optimizer, {key: value})
                     except InputError as error:
                         yield Mistake(("tune", key, index), str(error))
+                        break
 
     def _wrong_schemes(self) -> Iterator[Mistake]:
         scored = scored_on(self.evaluate.on, self.stop.target.on if self.stop.target else None)
@@ -394,11 +395,14 @@ def dump(scenario: Scenario) -> str:
     return yaml_file.write(scenario.model_dump(mode="json"))
 
 
-def _write(scenario: Mapping[str, Any]) -> str:
+def _write(scenario: Any, at: str = "scenario") -> str:
     try:
         return yaml_file.write(scenario)
     except InputError as error:
-        raise InputError(f"scenario: {error}") from None
+        inner = scenario.items() if isinstance(scenario, Mapping) and "nested" not in str(error) else ()
+        for key, value in inner:
+            _write(value, f"{at}.{key}")
+        raise InputError(f"{at}: {error}") from None
 
 
 def json_schema() -> dict[str, Any]:

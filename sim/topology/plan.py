@@ -116,7 +116,8 @@ def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed:
     if workers > MAX_GRAPH:
         raise InputError(f"topology {entry.name}: takes at most {MAX_GRAPH} workers, not {shorten(workers)}")
     graphs = topology_named(entry.name).build(workers, entry.options, seed)
-    rule = _chosen(entry.name, graphs, weights)
+    name = str(getattr(entry.options, "path", entry.name))
+    rule = _chosen(name, graphs, weights)
     make = graphs.at if rule == GIVEN else lambda step: rules.RULES[rule](graphs.at(step))
     period = graphs.period
     matrix = lru_cache(maxsize=period or CACHED_STEPS)(make)
@@ -131,7 +132,7 @@ def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed:
         at=pattern if period is None else lambda step: pattern(step % period),
     )
     _refuse_sums(sequence)
-    _refuse_stuck(entry.name, rule, sequence.first, endless=period is None)
+    _refuse_stuck(name, rule, sequence.first, endless=period is None)
     return sequence
 
 

@@ -39,15 +39,18 @@ def scenario(**changes: object) -> dict[str, Any]:
         ([1], "scenario: must be .*, not a list"),
         (np.zeros(3), "scenario: must be .*, not a value of type ndarray"),
         (Path("no_such.yaml"), r"no_such\.yaml: there is no such file"),
-        (scenario(seed=object()), "scenario: holds a value of type object, which cannot stand in a file"),
+        (
+            scenario(seed=object()),
+            r"scenario\.seed: holds a value of type object, which cannot stand in a file",
+        ),
         (scenario(seed=math.nan), "seed"),
         (scenario(seed=np.float64("nan")), "seed"),
-        (scenario(schemes=print), "scenario: holds a value of type builtin_function_or_method"),
+        (scenario(schemes=print), r"scenario\.schemes: holds a value of type builtin_function_or_method"),
         (scenario(name=b"x"), "name: the tag '!!binary' is not allowed"),
         (scenario(schemes={"all_reduce"}), "schemes: the tag '!!set' is not allowed"),
         ({5: 6}, "a key must be text, not '5'"),
         (RECURSIVE, "scenario: holds values that are nested too deeply"),
-        (scenario(seed=10**5000), "scenario: holds a value that cannot be written"),
+        (scenario(seed=10**5000), r"scenario\.seed: holds a value that cannot be written"),
     ],
 )
 def test_a_scenario_that_is_none(given: Any, says: str) -> None:

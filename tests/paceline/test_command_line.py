@@ -374,6 +374,9 @@ def test_a_profile_changes_the_prediction(
     assert code == 0
     assert "profile.png" in said
     assert (tmp_path / "profile.png").is_file()
+    once = profile.read_text()
+    run(monkeypatch, capsys, "calibrate", measured, measured, "--out", profile)
+    assert profile.read_text() == once
     _, plain, _ = run(monkeypatch, capsys, "simulate", tiny, "--json")
     code, with_it, _ = run(monkeypatch, capsys, "simulate", tiny, "--profile", profile, "--json")
     assert code == 0

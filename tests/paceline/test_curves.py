@@ -67,6 +67,8 @@ BROKEN: dict[str, tuple[Files, str, str]] = {
         "step cannot be",
     ),
     "no scores": ({"a.csv": "scheme,step\nall_reduce,3\n"}, "a.csv", "has no scores"),
+    "no numbers": ({"a.csv": "scheme,loss\nall_reduce,9%\n"}, "a.csv", "scheme 'all_reduce', loss '9%'"),
+    "no folder": ({"a.csv": GOOD}, "b", "b: there is no such file"),
     "score in words": ({"a.csv": GOOD.replace("1.5", "low")}, "a.csv", "a.csv:3: loss cannot be 'low'"),
     "seed in words": ({"a.csv": GOOD.replace(",0,100", ",x,100")}, "a.csv", "a.csv:3: seed cannot be 'x'"),
     "half a seed": ({"a.csv": GOOD.replace(",0,", ",0.5,")}, "a.csv", "a.csv:2: seed cannot be '0.5'"),

@@ -66,23 +66,30 @@ def _rates(source: ForeignFile, test: Any) -> dict[bool, list[float]]:
     match test:
         case {"error": error}:
             raise source.refuse(f"is of a test that failed: {shorten(error)}")
-        case {"start": {"test_start": {"protocol": "TCP", "num_streams": int(n), **setting}}, "end": {**end}}:
+        case {
+            "start": {"test_start": {"protocol": "TCP", "num_streams": int(n), **setting}},
+            "end": {**end},
+        } if (setting.get("reverse") or 0) in (0, 1):
             backwards = bool(setting.get("reverse"))
         case {"start": {"test_start": {"protocol": str(protocol)}}} if protocol != "TCP":
             raise source.refuse(f"is a test of {shorten(protocol)}, not of TCP; run iperf3 without -u")
         case _:
-            raise source.refuse("is no whole test of iperf3: 'test_start' (num_streams) or 'end' is missing")
+            raise source.refuse("is no whole test of iperf3: see 'test_start' (num_streams, reverse), 'end'")
     rates: dict[bool, list[float]] = {}
     streams = isinstance(listed := end.get("streams"), list) and listed
     if streams and len(streams) not in (n, 2 * n):  # --bidir
         raise source.refuse(f"has {len(streams)} of {shorten(n)} streams; give all of the test")
     for stream in streams or [{"receiver": end.get("sum_received")}]:
         match stream:
-            case {"receiver": {"bits_per_second": rate, **other}} if is_time(rate) and 0 < rate < 1e18:
+            case {"receiver": {"bits_per_second": rate, **other}} if (
+                is_time(rate) and 0 < rate < 1e18 and (other.get("sender") or 0) in (0, 1)
+            ):
                 back = backwards if not streams else not other.get("sender", not backwards)
                 rates.setdefault(back, []).append(rate / 8)
             case _:
-                raise source.refuse("says of no bytes that they were received; take the client's JSON")
+                raise source.refuse(
+                    "says of no bytes that they were received, or by whom; take the client's JSON"
+                )
     if not streams and 0 < n <= 1024:
         rates = {backwards: [rates[backwards][0] / n] * n}
     return rates

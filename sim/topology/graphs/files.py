@@ -183,9 +183,7 @@ def _of_json(path: Path, text: str) -> KeptGraph:
         # Strict models take lists for tuples only in JSON mode.
         held = GraphFile.model_validate_json(text)
     except ValidationError as error:
-        first = explain(error, GraphFile, data)[0]
-        at = ".".join(map(str, first.at))
-        raise InputError(f"{path}: {at + ': ' if at else ''}{one_line(first.message)}") from None
+        raise InputError(f"{path}: {explain(error, GraphFile, data)[0]}") from None
     seen: dict[tuple[int, int], int] = {}
     for number, (u, v) in enumerate(held.edges):
         if max(u, v) >= held.workers:

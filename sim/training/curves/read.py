@@ -51,7 +51,8 @@ def read_curves(path: Path, file: CurveFile) -> list[Curve]:
     if unknown := sorted({*file.scores} - columns):
         raise InputError(f"{path}: has no column {quote(unknown[0])}; {did_you_mean(unknown[0], columns)}")
     if not (names := numbers.intersection(open_)):
-        raise InputError(f"{path}: has no scores in its columns {', '.join(sorted(columns))}")
+        shown = [f"{key} {quote(cell)}" for _, row in rows[:1] for key, cell in row.items() if key in columns]
+        raise InputError(f"{path}: has no scores in numbers; its first row has {', '.join(shown)}")
     measured_runs: dict[tuple[str, float], tuple[dict[str, Value], Scored]] = {}
     for line, cells in rows:
         place = f"{path}:{line}"
@@ -133,6 +134,7 @@ def _read_rows(path: Path) -> Iterator[Row]:
     empty = True
     for each in paths:
         if (read := _reader(each)) is None:
+            read_bytes(each, MAX_TABLE_BYTES)  # says so if there is none
             raise InputError(f"{each}: is of no known format; {did_you_mean(each.suffix, _READERS)}")
         for line, row in read(each):
             empty = False

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from ...config.limits import MAX_LAYERS, MAX_NAME, MAX_PROFILE_FLOPS, MAX_PROFILE_PARAMETERS
-from ...config.problems import explain, join_keys, mistake
+from ...config.problems import mistake
 from ...config.settings import Printable, Settings, read_beside
 from ...config.tables import Table, read_table
 from ...config.units import BoundedSeconds, parse_duration
+from ...config.yaml_file import validate_document
 from ...errors import InputError, did_you_mean, quote
 from .language import TransformerShape, transformer
 from .layer import Layer
@@ -142,7 +144,7 @@ def _preset(name: str) -> tuple[Layer, ...]:
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     table = read_table(path)
-    name, parameters = (table.find(each) for each in ("layer", "parameters"))
+    name, _ = (table.find(each) for each in ("layer", "parameters"))
     costs = TIMES if TIMES[0] in table.names else ("forward_flops",)
     if costs is TIMES and "forward_flops" in table.names:
         raise InputError(f"{path}: has forward_flops and forward; leave one of them out")
@@ -152,27 +154,24 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
         raise InputError(f"{path}: has {len(table.rows)} layers; a model has at most {MAX_LAYERS}")
     rows: list[dict[str, Any]] = []
     for line, cells in table.rows:
-        try:
-            row = {"name": cells[name], "parameters": int(cells[parameters].encode("ascii"))}
-            row |= {cost: _cost(table, cost, line, cells) for cost in costs}
-        except ValueError:
-            raise InputError(
-                f"{path}:{line}: parameters must be a whole number, and forward_flops a number"
-            ) from None
-        try:
-            LayerRow.model_validate(row)
-        except ValidationError as error:
-            wrong = explain(error, LayerRow, row)[0]
-            column = join_keys(wrong.at).replace("name", "layer")
-            raise InputError(f"{path}:{line}: {column}: {wrong.message}") from None
+        row = {"name": cells[name]}
+        row |= {each: _cell(table, each, line, cells) for each in ("parameters", *costs)}
+        validate_document(LayerRow, row, f"{path}:{line}: layer")
         rows.append(row)
     if not any(row["parameters"] for row in rows):
         raise InputError(f"{path}: no layer has a parameter")
     return rows
 
 
-def _cost(table: Table, column: str, line: int, cells: tuple[str, ...]) -> float | str:
-    number = table.find(column)
-    if column not in TIMES:
-        return float(cells[number])
-    return f"{table.value(line, number, cells, parse_duration, table.units[number])!r} s"
+def _cell(table: Table, column: str, line: int, cells: tuple[str, ...]) -> Any:
+    number, parse = table.find(column), parse_duration if column in TIMES else _number
+    value = table.value(line, number, cells, parse, table.units[number])
+    return f"{value!r} s" if column in TIMES else value
+
+
+def _number(value: object) -> float:
+    text = str(value)
+    try:
+        return int(text) if re.fullmatch("-?[0-9]{1,300}", text) else float(text.encode("ascii"))
+    except ValueError:
+        raise InputError(f"must be a number, not {quote(value)}") from None

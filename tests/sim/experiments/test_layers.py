@@ -182,3 +182,22 @@ def test_files_of_layers_are_read_with_care(tmp_path: Path, row: str) -> None:
     (tmp_path / "layers.yaml").write_text(SCENARIO)
     with pytest.raises(InputError, match=r"layers|two\.csv"):
         load(tmp_path / "layers.yaml")
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (
+            "layer,parameters [M],forward_flops\na,25,1e9",
+            "two.csv:2: parameters: must be a number, not '25 M'",
+        ),
+        ("layer,parameters,forward_flops [GFLOP]\na,25,4", "forward_flops: must be a number, not '4 GFLOP'"),
+        ("layer,parameters,forward_flops\na,1e6,4", "parameters: must be a whole number"),
+    ],
+)
+def test_units_of_layers_are_not_lost(tmp_path: Path, table: str, says: str) -> None:
+    (tmp_path / "two.csv").write_text(table + "\n")
+    (tmp_path / "layers.yaml").write_text(SCENARIO)
+    with pytest.raises(InputError) as caught:
+        load(tmp_path / "layers.yaml")
+    assert says in str(caught.value)

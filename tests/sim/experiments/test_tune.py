@@ -208,11 +208,14 @@ def test_the_learning_rate_is_that_of_whichever_optimiser_there_is() -> None:
         ("{optimizer.lr: [0.1, 0.2], trials: 8}", "each of the best; use 4 or 6"),
         ("{optimizer.rate: [0.1]}", "all_reduce has no key 'optimizer.rate'; did you mean"),
         ("{optimizer.lr: [0.1, -1.0]}", "all_reduce: must be more than 0, not -1"),
+        ("{optimizer.rate: [0.1, 0.2]}", "tune.optimizer.rate.0: all_reduce has no key 'optimizer.rate'; "),
         ("{period: [4, 8]}", "all_reduce has no key 'period'"),
     ],
 )  # fmt: skip
 def test_what_is_refused(text: str, says: str) -> None:
-    assert says in refusal(TARGET + f"tune: {text}\n")
+    refused = refusal(TARGET + f"tune: {text}\n")
+    assert says in refused
+    assert refused.count("has no key") < 2
 
 
 QUADRATIC = """\

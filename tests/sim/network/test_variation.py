@@ -231,7 +231,7 @@ def test_outages_have_an_order_and_a_length() -> None:
     for outages, message in (
         ([], "give one outage at least"),
         ([(1, 2), (3, 1)], "an outage at 3 s is not later than the end of the one before"),
-        ([(1, 0)], "must be more than 0"),
+        ([(1, 0)], "should be greater than 0"),
     ):
         given = [{"at": f"{at} s", "duration": f"{lasts} s"} for at, lasts in outages]
         with pytest.raises(ValueError, match=message):

@@ -153,6 +153,8 @@ def test_force_replaces_a_folder_with_its_report(tmp_path: Path) -> None:
     assert not files.exists()
     files.mkdir()
     (files / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"choose another folder$"):  # not --force, which would refuse
+        write_results(out, SCENARIO, "s", runs())
     with pytest.raises(InputError, match="holds report-files, which is no part of these results"):
         write_results(out, SCENARIO, "s", runs(), force=True)
     assert (files / "notes.txt").is_file()

@@ -91,19 +91,19 @@ BAD_FILES = {
         "g.json holds a graph of 4 workers, not 3; make them agree"
     ),
     '{"workers": 3, "edges": [[0, 1]]}': (
-        "the graph of topology file is not connected: workers 0 and 2 never hear of each other (2 parts); "
+        "the graph of topology g.json is not connected: workers 0 and 2 never hear of each other (2 parts); "
         "add edges, or use another topology"
     ),
     '{"workers": 3, "edges": [[0, 1], [1, 2], [0, 2]], "weights": [0.7, 0.7, 0.7]}': (
-        "the weights of topology file do not contract: the second-largest eigenvalue modulus is 1.1, not "
+        "the weights of topology g.json do not contract: the second-largest eigenvalue modulus is 1.1, not "
         "below 1; make the weights smaller"
     ),
     '{"workers": 3, "directed": true, "edges": [[0, 1], [1, 2], [2, 0]], "weights": [NaN, 1, 1]}': (
         "g.json: weights.0: must be a finite number, not nan"
     ),
     '{"workers": 3, "directed": true, "edges": [[0, 1], [1, 2], [2, 0]], "weights": [1, 1, 1]}': (
-        "given weights on topology file do not contract: workers only swap their values, since nobody keeps "
-        "a share; give everybody a weight of its own"
+        "given weights on topology g.json do not contract: workers only swap their values, since nobody "
+        "keeps a share; give everybody a weight of its own"
     ),
 }
 

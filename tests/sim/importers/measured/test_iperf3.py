@@ -86,6 +86,8 @@ def test_without_names_both_directions_must_be_alike_and_the_slower_counts() -> 
             r"no whole test of iperf3: .*num_s",
         ),
         (made([1.0]).replace("1000000.0", "true", 1), r"says of no bytes that they were received"),
+        (made([1.0]).replace('"reverse": 0', '"reverse": "no"'), r"num_streams, reverse"),
+        (made([1.0]).replace('"sender": true', '"sender": "no"'), r"were received, or by whom"),
         (made([1.0])[:-3], r"^i\.json:\d+: is no whole JSON of 'iperf3 -J'"),
         (made([1.0]) + "iperf Done.", r"^i\.json:\d+: is no whole JSON of 'iperf3 -J'"),
         (

@@ -24,9 +24,9 @@ def test_a_latency_matrix_is_the_pairs_that_it_holds(tmp_path: Path) -> None:
 
 def test_a_wrong_latency_matrix_is_named(tmp_path: Path) -> None:
     for text, message in {
-        "[ms],us,mars\nus,0,40\nmars,41,0\n": "no two sites have this name; did you mean 'us-asia'?",
+        "[ms],us,mars\nus,0,40\nmars,41,0\n": "wan.csv: us-mars: no two sites have this name; did you mean",
         "[ms],us,eu\nus,0,x\n": "wan.csv:2: eu: 'x ms' is not a number with a unit",
-        "[ms],us,eu\nus,0,40\n": "says nothing of 'us-asia', 'eu-asia'",
+        "[ms],us,eu\nus,0,40\n": "wan.csv: says nothing of 'us-asia', 'eu-asia'",
     }.items():
         (tmp_path / "wan.csv").write_text(text)
         (tmp_path / "s.yaml").write_text(SITES.replace("{us-eu: 40 ms, default: 90 ms}", "wan.csv"))
