@@ -171,6 +171,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 def read_bundle(path: Path) -> Bundle:
     """Read a bundle without checks of its parts. ``InputError``: damaged, too large, other version."""
     yaml_file.read_bytes(path, MAX_BUNDLE_BYTES, (".json",))
+    if path.name in (SUMMARY_FILE, "recommend.json", "sweep.json"):
+        raise InputError(f"{path}: is of a result folder; name the folder, {path.parent}")
     return as_model(Bundle, read_json(path, _MADE_BY), path, BUNDLE_VERSION)
 
 

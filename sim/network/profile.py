@@ -205,9 +205,8 @@ def load(path: Path) -> Profile:
     """Read a profile; ``InputError`` if unreadable, damaged or of another version."""
     document = yaml_file.parse(yaml_file.read_text(path), str(path))
     data = document.value
-    for key in ("version", "factors"):
-        if not isinstance(data, dict) or key not in data:
-            raise InputError(f"{path}: is no profile of 'paceline calibrate', or not all of one: no {key}")
+    if not isinstance(data, dict) or not {"version", "factors"} <= data.keys():
+        raise InputError(f"{path}: is no profile of 'paceline calibrate': it has no version, or no factors")
     if data["version"] != PROFILE_VERSION:
         raise InputError(
             f"{path}: has version {data['version']!r}, this program reads {PROFILE_VERSION}; calibrate again"

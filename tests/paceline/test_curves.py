@@ -68,6 +68,9 @@ BROKEN: dict[str, tuple[Files, str, str]] = {
     ),
     "no scores": ({"a.csv": "scheme,step\nall_reduce,3\n"}, "a.csv", "has no scores"),
     "no numbers": ({"a.csv": "scheme,loss\nall_reduce,9%\n"}, "a.csv", "scheme 'all_reduce', loss '9%'"),
+    "steps in thousands": (
+        {"a.csv": GOOD.replace("step", "step [k]", 1)}, "a.csv", "a.csv:2: has no step"
+    ),
     "no folder": ({"a.csv": GOOD}, "b", "b: there is no such file"),
     "score in words": ({"a.csv": GOOD.replace("1.5", "low")}, "a.csv", "a.csv:3: loss cannot be 'low'"),
     "seed in words": ({"a.csv": GOOD.replace(",0,100", ",x,100")}, "a.csv", "a.csv:3: seed cannot be 'x'"),

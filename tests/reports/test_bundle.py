@@ -194,6 +194,11 @@ def test_hostile_bundles(damage: Any, says: str, folder: Path, tmp_path: Path) -
     assert "\n" not in str(error.value)
 
 
+def test_a_file_of_a_result_folder_names_the_folder(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"name the folder, {re.escape(str(folder))}"):
+        bundle.unpack(folder / "summary.json", tmp_path / "scratch")
+
+
 @pytest.mark.parametrize("text", ["", "[" * 5000, "{", "\x00", '{"version": 1e999}', '{"version": NaN}', "é"])
 def test_what_is_no_json(text: str, tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(text, encoding="latin-1")

@@ -157,7 +157,8 @@ def _cells(row: Mapping[str, object]) -> dict[str, float | str]:
 def _read_csv(path: Path) -> Raw:
     """Lines of a CSV file; a W&B export has each run in columns ``RUN - METRIC``."""
     table = read_table(path)
-    split = [name.rpartition(" - ") for name in table.names]
+    units = (f" [{unit}]" * bool(unit) for unit in table.units)  # steps in thousands are no steps
+    split = [(name + unit).rpartition(" - ") for name, unit in zip(table.names, units, strict=True)]
     runs = list(dict.fromkeys(run for run, _, _ in split if run)) or [""]
     for line, values in table.rows:
         cells = [(run, name, value) for (run, _, name), value in zip(split, values, strict=True)]
