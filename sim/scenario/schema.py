@@ -165,11 +165,16 @@ class Scenario(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        price, sites = self.price, self.cluster.network.sites or {}
-        prices = price.wrong_places(sites) if price else ()
-        clock, schemes = self._wrong_clock(), self._wrong_schemes()
-        more = self._wrong_collectives(), prices, self._wrong_statistics()
-        raise_mistakes(itertools.chain(clock, self._wrong_workload(), schemes, *more))
+        raise_mistakes(
+            itertools.chain(
+                self._wrong_clock(),
+                self._wrong_workload(),
+                self._wrong_schemes(),
+                self._wrong_collectives(),
+                self.price.wrong_places(self.cluster.network.sites or {}) if self.price else (),
+                self._wrong_statistics(),
+            )
+        )
         return self
 
     def _wrong_clock(self) -> Iterator[Mistake]:

@@ -54,7 +54,7 @@ ROOMS = {
     "sim/network": 2_009,
     "sim/program": 1_306,
     "sim/records": 4_644,
-    "sim/scenario": 1_996,
+    "sim/scenario": 2_001,
     "sim/schemes": 4_211,
     "sim/topology": 3_234,
     "sim/traffic": 3_215,
