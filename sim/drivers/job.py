@@ -24,10 +24,11 @@ from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes.scheme import Scheme
 from ..traffic.choice import Algorithms, Choice
+from ..traffic.placing import place, price_s
 from ..training.curves.points import CurveScorer, Points
 from ..training.gradient_noise import NoiseMeter
 from ..training.gradients import TrainingProblem
-from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
+from ..training.scoring import Fetch, HandOver, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
 from ..workloads.workload import Task
 
@@ -194,24 +195,41 @@ class Job:
 
     def scorer_of(self, fetch: Fetch[V]) -> Scorer[V]:
         """A fresh scorer of this job, for models that ``fetch`` gets."""
+        published = self.scheme.publishes(self.options)
         if self.curve is not None:
             return CurveScorer(None, None, self.every, self.on, self.target, fetch, points=self.curve)
         every, problem = self.gradient_noise, self.problem
         meter = NoiseMeter(problem, every, self.optimizer.lr_at) if every and problem else None
         workload = problem.workload if problem else None
-        return Scorer(workload, self.task, self.every, self.on, self.target, fetch, noise=meter)
+        return Scorer(
+            workload, self.task, self.every, self.on, self.target, fetch, noise=meter, published=published,
+            hand_over=self._hand_over if workload and "mean" in self._kinds else HandOver(),
+        )  # fmt: skip
+
+    @cached_property
+    def _hand_over(self) -> HandOver:
+        """One all-reduce of the whole model, on idle links."""
+        collective, order = self.choice.collective_of(
+            ops.AllReduce(self.start), tuple(range(self.workers)), 0
+        )
+        steady = replace(self.transfer, network=self.transfer.network.steady)
+        return HandOver(price_s(place(collective, order, steady)), int(collective.num_bytes.sum()))
 
     def kept(self, operation: ops.Publish) -> tuple[torch.Tensor | None, ...]:
         """A published step's model, leader's model and average, each None where it is not kept for scoring.
 
-        Models are kept as ``keeps`` says, the others only where they are scored.
+        Models are kept as ``keeps`` says, the others only where they are scored; of averages between two kept
+        models all that are not made at every step.
         """
-        scored = self.scored_on
-        here = self.keeps.at(operation.step + 1)
+        kinds, here = self._kinds, self.keeps.at(operation.step + 1)
+        seldom = (
+            self.scheme.publishes(self.options) is None or self.scheme.cycle(self.options, self.units) > 1
+        )
+        averaged = ("averaged" in kinds and (here or seldom)) or (here and self.gradient_noise)
         return (
             operation.value if here else None,
-            operation.leader if here and "leader" in scored else None,
-            operation.averaged if "averaged" in scored or (here and self.gradient_noise) else None,
+            operation.leader if here and "leader" in kinds else None,
+            operation.averaged if averaged else None,
         )
 
     @cached_property
@@ -223,6 +241,14 @@ class Job:
     def scored_on(self) -> tuple[On, ...]:
         """Kinds of models that are scored."""
         return scored_on(self.on, self.target.on if self.target else None)
+
+    @cached_property
+    def _kinds(self) -> frozenset[On]:
+        """What these kinds may stand for: ``published`` for what the scheme publishes."""
+        own, each = self.scheme.publishes(self.options), frozenset(self.scored_on)
+        any_of_three = frozenset[On](("averaged", "leader", "mean"))
+        published = any_of_three if own is None else frozenset((own,))
+        return each - {"published"} | published if "published" in each else each
 
     def published(
         self, worker: int, time_s: float, bytes_sent: int, operation: ops.Publish

@@ -89,8 +89,8 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
     status, message = outcome.status, outcome.message
     if status == "completed" and scorer.diverged:
         status, message = "diverged", "the loss is not finite"
-    elif status == "completed" and (missing := scorer.without_average()):
-        status, message = "partial", missing
+    elif status == "completed" and "averaged" in scorer.scored_on and (missing := scorer.without_average()):
+        status, message = "partial", f"evaluate.on is 'averaged', but {missing}"
     elif status == "completed":
         clock = [OTHER_CLOCK] if job.curve is not None and not job.synchronous else []
         message = "; ".join(filter(None, [message, *clock, *_warnings(scorer)]))
@@ -124,6 +124,8 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
 
 def _warnings(scorer: Scorer[Any]) -> list[str]:
     texts = []
+    if missing := scorer.without_average():
+        texts.append(f"{missing}: the first models were scored")
     if scorer.reached_s == 0.0:
         texts.append("the first models meet the target, so that it tells nothing of the scheme")
     if any(SMALL_WEIGHT_NOTE in evaluation.metrics for evaluation in scorer.evaluations):

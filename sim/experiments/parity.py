@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
+from operator import itemgetter
 
 from torch import Tensor
 from typing_extensions import override
@@ -15,8 +16,8 @@ from ..drivers.job import Job
 from ..drivers.views import Views
 from ..records.comparison import Trajectory
 from ..records.run import LOST, Evaluation, Run, exact_exchanges, score_difference, sum_tolerance
-from ..training.scoring import Scorer, as_row, as_they_are, iterate_digest, score_models
-from ..training.snapshots import Published
+from ..training.scoring import Scorer, as_they_are, iterate_digest, score_models
+from ..training.snapshots import Keep, Published
 
 Combination = tuple[int, int]
 """A worker, and the number of steps of its model."""
@@ -29,8 +30,8 @@ def compare_iterates(job: Job, measured: Run) -> Trajectory:
     in an order of its own, the scores of the measured run's scored combinations of models must agree within
     ``sum_tolerance``. ``job`` computes gradients one by one, as real workers do.
     """
-    wanted = combinations(measured.evaluations)
-    recorder = Recorder(None, None, job.every, job.on, None, as_they_are, wanted=wanted)
+    models = Models(combinations(measured.evaluations))
+    recorder = Recorder(None, None, job.every, job.on, None, as_they_are, models=models)
     steps = max((steps[-1] for steps in _kept_steps(job, measured) if steps), default=0)
     free = replace(
         job, max_iterations=steps, target=None, max_time_s=math.inf, record_events=False,
@@ -54,25 +55,50 @@ def combinations(evaluations: Sequence[Evaluation]) -> frozenset[Combination]:
     )
 
 
-def score_again(
-    job: Job, evaluation: Evaluation, models: Mapping[Combination, Tensor]
-) -> Mapping[str, float | None] | None:
+@dataclass
+class Models:
+    """The ``wanted`` ones of a run's published models, by worker and steps, without the initial ones.
+
+    ``averages``: the last average that the worker had published by then, with its step.
+    """
+
+    wanted: Collection[Combination] = ()
+    published: dict[Combination, Tensor] = field(default_factory=dict)
+    averages: dict[Combination, tuple[int, Tensor]] = field(default_factory=dict)
+    _last: dict[int, tuple[int, Tensor]] = field(default_factory=dict)
+
+    def take(self, worker: int, steps: int, value: Tensor, averaged: Tensor | None) -> None:
+        """Note what a worker publishes after so many steps."""
+        if averaged is not None:
+            self._last[worker] = steps, averaged
+        if (worker, steps) in self.wanted:
+            self.published[worker, steps] = value
+            if worker in self._last:
+                self.averages[worker, steps] = self._last[worker]
+
+
+def score_again(job: Job, evaluation: Evaluation, models: Models) -> Mapping[str, float | None] | None:
     """Score the models of an evaluation again; None where its step vector does not name them all.
 
-    ``models`` are by worker and steps, without the initial ones.
+    An average is known where every model was kept: else a later one may have been scored.
     """
-    if job.problem is None or job.task is None or not evaluation.steps or job.on in ("leader", "averaged"):
+    kind = job.scheme.publishes(job.options) if job.on == "published" else job.on
+    if job.problem is None or job.task is None or not evaluation.steps or kind in ("leader", None):
         return None
     there = [(worker, step) for worker, step in enumerate(evaluation.steps) if step != LOST]
-    if any(step > 0 and (worker, step) not in models for worker, step in there):
+    if any(step > 0 and (worker, step) not in models.published for worker, step in there):
         return None
-    values = [models[worker, step] if step else job.start for worker, step in there]
-    return as_row(score_models(job.problem.workload, job.task, values, (job.on,)), job.on)
+    values, averaged = [models.published[each] if each[1] else job.start for each in there], None
+    if kind == "averaged":
+        if job.keeps != Keep(job.every) or LOST in evaluation.steps:
+            return None
+        averages = [models.averages[each] for each in there if each in models.averages]
+        _, average = max(averages, key=itemgetter(0), default=(0, job.start))
+        averaged = job.problem.workload.score(average)
+    return score_models(job.problem.workload, job.task, values, (kind,), averaged=averaged)[kind]
 
 
-def worst_difference(
-    job: Job, evaluations: Sequence[Evaluation], models: Mapping[Combination, Tensor]
-) -> tuple[int, float]:
+def worst_difference(job: Job, evaluations: Sequence[Evaluation], models: Models) -> tuple[int, float]:
     """Number of evaluations that could be scored again, and their largest ``score_difference``."""
     pairs = [(each, again) for each in evaluations if (again := score_again(job, each, models)) is not None]
     return len(pairs), max((score_difference(again, each.metrics) for each, again in pairs), default=0.0)
@@ -80,10 +106,9 @@ def worst_difference(
 
 @dataclass
 class Recorder(Scorer[Tensor]):
-    """Scorer without scores: it notes the digests of all published models, and keeps those ``wanted``."""
+    """Scorer without scores: it notes the digests of all published models, and keeps those wanted."""
 
-    wanted: Collection[Combination] = ()
-    models: dict[Combination, Tensor] = field(default_factory=dict)
+    models: Models = field(default_factory=Models)
     digests: dict[Combination, str] = field(default_factory=dict)
 
     @property
@@ -96,8 +121,7 @@ class Recorder(Scorer[Tensor]):
         if published.value is not None:
             at = published.worker, published.step + 1
             self.digests[at] = iterate_digest(published.value)
-            if at in self.wanted:
-                self.models[at] = published.value
+            self.models.take(*at, published.value, published.averaged)
         return False
 
 

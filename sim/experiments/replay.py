@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from torch import Tensor
-
 from ..config.user_code.code_files import reading_results
 from ..drivers.job import Job
 from ..drivers.replay import ShortRecordError, replay
@@ -19,7 +17,7 @@ from ..records.run import Run, score_difference, sum_tolerance
 from ..scenario.schema import parse
 from ..training.scoring import digest, score_models
 from ..workloads.workload import Task, Workload
-from .parity import Combination, combinations, worst_difference
+from .parity import Models, combinations, worst_difference
 from .prepare import prepare
 
 _ENDED: Final = (
@@ -95,12 +93,10 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
 
 def _replay_run(job: Job, workload: Workload, task: Task, run: Run) -> Replayed:
     programs = [job.program(rank) for rank in range(job.workers)]
-    wanted = combinations(run.evaluations)
-    models: dict[Combination, Tensor] = {}
+    models = Models(combinations(run.evaluations))
 
     def kept(worker: int, operation: Publish) -> None:
-        if (worker, operation.step + 1) in wanted:
-            models[worker, operation.step + 1] = operation.value
+        models.take(worker, operation.step + 1, operation.value, operation.averaged)
 
     try:
         finals = replay(job, programs, run.events, kept)
@@ -112,7 +108,8 @@ def _replay_run(job: Job, workload: Workload, task: Task, run: Run) -> Replayed:
     number, worst = worst_difference(job, run.evaluations, models)
     difference = worst if number else None
     recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
-    if difference is None and recorded is not None and job.on != "averaged":
-        scores = score_models(workload, task, finals, (job.on,))[job.on]
+    kind = job.scheme.publishes(job.options) if job.on == "published" else job.on
+    if difference is None and recorded is not None and kind not in ("averaged", None):
+        scores = score_models(workload, task, finals, (kind,))[kind]
         difference = score_difference({"train_loss": scores["train_loss"]}, {"train_loss": recorded})
     return Replayed(run, digest(finals) == run.digest, difference)

@@ -19,9 +19,9 @@ from typing_extensions import TypedDict
 
 from .gradients.noise import NoisePoint
 
-On = Literal["mean", "workers", "worst", "leader", "averaged"]
-"""The scored model: the mean model, all workers on average, the worst of them, the leader's, or the average
-that the scheme itself publishes.
+On = Literal["published", "mean", "workers", "worst", "leader", "averaged"]
+"""The scored model: what the scheme publishes for all, the mean model, all workers on average, the worst of
+them, the leader's, or the average that the scheme itself publishes.
 """
 
 ANY_SOURCE: Final = "receive_any"

@@ -159,11 +159,12 @@ def _proxy(document: Any) -> str | None:
 
 
 SCORED_MODELS: Final = {
-    "mean": "averaged model",
+    "published": "model that each scheme publishes",
+    "mean": "mean of the workers' models",
     "workers": "workers' models",
     "worst": "worst worker's model",
     "leader": "leader's model",
-    "averaged": "model that the scheme averages",
+    "averaged": "average that each scheme publishes",
 }
 """The scored models, by ``evaluate.on``."""
 

@@ -289,8 +289,10 @@ class EvaluateSettings(Settings):
         default=None, description="time for which each evaluation stops every worker (default: none)"
     )
     on: ScoredModel = Field(
-        default="mean",
-        description="scored models: mean (the mean model), workers (mean score of all), worst, leader (the "
+        default="published",
+        description="scored models: published (what the scheme publishes for all, as soon as it is there: "
+        "all-reduce's model, the last average, an outer model, a centre's or a leader's; else the mean "
+        "model, an all-reduce later), mean (the mean model), workers (mean score of all), worst, leader (the "
         "scheme's model for all, else the best worker's), or averaged (the scheme's published average; of "
         "an outer optimiser the outer parameters); outer is the same as averaged",
     )
@@ -320,7 +322,7 @@ class TargetSettings(Settings):
 
     metric: str = Field(description="one of the task's metrics")
     value: float = Field(description="the score to reach")
-    on: ScoredModel = Field(default="mean", description="scored models (default: those of evaluate.on)")
+    on: ScoredModel = Field(default="published", description="scored models (default: those of evaluate.on)")
 
 
 class Stop(Settings):

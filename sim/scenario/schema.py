@@ -300,9 +300,9 @@ class Scenario(Settings):
                 check_device_memory(self.workload, self.cluster, entry, self.seed)
             except InputError as error:
                 yield Mistake(("schemes", number, entry.name), str(error))
-            if "averaged" in scored and scheme.publishes_averages(entry.options) is False:
+            if "averaged" in scored and scheme.publishes(entry.options) not in ("averaged", None):
                 text = "publishes no average of all workers, which evaluate.on or stop.target.on asks for; "
-                yield Mistake(("schemes", number, entry.name), f"{text}use mean there")
+                yield Mistake(("schemes", number, entry.name), f"{text}use published there")
             if scheme.own_momentum and (entry.optimizer or self.workload.optimizer).momentum:
                 text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"
                 yield Mistake(("schemes", number, entry.name), text)

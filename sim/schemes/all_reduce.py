@@ -35,7 +35,7 @@ from .common.held import REPLACED, Held, Sizes, in_rounds
 from .overlap.buckets import Buckets, SendOrder
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
-from .scheme import Scheme
+from .scheme import Scheme, publishes_averages
 
 
 class AllReduceOptions(Settings):
@@ -197,7 +197,8 @@ async def _part_reduce(worker: Worker) -> None:
 
 
 ALL_REDUCE: Final = Scheme(
-    "all_reduce", all_reduce, AllReduceOptions, True, check, averages=True, bucket_bytes=bucket_bytes,
+    "all_reduce", all_reduce, AllReduceOptions, True, check, publishes=publishes_averages,
+    bucket_bytes=bucket_bytes,
     held=held, depends_on_timing=leaves_out, averages_gradients=averages_gradients, encodes=encodes_averages,
     shrinks=averages_gradients,
 )  # fmt: skip

@@ -43,7 +43,7 @@ from ..topology import MixingOptions
 from .common.compressed import CompressedAllReduce, Momentum, add_lost_part, pack, refuse_top_k, unpack
 from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
 from .common.inside import Inside, Units, count_units
-from .scheme import Scheme, cycle_of_graphs
+from .scheme import Scheme, cycle_of_graphs, publishes_none
 
 
 class GossipOptions(MixingOptions):
@@ -151,7 +151,8 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
 
 
 GOSSIP: Final = Scheme(
-    "gossip", gossip, GossipOptions, True, check, averages=False, cycle=cycle, check_network=check_network,
+    "gossip", gossip, GossipOptions, True, check, publishes=publishes_none, cycle=cycle,
+    check_network=check_network,
     held=held, inside=lambda options: options.inside, collectives=collectives,
     shrinks=lambda options: True,
 )  # fmt: skip

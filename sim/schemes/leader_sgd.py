@@ -43,7 +43,7 @@ from ..program.groups import Groups
 from ..program.worker import Program, Worker
 from .common.held import Held
 from .common.inside import unit_groups
-from .scheme import Scheme, Spread, scattered
+from .scheme import Scheme, Spread, publishes_leader, scattered
 
 
 class LeaderSgdOptions(Settings):
@@ -278,7 +278,8 @@ class StepCounter:
 
 
 LEADER_SGD: Final = Scheme(
-    "leader_sgd", leader_sgd, LeaderSgdOptions, True, check, check_network=check_network, averages=False,
+    "leader_sgd", leader_sgd, LeaderSgdOptions, True, check, check_network=check_network,
+    publishes=publishes_leader,
     cycle=lambda options, workers: options.global_period or options.period,
     # The arriving model of the leader; asynchronous: and the own one to be sent.
     held=lambda options, sizes: Held(optimizer=sizes.moments, in_flight=2 if options.asynchronous else 1),

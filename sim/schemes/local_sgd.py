@@ -59,7 +59,7 @@ from .common.compressed import (
 from .common.held import Held, Sizes, in_rounds
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
-from .scheme import Scheme, one_period
+from .scheme import Scheme, one_period, publishes_averages
 
 
 class LocalSgdOptions(Settings):
@@ -256,12 +256,13 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
 
 
 LOCAL_SGD: Final = Scheme(
-    "local_sgd", local_sgd, LocalSgdOptions, True, check, averages=True, cycle=one_period,
+    "local_sgd", local_sgd, LocalSgdOptions, True, check, publishes=publishes_averages, cycle=one_period,
     long_run=without_warmup, held=held, depends_on_timing=leaves_out, encodes=encodes_averages,
     shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip
 ADAPTIVE_LOCAL_SGD: Final = Scheme(
-    "adaptive_local_sgd", adaptive_local_sgd, AdaptiveLocalSgdOptions, True, check_adaptive, averages=True,
+    "adaptive_local_sgd", adaptive_local_sgd, AdaptiveLocalSgdOptions, True, check_adaptive,
+    publishes=publishes_averages,
     cycle=lambda options, workers: options.initial_period, long_run=without_warmup,
     # The arriving average, and the model before it, whose distance is measured.
     held=lambda options, sizes: Held(
@@ -270,7 +271,8 @@ ADAPTIVE_LOCAL_SGD: Final = Scheme(
     shrinks=lambda options: True,
 )  # fmt: skip
 POST_LOCAL_SGD: Final = Scheme(
-    "post_local_sgd", post_local_sgd, PostLocalSgdOptions, True, averages=True, cycle=one_period,
+    "post_local_sgd", post_local_sgd, PostLocalSgdOptions, True, publishes=publishes_averages,
+    cycle=one_period,
     long_run=lambda options: options.model_copy(update={"switch_at": 0}),
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, in_flight=averages_in_flight(options.momentum, None, sizes)

@@ -41,9 +41,10 @@ from ..errors import InputError, PeerLost
 from ..program import operations as ops
 from ..program.encoding import Compression, Payload
 from ..program.worker import Program, Worker
+from ..records.run import On
 from .common.compressed import CompressedAllReduce
 from .common.held import REPLACED, Held, Sizes, on_a_server
-from .scheme import Scheme, Spread, one_period, scattered
+from .scheme import Scheme, Spread, one_period, publishes_leader, scattered
 
 HostRank = Annotated[int, Field(ge=0, description="rank of the worker that hosts the centre")]
 
@@ -58,6 +59,11 @@ class EasgdOptions(Settings):
     asynchronous: bool = Field(default=False, description="workers visit the centre one by one")
     host: HostRank = 0
     spread: Spread = 0.0
+
+
+def publishes_centre(options: EasgdOptions) -> On:
+    """The centre: the average of a visit of all workers, or a server's model."""
+    return "leader" if options.asynchronous else "averaged"
 
 
 class EamsgdOptions(EasgdOptions):
@@ -259,16 +265,18 @@ class ReplicatedCentre:
 
 
 EASGD: Final = Scheme(
-    "easgd", easgd, EasgdOptions, True, check, averages=True, cycle=one_period, held=held_elastic,
+    "easgd", easgd, EasgdOptions, True, check, publishes=publishes_centre,
+    cycle=one_period, held=held_elastic,
     depends_on_timing=lambda options: options.asynchronous, shrinks=lambda options: not options.asynchronous,
 )  # fmt: skip
 EAMSGD: Final = Scheme(
-    "eamsgd", eamsgd, EamsgdOptions, True, check, own_momentum=True, averages=True, cycle=one_period,
+    "eamsgd", eamsgd, EamsgdOptions, True, check, own_momentum=True, publishes=publishes_centre,
+    cycle=one_period,
     held=held_elastic, depends_on_timing=lambda options: options.asynchronous,
     shrinks=lambda options: not options.asynchronous,
 )  # fmt: skip
 DOWNPOUR: Final = Scheme(
-    "downpour", downpour, DownpourOptions, False, check, averages=False, cycle=one_period,
+    "downpour", downpour, DownpourOptions, False, check, publishes=publishes_leader, cycle=one_period,
     # The sum of updates and the centre, whose host serves all others at once.
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, anchors=2, in_flight=on_a_server(sizes.workers - 1) + REPLACED

@@ -20,6 +20,7 @@ from ..config.settings import Settings
 from ..errors import InputError
 from ..network.network import Network
 from ..program.worker import Program, Worker
+from ..records.run import On
 from .common.held import Held, Sizes
 from .common.inside import count_units
 
@@ -30,6 +31,21 @@ MAX_BUCKETS: Final = 10_000
 def one_period(options: Any, workers: int) -> int:
     """``cycle`` of a scheme that averages every ``period`` steps."""
     return int(options.period)
+
+
+def publishes_averages(options: Any) -> On:
+    """``publishes`` of a scheme with an average, or an outer model, of all workers."""
+    return "averaged"
+
+
+def publishes_leader(options: Any) -> On:
+    """``publishes`` of a scheme with a leader or servers."""
+    return "leader"
+
+
+def publishes_none(options: Any) -> On:
+    """``publishes`` of a scheme whose workers have models of their own alone."""
+    return "mean"
 
 
 def cycle_of_graphs(options: Any, workers: int) -> int:
@@ -49,7 +65,8 @@ class Scheme:
             it ``depends_on_timing``).
         check: raises ``InputError`` where the options do not fit the number of workers (default: any fit).
         own_momentum: the scheme brings its own momentum, so its optimiser must have none.
-        averages: it publishes its averages, where it is synchronous; None: unknown.
+        publishes: what ``evaluate.on: published`` scores: its averages, a leader's model, or the mean of the
+            workers' models, where it has no model of all; None: what it has published by then.
         check_network: raises ``InputError`` where the options do not fit the hosts or sites; None: any fit.
         bucket_bytes: bytes of the first part of a gradient that is sent during the backward pass, and of the
             later ones; 0: one layer each, None: the gradient is sent in one piece.
@@ -74,7 +91,7 @@ class Scheme:
     check: Callable[[Any, int], object] = lambda options, workers: None
     own_momentum: bool = False
     check_network: Callable[[Any, Network], object] | None = None
-    averages: bool | None = None
+    publishes: Callable[[Any], On | None] = lambda options: None
     bucket_bytes: Callable[[Any], tuple[float, float] | None] = lambda options: None
     averages_gradients: Callable[[Any], bool] = lambda options: False
     cycle: Callable[[Any, int], int] = lambda options, workers: 1
@@ -106,10 +123,6 @@ class Scheme:
     def units(self, options: Settings, network: Network) -> int:
         """Number of workers, or groups of them (``inside``), that act on their own."""
         return count_units(self.inside(options), network)
-
-    def publishes_averages(self, options: Settings) -> bool | None:
-        """Whether the scheme publishes averages under these options; None: unknown."""
-        return self.averages if self.averages is None else self.averages and self.in_step(options)
 
     def num_buckets(self, options: Settings, payload_bytes: float) -> int:
         """Number of equal buckets of a payload's gradient; 0: not sent during the backward pass.

@@ -49,7 +49,7 @@ from ..records.accounting import SMALL_WEIGHT_NOTE
 from ..topology import Plan, TopologyEntry
 from .common.held import Held, Sizes, most_neighbours
 from .common.inside import Inside, Units, count_units
-from .scheme import Scheme, cycle_of_graphs
+from .scheme import Scheme, cycle_of_graphs, publishes_none
 
 LEAST_WEIGHT: Final = 1e-3
 """Push-sum weight below which a run is warned of."""
@@ -272,7 +272,7 @@ def split_mass(kept: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 SGP: Final = Scheme(
-    "sgp", sgp, SgpOptions, True, check, averages=False, cycle=cycle_of_graphs, held=held,
+    "sgp", sgp, SgpOptions, True, check, publishes=publishes_none, cycle=cycle_of_graphs, held=held,
     depends_on_timing=lambda options: options.asynchronous, check_network=check_network,
     inside=lambda options: options.inside,
     shrinks=lambda options: not options.asynchronous, split=split_mass,

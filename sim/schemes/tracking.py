@@ -41,7 +41,7 @@ from ..program.worker import Worker
 from ..topology import MixingOptions, Plan, TopologyEntry
 from .common.compressed import CompressedAllReduce, add_lost_part, refuse_top_k
 from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
-from .scheme import Scheme, cycle_of_graphs
+from .scheme import Scheme, cycle_of_graphs, publishes_none
 
 
 class TrackingOptions(MixingOptions):
@@ -156,11 +156,11 @@ def _require_doubly_stochastic(plan: Plan) -> None:
 
 
 GRADIENT_TRACKING: Final = Scheme(
-    "gradient_tracking", gradient_tracking, TrackingOptions, True, check_tracking, averages=False,
+    "gradient_tracking", gradient_tracking, TrackingOptions, True, check_tracking, publishes=publishes_none,
     cycle=cycle_of_graphs, held=held_tracking,
     shrinks=lambda options: True,
 )  # fmt: skip
 CHOCO_SGD: Final = Scheme(
-    "choco_sgd", choco_sgd, ChocoOptions, True, check_choco, averages=False, held=held_choco,
+    "choco_sgd", choco_sgd, ChocoOptions, True, check_choco, publishes=publishes_none, held=held_choco,
     shrinks=lambda options: True,
 )  # fmt: skip

@@ -1,10 +1,15 @@
 """Scoring of a run, off its clock, in the same way for simulated and real runs.
 
 ``snapshots`` decides *when*, by one rule for all schemes. ``evaluate.on`` and ``stop.target.on`` decide
-*what*: the *mean* of the workers' models; the *workers* on average; the *worst* of them, metric by metric;
-the *leader*, which is the scheme's own model for all, else that of the worker with the lowest training loss
-(never chosen by test scores); or the average that the scheme itself publishes (*averaged*), which depends on
-the number of the averaging alone.
+*what*: the model that the scheme has *published* for all, so that somebody can use it; the *mean* of the
+workers' models; the *workers* on average; the *worst* of them, metric by metric; the *leader*, which is the
+scheme's own model for all, else that of the worker with the lowest training loss (never chosen by test
+scores); or the average that the scheme itself publishes (*averaged*), which depends on the number of the
+averaging alone.
+
+``Scheme.publishes`` says what *published* is: the average or the leader's model, from when a worker has it. A
+scheme without either has the mean model, which nobody holds: its scores come later by an all-reduce
+(``HandOver``), with its bytes.
 
 Where the target is met, the crossing lies between two scorings. Models kept in between are scored by
 bisection until that bracket is at most ``BRACKET`` of the time.
@@ -39,13 +44,21 @@ class Target:
     metric: str
     value: float
     falling: bool
-    on: On = "mean"
+    on: On
 
     def reached(self, score: float | None) -> bool:
         """Whether a score of ``metric`` meets it."""
         if score is None:
             return False
         return score <= self.value if self.falling else score >= self.value
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """What it takes until somebody holds the mean model: one all-reduce among all workers."""
+
+    time_s: float = 0.0
+    num_bytes: int = 0
 
 
 def consensus_distance(values: Sequence[Tensor], mean: Tensor) -> float:
@@ -162,6 +175,9 @@ class Scorer(Generic[V]):
     Attributes:
         workload, task: None for a run that trains nothing: then nothing is scored.
         on: the kind of scores under the metrics' own names.
+        published: the kind of model that *published* stands for; None: what has been published by then, an
+            average, a leader's model, or else the mean.
+        hand_over: of that mean.
         known: scores of the trajectory under other clocks; None: there are none. A worker's model after n
             steps is then the same under all of them.
         evaluations: in order of time; the first is that of the initial models.
@@ -183,6 +199,8 @@ class Scorer(Generic[V]):
     diverged: bool = False
     noise: NoiseMeter | None = None
     known: KnownScores | None = None
+    published: On | None = None
+    hand_over: HandOver = HandOver()
     _snapshots: Snapshots[V] | None = field(default=None, init=False)
     _averaged: tuple[int, Mapping[str, float]] | None = None
 
@@ -256,7 +274,7 @@ class Scorer(Generic[V]):
         if self._averaged is None or self._averaged[0] > 0 or self.evaluations[-1].step == 0:
             return ""
         where = f"in {self.evaluations[-1].step:,} steps (worker.publish(averaged=...))"
-        return f"evaluate.on is 'averaged', but the scheme published no average {where}"
+        return f"the scheme published no average {where}"
 
     def settle(self) -> bool:
         """Score the instant that is due, if any; returns whether the run is over."""
@@ -274,7 +292,9 @@ class Scorer(Generic[V]):
         self.settle()
         end = self._snapshots.last(time_s, finals, leader)
         last = self.evaluations[-1]
-        if end.step > last.step and (self.reached_s is None or time_s > last.time_s):
+        if end.step > last.step and (
+            self.reached_s is None or time_s + self._later(end).time_s > last.time_s
+        ):
             self._score(self._snapshots.close(end))
 
     @property
@@ -299,31 +319,45 @@ class Scorer(Generic[V]):
     def _scores(self, snapshot: Snapshot[V]) -> Mapping[On, Scores]:
         if self.workload is None or self.task is None:
             raise RuntimeError("nothing is trained, so nothing can be scored")
-        averaged = self._scores_of_average(snapshot) if "averaged" in self.scored_on else None
+        kinds = {on: self._kind(on, snapshot) for on in self.scored_on}
+        averaged = self._scores_of_average(snapshot) if "averaged" in kinds.values() else None
         key = "" if self.known is None else self._key(snapshot)
         if self.known is not None and key in self.known.of_steps:
             return self.known.of_steps[key]
-        leaders = [snapshot.leader] if "leader" in self.scored_on and snapshot.leader is not None else []
+        leaders = [snapshot.leader] if "leader" in kinds.values() and snapshot.leader is not None else []
         models = list(self.fetch([*snapshot.models.values(), *leaders]))
         leader = models.pop() if leaders else None
-        scores = score_models(self.workload, self.task, models, self.scored_on, leader, averaged)
+        of_kinds = score_models(self.workload, self.task, models, set(kinds.values()), leader, averaged)
+        scores = {on: of_kinds[kind] for on, kind in kinds.items()}
         if self.known is not None:
             self.known.of_steps[key] = scores
         return scores
 
+    def _kind(self, on: On, snapshot: Snapshot[V]) -> On:
+        """What ``on`` stands for at a moment."""
+        if on != "published":
+            return on
+        return self.published or snapshot.published
+
+    def _later(self, snapshot: Snapshot[V]) -> HandOver:
+        """By how much its scores come later than a moment: first models are everybody's."""
+        is_late = any(on == "published" and self._kind(on, snapshot) == "mean" for on in self.scored_on)
+        return self.hand_over if is_late and snapshot.total else HandOver()
+
     def _key(self, snapshot: Snapshot[V]) -> str:
-        """Key of a snapshot's score in its trajectory: steps, ons, leader and average: '3 4; mean; -; -'."""
-        ons = self.scored_on
-        leader = snapshot.leader if "leader" in ons else None
-        averaged = snapshot.averaged[1] if "averaged" in ons else None
+        """Key of a snapshot's score: steps, kinds, leader and average: '3 4; mean; -; -'."""
+        kinds = [self._kind(on, snapshot) for on in self.scored_on]
+        leader = snapshot.leader if "leader" in kinds else None
+        averaged = snapshot.averaged[1] if "averaged" in kinds else None
         models = ["-" if model is None else digest(self.fetch([model])) for model in (leader, averaged)]
-        return "; ".join([" ".join(map(str, snapshot.steps)), " ".join(ons), *models])
+        return "; ".join([" ".join(map(str, snapshot.steps)), " ".join(kinds), *models])
 
     def _evaluate(self, snapshot: Snapshot[V], numbers: Mapping[str, Sequence[float]]) -> Evaluation:
-        row = as_row(self._scores(snapshot), self.on)
+        row, later = as_row(self._scores(snapshot), self.on), self._later(snapshot)
         for name, values in numbers.items():
             row |= {name: math.fsum(values) / len(values), f"{name}_max": max(values)}
-        return Evaluation(snapshot.step, snapshot.time_s, snapshot.bytes_sent, row, snapshot.steps)
+        time_s, num_bytes = snapshot.time_s + later.time_s, snapshot.bytes_sent + later.num_bytes
+        return Evaluation(snapshot.step, time_s, num_bytes, row, snapshot.steps)
 
     def _scores_of_average(self, snapshot: Snapshot[V]) -> Mapping[str, float]:
         number, model = snapshot.averaged
@@ -351,7 +385,7 @@ class Scorer(Generic[V]):
     def _narrow(self, earlier_s: float, interval: ScoringInterval[V]) -> None:
         """Bisect between a scoring that missed the target and the one that met it."""
         moments = interval.moments
-        low, low_s, high, high_s = -1, earlier_s, len(moments), interval.end.time_s
+        low, low_s, high, high_s = -1, earlier_s, len(moments), self.evaluations[-1].time_s
         tried: list[Evaluation] = []
         while high - low > 1 and high_s - low_s > BRACKET * high_s:
             middle = (low + high) // 2

@@ -21,7 +21,7 @@ from functools import cached_property
 from itertools import chain, islice, pairwise
 from typing import Final, Generic, TypeVar
 
-from ..records.run import BRACKET, INSTANT, LOST
+from ..records.run import BRACKET, INSTANT, LOST, On
 
 V = TypeVar("V")
 
@@ -131,6 +131,11 @@ class Published(Generic[V]):
     averaged: V | None = None
     notes: Mapping[str, float] = field(default_factory=lambda: _NO_NOTES)
 
+    @property
+    def brings_model(self) -> bool:
+        """Whether there is anything new to score."""
+        return self.value is not None or self.averaged is not None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepOfAll(Generic[V]):
@@ -199,6 +204,11 @@ class Snapshot(Generic[V]):
     models: Mapping[int, V]
     leader: V | None
     averaged: tuple[int, V]
+
+    @property
+    def published(self) -> On:
+        """The kind of model of all that has been published by now."""
+        return "averaged" if self.averaged[0] else "mean" if self.leader is None else "leader"
 
     @property
     def step(self) -> int:
@@ -314,10 +324,10 @@ class ScoringInterval(Generic[V]):
 
     @cached_property
     def moments(self) -> list[int]:
-        """All instants inside with a new kept model, in order: the number of changes until then."""
+        """All instants inside with a new kept model or average: the number of changes until then."""
         moments, kept = [], False
         for number, (change, following) in enumerate(pairwise(chain.from_iterable(self.changes)), 1):
-            kept |= isinstance(change, Published) and change.value is not None
+            kept |= isinstance(change, Published) and change.brings_model
             if kept and not is_one_instant(change.time_s, following.time_s):
                 moments += [] if is_one_instant(change.time_s, self.end.time_s) else [number]
                 kept = False

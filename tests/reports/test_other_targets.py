@@ -69,7 +69,7 @@ def test_the_ratio_by_another_scored_model_stands_beside_the_verdicts(tmp_path: 
     write_results(tmp_path / "r", text, "s", runs)
     (study,) = read_sources([tmp_path / "r"])
     assert study.main.results.summary["verdict"]["break_even"]["here"]["median"] == 1.0
-    assert by_other_models(study) == ["By the averaged model, the ratio of examples is 0.667."]
+    assert by_other_models(study) == ["By the mean of the workers' models, the ratio of examples is 0.667."]
     write_results(tmp_path / "one", text, "s", [scored("a", 20), falling("b", (0.0, 2.0), (10.0, 0.6))])
     assert by_other_models(read_sources([tmp_path / "one"])[0]) == []
 

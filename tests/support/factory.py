@@ -155,7 +155,7 @@ def make_job(
         if problem
         else (("x", 0, start.numel()),),
         every=every,
-        on="mean",
+        on="published",
         max_iterations=max_iterations,
         record_events=record_events,
     )

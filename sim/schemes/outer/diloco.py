@@ -48,7 +48,7 @@ from ..common.held import Held, Sizes, in_rounds
 from ..common.inside import Inside, Units, count_units
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Rounds
-from ..scheme import Scheme, one_period
+from ..scheme import Scheme, one_period, publishes_averages
 from .rule import OuterOptimizer, buffers_in, outer_rule
 
 
@@ -227,7 +227,7 @@ def _joined(turns: list[Fragment]) -> Tensor:
 
 
 DILOCO: Final = Scheme(
-    "diloco", diloco, DilocoOptions, True, check, averages=True, cycle=one_period, held=held,
+    "diloco", diloco, DilocoOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
     check_network=lambda options, network: count_units(options.inside, network),
     inside=lambda options: options.inside,

@@ -37,7 +37,7 @@ from ..common.compressed import CompressedAllReduce, average_in_flight, encodes_
 from ..common.held import Held, Sizes, in_rounds
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Chosen, Rounds
-from ..scheme import Scheme, one_period
+from ..scheme import Scheme, one_period, publishes_averages
 
 
 class FedavgOptions(Settings):
@@ -135,6 +135,6 @@ def participants(seed: int, turn: int, workers: int, number: int) -> tuple[int, 
 
 
 FEDAVG: Final = Scheme(
-    "fedavg", fedavg, FedavgOptions, True, check, averages=True, cycle=one_period, held=held,
+    "fedavg", fedavg, FedavgOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     depends_on_timing=leaves_out, encodes=encodes_averages,
 )  # fmt: skip

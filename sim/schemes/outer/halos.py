@@ -38,7 +38,7 @@ from ...program.worker import Program, Worker
 from ..common.held import Held, Sizes, encoded_share, on_a_server
 from ..common.inside import unit_groups
 from ..parameter_server import Centre
-from ..scheme import Scheme, one_period
+from ..scheme import Scheme, one_period, publishes_leader
 from .rule import buffers_in
 
 
@@ -186,4 +186,6 @@ async def _steps(worker: Worker, options: HalosOptions, servers: Servers) -> Non
     await servers.end_visit()
 
 
-HALOS: Final = Scheme("halos", halos, HalosOptions, False, averages=False, cycle=one_period, held=held)
+HALOS: Final = Scheme(
+    "halos", halos, HalosOptions, False, publishes=publishes_leader, cycle=one_period, held=held
+)

@@ -34,7 +34,7 @@ from ..common.compressed import (
     first_average,
 )
 from ..common.held import REPLACED, Held, Sizes
-from ..scheme import Scheme, one_period
+from ..scheme import Scheme, one_period, publishes_averages
 from .rule import buffers_in
 
 
@@ -84,7 +84,7 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
 
 
 SLOWMO: Final = Scheme(
-    "slowmo", slowmo, SlowmoOptions, True, averages=True, cycle=one_period, held=held,
+    "slowmo", slowmo, SlowmoOptions, True, publishes=publishes_averages, cycle=one_period, held=held,
     encodes=encodes_averages,
     shrinks=lambda options: True,
 )  # fmt: skip

@@ -69,6 +69,7 @@ class Rounds:
         self._average: ops.Handle | None = None
         self._included: ops.Handle | None = None
         self._notes: dict[str, float] = {}
+        self._averaged = False
 
     def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The server, on its host."""
@@ -117,12 +118,17 @@ class Rounds:
         self._notes = {"left_out": float(not included)} if expected else {}
         self._average = self._included = None
         self._round += 1
+        self._averaged = True
         return mean
 
     async def publish(self, k: int, x: Tensor) -> None:
-        """Publish the model x [d] of step ``k``; with a round's average, whether this worker was left out."""
-        notes, self._notes = self._notes, {}
-        await self._worker.publish(k, x, **notes)  # type: ignore[arg-type]
+        """Publish the model x [d] of step ``k``; with a round's average, whether this worker was left out.
+
+        After an average x is alike on all workers.
+        """
+        averaged = x if self._averaged else None
+        notes, self._notes, self._averaged = self._notes, {}, False
+        await self._worker.publish(k, x, averaged=averaged, **notes)  # type: ignore[arg-type]
 
     async def leave(self) -> None:
         """Contribute no more: complete all sends and receives, and drop a late gradient.

@@ -20,7 +20,7 @@ from paceline.realrun.transport.connections import COLLECTIVES_AT_ONCE
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.replay import replay
-from paceline.sim.experiments.parity import Recorder, combinations, compare_iterates, worst_difference
+from paceline.sim.experiments.parity import Models, Recorder, combinations, compare_iterates, worst_difference
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from paceline.sim.records.run import HALF_SUM, Event, Run, exact_exchanges
@@ -59,7 +59,9 @@ def _same_iterates(job: Job, record: dict[str, Any]) -> None:
         "label": job.label, "seed": job.seed, "same": True,
         "says": f"the same bits in all {12 * job.workers} models that the workers published",
     }  # fmt: skip
-    recorder = Recorder(None, None, 1, "mean", None, as_they_are, wanted=combinations(measured.evaluations))
+    recorder = Recorder(
+        None, None, 1, "mean", None, as_they_are, models=Models(combinations(measured.evaluations))
+    )
     EventDriver(job, [job.program(rank) for rank in range(job.workers)], recorder).run()
     number, worst = worst_difference(job, measured.evaluations, recorder.models)
     assert (number, worst) == (len(measured.evaluations), 0.0)

@@ -185,7 +185,7 @@ def test_a_target_ends_both_alike(
     first = by_events(replace(job, max_iterations=1))[1].evaluations[0].metrics["train_loss"]
     assert first is not None
     job = replace(job, every=4, keep=keep, keep_share=0.0 if slow else 0.2)
-    assert_the_same(replace(job, target=Target("train_loss", share * first, falling=True)))
+    assert_the_same(replace(job, target=Target("train_loss", share * first, falling=True, on="mean")))
 
 
 @settings(max_examples=25)
@@ -210,7 +210,7 @@ def test_a_target_ends_both_alike_wherever_it_is_met(
     )  # fmt: skip
     scores = [each.metrics["train_loss"] or 0.0 for each in by_events(job)[1].evaluations]
     target = scores[round(place * (len(scores) - 1))] * (1 + nudge)
-    assert_the_same(replace(job, target=Target("train_loss", target, falling=True)))
+    assert_the_same(replace(job, target=Target("train_loss", target, falling=True, on="mean")))
 
 
 MET_AT_ZERO = """\

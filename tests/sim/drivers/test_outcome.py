@@ -17,7 +17,7 @@ cluster:
   compute: {{time: 10 ms, jitter: {{lognormal: {{cv: {cv}}}}}}}
   stragglers: [{{workers: [3], slowdown: {slowdown}}}]
   network: {{latency: 1 ms}}
-evaluate: {{every: {every} steps}}
+evaluate: {{every: {every} steps, on: mean}}
 schemes: [{{local_sgd: {{period: {period}}}}}]
 stop: {{max_iterations: 100, target: {{metric: test_accuracy, value: {target}}}}}
 gradients: batched

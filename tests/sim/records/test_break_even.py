@@ -87,14 +87,16 @@ def test_the_phrase_names_proxy_target_model_partition_and_tuning() -> None:
     runs = [made_run("a", reached_s=10.0), made_run("b", reached_s=30.0)]
     tuning = [Tuned(label="a", chosen={"optimizer.lr": 0.1}, at_edge=[], metric="test_accuracy", trials=[])]
     found = summarise_resolved(text, "s", runs, tuning)["verdict"]["break_even"]["text"]
-    assert "; this proxy says 1.00 (test accuracy 0.95 of the averaged model, dirichlet 0.3 shards, " in found
-    assert "shards, rates tuned here). If" in found
+    assert (
+        "; this proxy says 1.00 (test accuracy 0.95 of the mean of the workers' models, dirichlet " in found
+    )
+    assert " 0.3 shards, rates tuned here). If" in found
 
 
 @pytest.mark.parametrize(
     ("scenario", "phrase"),
     [
-        ("", "train loss 0.5 of the averaged model, iid shards"),
+        ("", "train loss 0.5 of the mean of the workers' models, iid shards"),
         ("evaluate: {on: workers}", "train loss 0.5 of the workers' models, iid shards"),
     ],
 )

@@ -80,7 +80,7 @@ def test_defaults_are_filled_in() -> None:
     assert (found.seed, found.repeats, found.events, found.gradients) == (0, 1, "auto", "auto")
     assert found.collectives.all_reduce == "auto"
     assert found.cluster.network.transport == "ideal"
-    assert (found.evaluate.every, found.evaluate.on) == (10, "mean")
+    assert (found.evaluate.every, found.evaluate.on) == (10, "published")
     assert (found.workload.partition.kind, found.workload.payload, found.workload.timing_only) == (
         "iid",
         None,

@@ -134,7 +134,7 @@ def test_whether_a_score_falls_is_seen_from_the_curves() -> None:
 
 def test_a_crossing_stays_where_it_was_first() -> None:
     points = Points((0, 2, 4, 6), ({"loss": 3}, {"loss": 2}, {"loss": 1}, {"loss": 0.5}), (True,) * 4)
-    target = Target("loss", 1.0, True)
+    target = Target("loss", 1.0, True, on="mean")
     scorer = CurveScorer[int](None, None, 1, "mean", target, lambda _: [], points=points)
     scorer.begin([0, 0])
     over = [

@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.sim.config.settings import Settings
 from paceline.sim.errors import SchemeError
 from paceline.sim.records.run import Evaluation, On
-from paceline.sim.training.scoring import Scorer, Target, as_row, as_they_are, score_models
+from paceline.sim.training.scoring import HandOver, Scorer, Target, as_row, as_they_are, score_models
 from paceline.sim.training.snapshots import Published, PublishedInOrder, StepOfAll
 from paceline.sim.workloads.workload import Facts, Task, Workload
 
@@ -123,7 +123,7 @@ def test_a_worker_that_has_diverged_is_the_worst_and_not_the_leader() -> None:
     assert [scores[on]["train_loss"] for on in EVERYTHING] == [None, None, None, 1.0]
 
 
-@pytest.mark.parametrize("target", [None, Target("train_loss", 4.0, falling=True)])
+@pytest.mark.parametrize("target", [None, Target("train_loss", 4.0, falling=True, on="mean")])
 def test_publications_may_be_taken_many_at_once(target: Target | None) -> None:
     times_s = [(1.0, 0), (1.0, 1), (2.0, 0), (3.0, 0), (3.0, 1), (3.0 * (1 + 1e-12), 1), (4.0, 0), (5.0, 1)]
     done = [0, 0]
@@ -254,7 +254,7 @@ def test_the_target_is_that_of_what_it_is_on() -> None:
 
 
 def test_a_run_that_its_target_ends_is_not_scored_again() -> None:
-    scores = scorer(Target("test_accuracy", 0.8, falling=False))
+    scores = scorer(Target("test_accuracy", 0.8, falling=False, on="mean"))
     publish(scores, 0, 0, 1.0, 1.0)
     publish(scores, 1, 0, 3.0, 1.0)
     assert scores.settle()
@@ -271,7 +271,7 @@ def test_a_run_that_its_target_ends_is_not_scored_again() -> None:
 
 
 def test_the_crossing_is_looked_for_between_two_scorings() -> None:
-    scores = scorer(Target("train_loss", 100.0, falling=False), every=100)
+    scores = scorer(Target("train_loss", 100.0, falling=False, on="mean"), every=100)
     for step in range(100):
         for worker in range(2):
             publish(scores, worker, step, step + 1.0, float(step + 1))
@@ -285,7 +285,7 @@ def test_the_crossing_is_looked_for_between_two_scorings() -> None:
 
 
 def test_a_bracket_of_two_per_cent_is_narrow_enough() -> None:
-    scores = scorer(Target("train_loss", 777.0**2, falling=False), every=1000)
+    scores = scorer(Target("train_loss", 777.0**2, falling=False, on="mean"), every=1000)
     for step in range(1000):
         for worker in range(2):
             publish(scores, worker, step, step + 1.0, float(step + 1))
@@ -296,7 +296,7 @@ def test_a_bracket_of_two_per_cent_is_narrow_enough() -> None:
 
 
 def test_where_nothing_is_kept_in_between_the_bracket_is_given() -> None:
-    scores = scorer(Target("train_loss", 100.0, falling=False), every=20)
+    scores = scorer(Target("train_loss", 100.0, falling=False, on="mean"), every=20)
     for step in range(20):
         for worker in range(2):
             publish(scores, worker, step, step + 1.0, 20.0 if step == 19 else None)
@@ -339,3 +339,67 @@ def test_scores_do_not_depend_on_the_order_inside_an_instant(
         return scores.evaluations
 
     assert evaluations(permute=False) == evaluations(permute=True)
+
+
+ALL_KINDS: tuple[On | None, ...] = ("averaged", "leader", "mean", None)
+
+
+def of_all(published: On | None, target: Target | None = None) -> Scorer[Tensor]:
+    """A scorer of what two workers publish for all, who begin at 0; an all-reduce: 0.5 s, 10 bytes."""
+    scores = Scorer(
+        WORKLOAD, TASK, 1, "published", target, as_they_are, published=published, hand_over=HandOver(0.5, 10)
+    )
+    scores.begin([model(0.0), model(0.0)])
+    return scores
+
+
+@pytest.mark.parametrize("published", ALL_KINDS)
+def test_published_is_the_model_that_somebody_can_use(published: On | None) -> None:
+    scores = of_all(published)
+    for step, average in enumerate((None, 3.0, None)):
+        for worker in range(2):
+            publish(scores, worker, step, 1.0 + step + 0.1 * worker, 2.0 * step + worker, 7.0, average, 100)
+    scores.settle()
+    row = [(each.time_s, each.bytes_sent, each.metrics["train_loss"]) for each in scores.evaluations[1:]]
+    assert (
+        row
+        == {
+            "averaged": [
+                (1.1, 200, 0.0),
+                (2.1, 200, 9.0),
+                (3.1, 200, 9.0),
+            ],  # the first models, then the average
+            "leader": [(1.1, 200, 49.0), (2.1, 200, 49.0), (3.1, 200, 49.0)],
+            "mean": [(1.6, 210, 0.25), (2.6, 210, 6.25), (3.6, 210, 20.25)],  # an all-reduce later
+            None: [(1.1, 200, 49.0), (2.1, 200, 9.0), (3.1, 200, 9.0)],  # a leader's, then an average
+        }[published]
+    )
+    assert scores.evaluations[0].time_s == 0.0, "everybody has the first models"
+
+
+def test_an_average_counts_from_the_worker_that_has_it_first() -> None:
+    target = Target("train_loss", 8.0, falling=False, on="published")
+    scores = of_all("averaged", target)
+    publish(scores, 0, 0, 1.0, 0.0, averaged=3.0)
+    publish(scores, 1, 0, 4.0, 0.0, averaged=3.0)
+    scores.settle()
+    assert (scores.reached_s, scores.bracket_s) == (1.0, (0.0, 1.0))
+
+
+def test_a_target_of_the_mean_model_is_met_when_it_has_been_handed_over() -> None:
+    scores = of_all("mean", Target("train_loss", 8.0, falling=False, on="published"))
+    for step in range(4):
+        for worker in range(2):
+            publish(scores, worker, step, 1.0 + step, float(step))
+    scores.settle()
+    assert scores.reached_s == 4.5
+    assert scores.evaluations[-1].time_s == 4.5
+
+
+@pytest.mark.parametrize(("published", "missing"), [("averaged", True), ("mean", False), (None, False)])
+def test_a_run_without_an_average_says_so(published: On | None, missing: bool) -> None:
+    scores = of_all(published)
+    for worker in range(2):
+        publish(scores, worker, 0, 1.0, 1.0)
+    scores.settle()
+    assert bool(scores.without_average()) is missing

@@ -208,7 +208,9 @@ def test_a_round_of_some_holds_the_values_of_those(participation: float, compres
     assert held - SMALL <= declared <= held + SLACK
 
 
-ON_HOSTS = [form for form in SYNCHRONOUS if form.encoded and SCHEMES[form.scheme].averages]
+ON_HOSTS = [
+    form for form in SYNCHRONOUS if form.encoded and SCHEMES[form.scheme].publishes(None) == "averaged"
+]
 
 
 @pytest.mark.parametrize("form", named(ON_HOSTS))
