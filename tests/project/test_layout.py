@@ -1,4 +1,4 @@
-"""How large files, folders and rooms may be: one reason to exist each."""
+"""How large files and folders may be: one reason to exist each."""
 
 from __future__ import annotations
 
@@ -27,49 +27,3 @@ def test_a_folder_of_the_product_holds_few_files() -> None:
     assert len(loose) > 20
     full = {folder: files for folder, files in loose.items() if files > MAX_LOOSE_FILES}
     assert full == {}, f"more than {MAX_LOOSE_FILES} files: open a folder for some of them"
-
-
-ROOMS = {
-    "paceline": 773,
-    "paceline/commands": 2_050,
-    "realrun": 32,
-    "realrun/attach": 683,
-    "realrun/calibration": 1_775,
-    "realrun/driver": 2_384,
-    "realrun/group": 1_248,
-    "realrun/lab": 1_864,
-    "realrun/launch": 1_592,
-    "realrun/transport": 1_057,
-    "reports": 2_710,
-    "reports/explore": 41,
-    "reports/figures": 1_341,
-    "sim": 510,
-    "sim/collectives": 2_198,
-    "sim/compute": 962,
-    "sim/config": 2_769,
-    "sim/drivers": 4_235,
-    "sim/experiments": 5_338,
-    "sim/faults": 740,
-    "sim/importers": 2_117,
-    "sim/network": 2_009,
-    "sim/program": 1_306,
-    "sim/records": 4_644,
-    "sim/scenario": 2_001,
-    "sim/schemes": 4_211,
-    "sim/topology": 3_234,
-    "sim/traffic": 3_215,
-    "sim/training": 2_559,
-    "sim/workloads": 3_163,
-}
-"""Lines of Python of each room, with the folders below it. Whoever needs more takes something out first."""
-
-
-def test_a_room_keeps_to_its_lines() -> None:
-    lines = Counter[str]()
-    for path in modules_below(*PRODUCT):
-        parts = place_of(path).split("/")
-        room = "/".join(parts[: min(2, len(parts) - 1)])
-        lines[room] += path.read_bytes().count(b"\n")
-    assert set(lines) == set(ROOMS)
-    full = {room: (found, ROOMS[room]) for room, found in lines.items() if found > ROOMS[room]}
-    assert full == {}, "(lines, budget): take something out first; only an issue raises a budget"
