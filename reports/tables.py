@@ -366,10 +366,16 @@ def _routes(answer: Mapping[str, Any]) -> RenderableType:
 
 
 def _schemes(answer: Mapping[str, Any]) -> RenderableType:
-    random = any(row.get("random_s") is not None for row in answer["schemes"])
-    parts = {"a step": "step_s", "compute": "compute_s", "latency": "latency_s", "bandwidth": "bandwidth_s"}
-    if random:
-        parts["random"] = "random_s"
+    parts = {
+        "a step": "step_s",
+        "compute": "compute_s",
+        "rounds": "round_s",
+        "latency": "latency_s",
+        "bandwidth": "bandwidth_s",
+        "random": "random_s",
+    }
+    rows = answer["schemes"]
+    parts = {name: key for name, key in parts.items() if any(row.get(key) is not None for row in rows)}
     table = _schemes_table(*parts, "sent")
     for row in answer["schemes"]:
         if row["problem"] is not None:

@@ -329,6 +329,8 @@ def _parse_scheme(scheme: str | Mapping[str, Any]) -> SchemeEntry:
         entry = validate_document(SchemeEntry, scheme, "attach")
     if entry.optimizer is not None:
         raise InputError(f"attach: {entry.name}.optimizer: the optimizer is the loop's own; leave this out")
+    if getattr(entry.options, "round", 0.0):
+        raise InputError(f"attach: {entry.name}.round: a round takes its real time here; leave this out")
     return entry
 
 

@@ -48,7 +48,7 @@ class Bounds(TypedDict):
         waiting: added by slow workers and slow moments.
         latency: of messages.
         bandwidth: for the bytes of messages.
-        software: overheads of messages and of waking up.
+        software: overheads of messages and of waking up, and ``round``.
         waits_for: ranks that are always slow,
         slow_workers: and their part of ``waiting``; the rest is for momentary stragglers.
         step_s: elapsed time over the workers' mean number of steps in it.
