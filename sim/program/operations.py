@@ -5,7 +5,7 @@ it, a frozen value, to the driver, which decides what it means on its clock and 
 back. The set is closed: an operation holds data only, never a callable or an environment.
 
 *Pattern operations* (``Mix``, ``AllReduce``, ``ReduceScatter``, ``AllGatherShards``, ``AllGather``,
-``Broadcast``, ``Barrier``, with ``Gradient``, ``Encode``, ``Evaluate``, ``Round``, ``BatchLoss``,
+``Broadcast``, ``Barrier``, with ``Gradient``, ``Encode``, ``Evaluate``, ``SpendRound``, ``BatchLoss``,
 ``NextStep`` and ``Publish``) are issued by every worker in the same order. A scheme made of them alone is
 *synchronous* and runs unchanged with values of shape ``[d]`` (one worker) or ``[n, d]`` (all workers at
 once). The others are *point-to-point*.
@@ -156,7 +156,7 @@ class Evaluate(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Round(Operation[None]):
+class SpendRound(Operation[None]):
     """The time that an average costs a worker besides its exchange: an outer step, software; time only."""
 
     duration_s: float

@@ -23,7 +23,7 @@ from .runner import SUSPENDED, CoroutineTask, InFlight, Runner
 _P = TypeVar("_P", bound=InFlight)
 
 
-_BUSY: Final = frozenset({ops.Forward, ops.Encode, ops.Evaluate, ops.Round})
+_BUSY: Final = frozenset({ops.Forward, ops.Encode, ops.Evaluate, ops.SpendRound})
 """Operations beside gradients in which a worker computes."""
 
 

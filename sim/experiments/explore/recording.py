@@ -58,7 +58,7 @@ class Tables:
             case ops.Encode():
                 took_s = job.encode_s(operation) or 0.0
                 return "encode", tuple(np.broadcast_to(took_s, job.workers).tolist())
-            case ops.Evaluate() | ops.Round() | ops.Sleep():
+            case ops.Evaluate() | ops.SpendRound() | ops.Sleep():
                 return "pass", operation.duration_s
             case ops.Mix(pattern=pattern):
                 num_bytes = message_bytes(of_one_worker(operation).value, job.bytes_per_parameter)

@@ -62,7 +62,7 @@ def test_every_worker_stops_after_each_average(name: str, options: dict[str, Any
     job = make_job(name, options | ROUND, workers=2)
     plain, costly = simulated(make_job(name, options, workers=2)), simulated(job)
     assert costly.wall_clock_s == plain.wall_clock_s + took_s == 4.0 + took_s
-    of_rounds = [each.end_s - each.start_s for each in costly.events if each.operation == "round"]
+    of_rounds = [each.end_s - each.start_s for each in costly.events if each.operation == "spend_round"]
     assert sum(of_rounds) == 2 * took_s
     if simulate_job(job).engine == "lockstep":
         assert_the_same(job)
@@ -118,8 +118,10 @@ def test_processes_stop_as_long(four: Pool) -> None:
     options = {"period": 4, "round": "50 ms"}
     measured, _ = measure(four, "diloco", options, **WORKLOAD)
     predicted = simulated(make_job("diloco", options, **WORKLOAD))
-    lasted = [each["end_s"] - each["start_s"] for each in measured["events"] if each["operation"] == "round"]
-    assert len(lasted) == len([each for each in predicted.events if each.operation == "round"]) == 12
+    lasted = [
+        each["end_s"] - each["start_s"] for each in measured["events"] if each["operation"] == "spend_round"
+    ]
+    assert len(lasted) == len([each for each in predicted.events if each.operation == "spend_round"]) == 12
     assert 0.05 <= min(lasted) <= 0.06
     assert measured["wall_clock_s"] >= predicted.wall_clock_s >= 0.15 + 12 * 0.004
 
