@@ -413,11 +413,6 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
     needs.caption = f"bandwidth {answer['knob']} at which workers compute this share of the time"
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
     lines: list[RenderableType] = [Text(head), "", times, "", *_throughput_costs(answer), *beside, "", needs]
-    losses: dict[str, list[str]] = {}
-    for row in answer["schemes"]:
-        for text in row.get("published_text", ()):
-            losses.setdefault(text, []).append(row["label"])
-    lines += [Text(f"\n{', '.join(labels)}: {text}") for text, labels in losses.items()]
     if answer["tokens"] is not None:
         origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"
         lines += ["", Text(

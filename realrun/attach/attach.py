@@ -255,8 +255,7 @@ def attach(
                 if worker._noise is not None and worker._error is None:
                     worker.run = worker._noise.finish(control, timeout_s, worker.run)
                 if records is not None and worker._error is None:
-                    own = [float(each) for each in worker._losses]
-                    losses = [each for each in control.meet("losses", own, timeout_s) if each]
+                    losses = [*filter(None, control.meet("losses", [*map(float, worker._losses)], timeout_s))]
         finally:
             if inside is not None:
                 time.sleep(_LET_GO_S)
