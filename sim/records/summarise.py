@@ -86,8 +86,8 @@ def summarise(
         paired=paired,
         equal=equal,
     )
-    optional = {"tuning": [*tuning] or None, "transport": transport, "proxy": proxy, "choices": choices}
-    optional["scope"] = scope
+    optional: dict[str, Any] = {"tuning": [*tuning] or None, "transport": transport, "proxy": proxy}
+    optional |= {"choices": choices, "scope": scope}
     summary |= cast(Summary, {key: value for key, value in optional.items() if value is not None})
     if price is not None:
         _add_costs(summary, runs, price, by_step)
