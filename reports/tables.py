@@ -366,10 +366,16 @@ def _routes(answer: Mapping[str, Any]) -> RenderableType:
 
 
 def _schemes(answer: Mapping[str, Any]) -> RenderableType:
-    random = any(row.get("random_s") is not None for row in answer["schemes"])
-    parts = {"a step": "step_s", "compute": "compute_s", "latency": "latency_s", "bandwidth": "bandwidth_s"}
-    if random:
-        parts["random"] = "random_s"
+    parts = {
+        "a step": "step_s",
+        "compute": "compute_s",
+        "rounds": "round_s",
+        "latency": "latency_s",
+        "bandwidth": "bandwidth_s",
+        "random": "random_s",
+    }
+    rows = answer["schemes"]
+    parts = {name: key for name, key in parts.items() if any(row.get(key) is not None for row in rows)}
     table = _schemes_table(*parts, "sent")
     for row in answer["schemes"]:
         if row["problem"] is not None:
@@ -407,11 +413,6 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
     needs.caption = f"bandwidth {answer['knob']} at which workers compute this share of the time"
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
     lines: list[RenderableType] = [Text(head), "", times, "", *_throughput_costs(answer), *beside, "", needs]
-    losses: dict[str, list[str]] = {}
-    for row in answer["schemes"]:
-        for text in row.get("published_text", ()):
-            losses.setdefault(text, []).append(row["label"])
-    lines += [Text(f"\n{', '.join(labels)}: {text}") for text, labels in losses.items()]
     if answer["tokens"] is not None:
         origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"
         lines += ["", Text(

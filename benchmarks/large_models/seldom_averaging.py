@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from paceline.sim.experiments.costs.published import PublishedRun, published_runs, ratio_at
+from .published import PublishedRun, published_runs, ratio_at
 
 OPENED: Final = {50: 1.7559, 200: 1.8007}
 """Period -> last loss of ft-diloco's other runs with seed 1337 (63dfa11, ``experiments/m1-h*-s1337``)."""
@@ -35,12 +35,16 @@ def left_out() -> Iterator[tuple[PublishedRun, float, float]]:
 
 
 def _table() -> Iterator[str]:
-    yield "| study | method | parameters | tokens | outer rate | workers x H: loss against each step |"
-    yield "| --- | --- | ---: | ---: | --- | --- |"
+    yield (
+        "| study | method | parameters | tokens | tokens a parameter | begins from | outer rate "
+        "| workers x H: loss against each step |"
+    )
+    yield "| --- | --- | ---: | ---: | ---: | --- | --- | --- |"
     trained: dict[str, list[PublishedRun]] = {}
     for run in published_runs():
         numbers = f"{run.parameters / 1e6:,.5g} M | {run.tokens / 1e9:.3g} G"
-        start = f"| {run.study} [{run.mark}] | {run.method} | {numbers} | {run.outer_rate} |"
+        each = f"{run.tokens / run.parameters:.3g} | {run.begins}"
+        start = f"| {run.study} [{run.mark}] | {run.method} | {numbers} | {each} | {run.outer_rate} |"
         trained.setdefault(start, []).append(run)
     for start, runs in trained.items():
         losses = (f"{run.workers:g} x {run.period:g}: {100 * (run.loss_ratio - 1):+.2f} %" for run in runs)
@@ -73,13 +77,14 @@ def sections() -> str:
 ## Final losses with seldom averaging
 
 What training lost, or gained, by averaging every H steps instead of each step, as published: a perplexity
-counts by its logarithm. `paceline throughput` shows for a `diloco` the studies within a factor of 2 of the
-model's parameters, at the nearest of their sizes and numbers of workers; between two periods of a study it is
-linear in log H, and outside a study's periods or workers there is nothing. *Streaming*: fragments, overlapped
-by a step, in 4 bits. No other scheme has rows. Not in the table: DiLoCo's own H of 50 to 2,000, published as
-curves alone (2.9 % more perplexity at 1,000 than at 50); OpenDiLoCo (arXiv 2407.07852) and Photon
-(2411.02908, which averages plainly, as `local_sgd` does), whose H and workers of each loss were not read in
-the source. The tokens of the scaling laws' smallest model are its 20 a parameter [C].
+counts by its logarithm. Between two periods of a study the loss is taken as linear in log H. Tokens a
+parameter and a start from a trained model decide as much as the period, and no row weighs them: by the
+nearest size and period the sign came out wrong for two other trainings. So no command looks a loss up here.
+*Streaming*: fragments, overlapped by a step, in 4 bits. No other scheme has rows. Not in the table:
+DiLoCo's own H of 50 to 2,000, published as curves alone (2.9 % more perplexity at 1,000 than at 50);
+OpenDiLoCo (arXiv 2407.07852) and Photon (2411.02908, which averages plainly, as `local_sgd` does), whose H
+and workers of each loss were not read in the source. The tokens of the scaling laws' smallest model are its
+20 a parameter [C].
 
 {table}
 

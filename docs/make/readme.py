@@ -17,7 +17,7 @@ from typing import Final
 
 from benchmarks.board.tables import names
 from paceline.sim.config.files import write_atomically
-from paceline.sim.records.break_even import MOVED, MOVED_RARELY
+from paceline.sim.records.carry.break_even import MOVED, MOVED_RARELY
 
 DOCS: Final = Path(__file__).parents[1]
 PAGE: Final = DOCS.parent / "README.md"

@@ -255,8 +255,7 @@ def attach(
                 if worker._noise is not None and worker._error is None:
                     worker.run = worker._noise.finish(control, timeout_s, worker.run)
                 if records is not None and worker._error is None:
-                    own = [float(each) for each in worker._losses]
-                    losses = [each for each in control.meet("losses", own, timeout_s) if each]
+                    losses = [*filter(None, control.meet("losses", [*map(float, worker._losses)], timeout_s))]
         finally:
             if inside is not None:
                 time.sleep(_LET_GO_S)
@@ -329,6 +328,8 @@ def _parse_scheme(scheme: str | Mapping[str, Any]) -> SchemeEntry:
         entry = validate_document(SchemeEntry, scheme, "attach")
     if entry.optimizer is not None:
         raise InputError(f"attach: {entry.name}.optimizer: the optimizer is the loop's own; leave this out")
+    if getattr(entry.options, "round", 0.0):
+        raise InputError(f"attach: {entry.name}.round: a round takes its real time here; leave this out")
     return entry
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -83,6 +83,7 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
         parameters=job.start.numel(),
         bytes_per_parameter=job.bytes_per_parameter,
         moments=len(job.optimizer.init(job.start).moments),
+        round_s=round_s(run.events),
         rows=tuple(
             astuple(event)
             for event in run.events
@@ -164,19 +165,7 @@ class TrainingRun(CalibrationData):
     @override
     def wake_up_delays_s(self) -> list[float]:
         """Seconds of each step but the first beyond its gradient and exchanges, by worker, in order."""
-        begun: list[dict[int, float]] = [{} for _ in range(self.record.workers)]
-        busy_s: dict[tuple[int, int], float] = defaultdict(float)
-        for e in self._events:
-            awaited = e.handle == -1 or e.operation in _WAITS
-            if e.task == 0 and (awaited or e.operation == "gradient"):
-                begun[e.worker][e.step] = min(begun[e.worker].get(e.step, e.start_s), e.start_s)
-                busy_s[e.worker, e.step] += (e.end_s - e.start_s) * awaited
-        return [
-            max(0.0, at[b] - at[a] - busy_s[worker, a])
-            for worker, at in enumerate(begun)
-            for a, b in pairwise(sorted(at))
-            if a > 0
-        ]
+        return [*_beside_s(self._events).values()]
 
     @cached_property
     def _events(self) -> list[Event]:
@@ -249,6 +238,39 @@ class TrainingRun(CalibrationData):
                     f"simulation {simulated_count} of {simulated_bytes:.0f}; calibrate on a scheme that "
                     "neither decides by values nor sends a gradient in parts"
                 )
+
+
+def _beside_s(events: Iterable[Event]) -> dict[tuple[int, int], float]:
+    """Worker and step, in order -> seconds beyond its gradient and exchanges; not of the first step."""
+    begun: dict[int, dict[int, float]] = defaultdict(dict)
+    busy_s: dict[tuple[int, int], float] = defaultdict(float)
+    for e in events:
+        awaited = e.handle == -1 or e.operation in _WAITS
+        if e.task == 0 and (awaited or e.operation == "gradient"):
+            begun[e.worker][e.step] = min(begun[e.worker].get(e.step, e.start_s), e.start_s)
+            busy_s[e.worker, e.step] += (e.end_s - e.start_s) * awaited
+    return {
+        (worker, a): max(0.0, at[b] - at[a] - busy_s[worker, a])
+        for worker, at in sorted(begun.items())
+        for a, b in pairwise(sorted(at))
+        if a > 0
+    }
+
+
+def round_s(events: Sequence[Event]) -> float | None:
+    """By how many seconds steps with an average last longer besides gradient and exchange than others do.
+
+    Medians are compared: an outer step, and what else follows an average until the next gradient. None where
+    every step averages, or none does.
+    """
+    awaited = [e for e in events if e.task == 0 and (e.handle == -1 or e.operation in _WAITS)]
+    averages = {(e.worker, e.step) for e in awaited if e.operation in _EXCHANGES | _WAITS}
+    beside_s: dict[bool, list[float]] = {True: [], False: []}
+    for place, value in _beside_s(events).items():
+        beside_s[place in averages].append(value)
+    if not all(beside_s.values()):
+        return None
+    return max(0.0, statistics.median(beside_s[True]) - statistics.median(beside_s[False]))
 
 
 def exchanges_s(events: Iterable[Event]) -> dict[Key, list[float]]:

@@ -46,6 +46,9 @@ class AttachedRun(Settings):
     parameters: int = Field(ge=1, le=MAX_PARAMETERS)
     bytes_per_parameter: float = Field(ge=MIN_POSITIVE, le=MAX_MODEL_BYTES)
     moments: int = Field(ge=0, le=MAX_MOMENTS, description="that the optimiser keeps for every parameter")
+    round_s: float | None = Field(
+        default=None, ge=0, description="of an average besides its exchange, in the middle of them"
+    )
     rows: tuple[EventTuple, ...]
 
     @model_validator(mode="after")

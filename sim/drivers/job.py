@@ -153,6 +153,12 @@ class Job:
             churn=None,
         )
 
+    def with_rounds(self, factor: float) -> Job:
+        """The job with an average's time besides its exchange (``round``) multiplied."""
+        round_s = getattr(self.options, "round", 0.0)
+        options = self.options.model_copy(update={"round": factor * round_s})
+        return replace(self, options=options) if round_s else self
+
     def rank_of(self, worker: int) -> int:
         """Rank of a worker in the job that this one is a part of."""
         return self.ranks[worker] if self.ranks else worker

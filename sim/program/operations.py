@@ -5,10 +5,10 @@ it, a frozen value, to the driver, which decides what it means on its clock and 
 back. The set is closed: an operation holds data only, never a callable or an environment.
 
 *Pattern operations* (``Mix``, ``AllReduce``, ``ReduceScatter``, ``AllGatherShards``, ``AllGather``,
-``Broadcast``, ``Barrier``, with ``Gradient``, ``Encode``, ``Evaluate``, ``BatchLoss``, ``NextStep`` and
-``Publish``) are issued by every worker in the same order. A scheme made of them alone is *synchronous* and
-runs unchanged with values of shape ``[d]`` (one worker) or ``[n, d]`` (all workers at once). The others are
-*point-to-point*.
+``Broadcast``, ``Barrier``, with ``Gradient``, ``Encode``, ``Evaluate``, ``SpendRound``, ``BatchLoss``,
+``NextStep`` and ``Publish``) are issued by every worker in the same order. A scheme made of them alone is
+*synchronous* and runs unchanged with values of shape ``[d]`` (one worker) or ``[n, d]`` (all workers at
+once). The others are *point-to-point*.
 
 Values are never written in place: an operation keeps a reference. A ``Payload`` is a tensor or an encoded
 value; the receiver gets it decoded.
@@ -151,6 +151,13 @@ class Encode(Operation[None]):
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluate(Operation[None]):
     """The time in which a worker evaluates its model; it is time only."""
+
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpendRound(Operation[None]):
+    """The time that an average costs a worker besides its exchange: an outer step, software; time only."""
 
     duration_s: float
 

@@ -205,6 +205,11 @@ class Worker:
             await ops.Evaluate(self.evaluation_s)
         await ops.Publish(step, value, leader, averaged, notes, kept)
 
+    async def spend(self, round_s: float) -> None:
+        """Pass the seconds that an average costs a worker besides its exchange (``round``), if any."""
+        if round_s:
+            await ops.SpendRound(round_s)
+
     async def gradient(self, point: Tensor) -> Tensor:
         """Compute the gradient of the loss on the next batch at ``point``; lasts one computation."""
         return await ops.Gradient(point)

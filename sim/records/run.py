@@ -50,7 +50,7 @@ Status = Literal["completed", "diverged", "partial"]
 
 RESUMPTIONS: Final = frozenset({"wait", "wait_any"})
 """Events of a coroutine that was blocked on a started operation; they carry its handle."""
-COMPUTING: Final = frozenset({"gradient", "forward", "encode", "evaluate"})
+COMPUTING: Final = frozenset({"gradient", "forward", "encode", "evaluate", "spend_round"})
 """Events of a worker that computes."""
 
 

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from ..config import yaml_file
 from ..config.units import Format, format_plain, format_rate, format_seconds, parse_bytes, parse_seconds
 from ..errors import InputError
+from .carry.scope import Scope, scope_of
 from .money.cost import PriceRecord, read_price
 from .run import metric_name
 
@@ -73,6 +74,7 @@ class ScenarioFacts(NamedTuple):
     price: PriceRecord | None
     all_reduce: frozenset[str] | None
     """Labels of the schemes that average whole gradients in every step."""
+    scope: Scope | None
 
 
 OF_SEEDS: Final = re.compile(r"^(seed|repeats): (\d+)$", re.MULTILINE)
@@ -108,6 +110,7 @@ def facts_of(document: Any) -> ScenarioFacts:
         _read(_planned, document),
         _read(read_price, document),
         _read(_all_reduce, document),
+        _read(scope_of, document),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from ..errors import InputError, quote
+from .carry.scope import Scope
 from .gradients.noise import describe_gradients
 from .gradients.rule import hint
 from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
@@ -40,6 +41,7 @@ def summarise(
     proxy: str | None = None,
     choices: str | None = None,
     price: PriceRecord | None = None,
+    scope: Scope | None = None,
 ) -> Summary:
     """Summarise runs of one or both sources; rows come in the order in which their schemes first appear.
 
@@ -50,6 +52,7 @@ def summarise(
         proxy: what the trained model stands for, if for another one.
         choices: target, scored model and partition, as a phrase.
         price: of workers and traffic; None: no costs.
+        scope: how far the steps to the target reach; None: unknown.
 
     Raises:
         InputError: two runs share source, label and seed.
@@ -83,7 +86,8 @@ def summarise(
         paired=paired,
         equal=equal,
     )
-    optional = {"tuning": [*tuning] or None, "transport": transport, "proxy": proxy, "choices": choices}
+    optional: dict[str, Any] = {"tuning": [*tuning] or None, "transport": transport, "proxy": proxy}
+    optional |= {"choices": choices, "scope": scope}
     summary |= cast(Summary, {key: value for key, value in optional.items() if value is not None})
     if price is not None:
         _add_costs(summary, runs, price, by_step)
@@ -113,7 +117,7 @@ def summarise_resolved(
     known = read_facts(scenario) if isinstance(scenario, str) else facts_of(scenario)
     summary = summarise(
         scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy, known.choices,
-        known.price,
+        known.price, known.scope,
     )  # fmt: skip
     for row in summary["summary"]:
         if "gradients" in row and row["label"] in (known.all_reduce or ()):

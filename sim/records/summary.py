@@ -18,7 +18,8 @@ from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from .break_even import PROXY_SAYS, find_break_even
+from .carry.break_even import PROXY_SAYS, find_break_even
+from .carry.scope import Scope, too_few_rounds
 from .gradients.noise import GradientSummary
 from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
@@ -48,7 +49,7 @@ class Bounds(TypedDict):
         waiting: added by slow workers and slow moments.
         latency: of messages.
         bandwidth: for the bytes of messages.
-        software: overheads of messages and of waking up.
+        software: overheads of messages and of waking up, and ``round``.
         waits_for: ranks that are always slow,
         slow_workers: and their part of ``waiting``; the rest is for momentary stragglers.
         step_s: elapsed time over the workers' mean number of steps in it.
@@ -228,6 +229,7 @@ class Summary(TypedDict):
         proxy: a sentence about the model that the trained one stood for; absent where it stood for itself.
         choices: target, scored model and partition, as a phrase; absent without a target.
         price: of workers and traffic, where the scenario has it.
+        scope: how far the steps to the target reach; absent without a target, and in older folders.
     """
 
     version: int
@@ -237,6 +239,7 @@ class Summary(TypedDict):
     proxy: NotRequired[str]
     choices: NotRequired[str]
     price: NotRequired[PriceRecord]
+    scope: NotRequired[Scope]
     runs: list[RunRow]
     summary: list[SchemeSummary]
     winner: str | None
@@ -271,6 +274,10 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     verdict = find_verdict(ranked, times, by_step, exact, uneven, at_least, tried)
     if not by_step and (known := _break_even(summary, source, verdict)) is not None:
         verdict["break_even"] = known
+    if "scope" in summary and not by_step:
+        steps = {row["label"]: row["steps_to_target"] or row["iterations"] for row in rows}
+        if text := too_few_rounds(steps, summary["scope"]):
+            verdict["few_rounds"] = text
     costs: dict[str, dict[int, float]] = {row["label"]: {} for row in rows if "cost" in row}
     for run in summary["runs"] if costs else ():
         if run["source"] == source:
@@ -302,7 +309,8 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
     under = [*filter(None, [summary.get("choices")]), *(["rates tuned here"] if rates else [])]
     doubtful = {run["label"]: None for run in summary["runs"] if OTHER_CLOCK in run.get("message", "")}
     under += [f"{label}'s curve is of another clock" for label in doubtful]
-    return find_break_even(verdict, steps, step_s, whose, ", ".join(under))
+    unstudied = summary["scope"]["unstudied"] if "scope" in summary else None
+    return find_break_even(verdict, steps, step_s, whose, ", ".join(under), unstudied)
 
 
 def _tried(tuned: Tuned) -> list[Tried]:

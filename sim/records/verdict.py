@@ -154,6 +154,7 @@ class Verdict(TypedDict):
         may_be_faster: label -> values of ``tune`` with which it may be faster than the first, as far as its
             trials tell; absent where there are none.
         break_even: absent without a target, and where fewer than two schemes took steps.
+        few_rounds: a sentence where schemes averaged too seldom; absent where none did.
         cheapest: label of the scheme that costs least; absent without prices, or where none arrives.
     """
 
@@ -166,6 +167,7 @@ class Verdict(TypedDict):
     repeats_needed: int | None
     may_be_faster: NotRequired[dict[str, list[dict[str, Value]]]]
     break_even: NotRequired[BreakEven]
+    few_rounds: NotRequired[str]
     cheapest: NotRequired[str]
 
 

@@ -48,6 +48,7 @@ from ..program.worker import Program, Worker
 from .common.compressed import (
     CompressedAllReduce,
     Momentum,
+    RoundTime,
     all_average,
     average_of_changes,
     averages_in_flight,
@@ -68,6 +69,7 @@ class LocalSgdOptions(Settings):
     period: int = Field(ge=1, description="steps between two averages")
     warmup: int = Field(default=0, ge=0, description="first steps, with an average at every step")
     momentum: Momentum = "local"
+    round: RoundTime = 0.0
     compression: Compression | None = Field(
         default=None,
         description="encoding of changes since the last average (default: none, whole models are sent)",
@@ -119,6 +121,7 @@ async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
         averages = _averages_after(k, options)
         if averages:
             x, state, last = await average_of_changes(average, k, x, state, options.momentum, last)
+            await worker.spend(options.round)
         await worker.publish(k, x, averaged=x if averages else None, kept=(x, state, last))
 
 
@@ -135,6 +138,7 @@ async def _local_steps_in_time(worker: Worker, options: LocalSgdOptions, rounds:
             if in_time:
                 await rounds.contribute(pack(x, state, options.momentum))
             x, state = unpack(await rounds.average(), state, options.momentum)
+            await worker.spend(options.round)
         await rounds.publish(k, x)
     await rounds.leave()
 
@@ -148,6 +152,7 @@ class AdaptiveLocalSgdOptions(Settings):
     )
     warmup: int = Field(default=0, ge=0, description="first steps, with an average at every step")
     momentum: Momentum = "local"
+    round: RoundTime = 0.0
 
 
 _LEAST_DRIFT: Final = 0.7
@@ -211,6 +216,7 @@ async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -
         if averages:
             before = x
             x, state = await all_average(worker, x, state, options.momentum)
+            await worker.spend(options.round)
             since = 0
             if k >= options.warmup:
                 variance = await _variance(worker, before, x)
@@ -234,6 +240,7 @@ class PostLocalSgdOptions(Settings):
     switch_at: int = Field(ge=1, description="first steps, with an average of gradients at every step")
     period: int = Field(ge=2, description="steps between two averages of models afterwards")
     momentum: Momentum = "local"
+    round: RoundTime = 0.0
 
 
 async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
@@ -251,6 +258,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
         averages = k >= options.switch_at and (k + 1 - options.switch_at) % options.period == 0
         if averages:
             x, state = await all_average(worker, x, state, options.momentum)
+            await worker.spend(options.round)
         averaged = x if averages or k < options.switch_at else None
         await worker.publish(k, x, averaged=averaged, kept=(x, state))
 

@@ -54,6 +54,7 @@ QUANTITIES: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster.network.latency": ("nan s", "-1 ms", "1 GB", "soon", "1e308 h", "7", "[1 ms]"),
     "cluster.network.bandwidth": _NO_RATE,
     "cluster.network.overhead": ("-1 ms", "1 km", "inf s"),
+    "schemes.0.local_sgd.round": _NO_QUANTITY,
     "stop.max_time": ("0 s", "-1 h", "nan h", "1e308 h", "late", "3"),
     "workload.payload": ("0 B", "-1 MB", "1.5 B", "1e308 GB", "1 s", "nan B", "big", "12"),
     "evaluate.every": ("0 steps", "-1 steps", "10", "999999999999 steps", "1.5 steps", "ten steps", "1 h"),

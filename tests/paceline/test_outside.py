@@ -233,7 +233,6 @@ def test_the_wheel_has_everything_under_one_name(wheel: Path) -> None:
     expected = {name.replace("paceline/paceline/", "paceline/") for name in expected}
     pages = [path for kind in ("html", "css", "js", "csv") for path in (ROOT / "reports").rglob(f"*.{kind}")]
     data = {"paceline/py.typed", *(f"paceline/{path.relative_to(ROOT).as_posix()}" for path in pages)}
-    data |= {"paceline/sim/experiments/costs/published.csv"}
     data |= {f"paceline/sim/scenario/prices/{name}.csv" for name in ("aws", "azure", "google")}
     scenarios = [path for path in (ROOT / "scenarios").rglob("*") if path.is_file()]
     documents = [

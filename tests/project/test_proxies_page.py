@@ -25,7 +25,7 @@ from benchmarks.carry_over.study import (
     crossing,
     scored_steps,
 )
-from paceline.sim.records import break_even
+from paceline.sim.records.carry import break_even
 from paceline.sim.records.gradients import rule
 from paceline.sim.records.run import Evaluation
 from paceline.sim.seeds import Floats

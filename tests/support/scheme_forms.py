@@ -95,6 +95,7 @@ _PEER: Options = {"topology": "one_peer_exponential"}
 _MATCHING: Options = {"topology": "random_matching"}
 _MIXED: Options = {"momentum": "mixed"}
 _FIRST: Options = {"order": "combine_while_adapting"}
+_ROUND: Options = {"round": "25 ms"}
 _HALVES: Options = {"period": 4, "fragments": 2, "delay": 1}
 
 FORMS: tuple[Form, ...] = (
@@ -123,6 +124,10 @@ FORMS: tuple[Form, ...] = (
     Form("local_sgd", {"period": 4, "quorum": 3, "deadline": "5 s"}, None),
     Form("adaptive_local_sgd", {"initial_period": 4, "calibration": STEPS}, RING / 4),
     Form("post_local_sgd", {"switch_at": 20, "period": 4}, RING * (20 + 10) / STEPS),
+    Form("local_sgd", {"period": 4, "warmup": 4, **_ROUND}, RING * (4 + 14) / STEPS, ALIKE),
+    Form("local_sgd", {"period": 4, "quorum": 3, "deadline": "5 s", **_ROUND}, None, ALIKE),
+    Form("adaptive_local_sgd", {"initial_period": 4, "calibration": STEPS, **_ROUND}, RING / 4, ALIKE),
+    Form("post_local_sgd", {"switch_at": 20, "period": 4, **_ROUND}, RING * (20 + 10) / STEPS, ALIKE),
     Form("gossip", _RING, 2),
     Form("gossip", {**_RING, **_FIRST}, 2),
     Form("gossip", {**_RING, **_MIXED}, 4),
@@ -177,7 +182,11 @@ FORMS: tuple[Form, ...] = (
     Form("diloco", {**_HALVES, **FP16}, RING / 4 / 2, ALIKE),
     Form("diloco", {"period": 4, "delay": 1, **FP16}, RING / 4 / 2, ALIKE),
     Form("diloco", {"period": 4, "deadline": "5 s"}, None),
+    Form("diloco", {"period": 4, **_ROUND}, RING / 4),
+    Form("diloco", {**_HALVES, **_ROUND}, RING / 4, ALIKE),
+    Form("diloco", {"period": 4, "deadline": "5 s", **_ROUND}, None, ALIKE),
     Form("slowmo", {"period": 4}, RING / 4),
+    Form("slowmo", {"period": 4, **_ROUND}, RING / 4, ALIKE),
     Form("slowmo", {"period": 4, **_MIXED}, 2 * RING / 4),
     Form("slowmo", {"period": 4, **EIGHT_BITS}, RING / 4 * IN_8, ALIKE),
     Form("slowmo", {"period": 4, **BF16}, RING / 4 / 2, ALIKE),
@@ -195,6 +204,8 @@ FORMS: tuple[Form, ...] = (
     Form("fedavg", {"period": 4, "participation": 0.5}, (2 * (3 - 1) / 6 + TREE) / 4),
     Form("fedavg", {"period": 4, "participation": 0.5, **BF16}, (2 * (3 - 1) / 6 / 2 + TREE) / 4, ALIKE),
     Form("fedavg", {"period": 4, "participation": 0.5, "quorum": 1}, None),
+    Form("fedavg", {"period": 4, "participation": 0.5, **_ROUND}, (2 * (3 - 1) / 6 + TREE) / 4, ALIKE),
+    Form("fedavg", {"period": 4, "participation": 0.5, "quorum": 1, **_ROUND}, None, ALIKE),
 )  # fmt: skip
 
 INSIDE: tuple[Form, ...] = (

@@ -118,7 +118,7 @@ class LockstepClock:
         elif isinstance(operation, ops.Encode):
             if (took_s := self._job.encode_s(operation)) is None:
                 name, took_s = UNTIMED_ENCODING, 0.0
-        elif isinstance(operation, ops.Evaluate | ops.Sleep):
+        elif isinstance(operation, ops.Evaluate | ops.SpendRound | ops.Sleep):
             took_s = operation.duration_s
         else:
             self._now_s = self._exchange(operation, handle=-1).end_s

@@ -53,6 +53,7 @@ class StackedRunner(Runner[InFlight]):
             ops.Sleep: lambda sleep: None,
             ops.Encode: lambda encode: None,
             ops.Evaluate: lambda evaluate: None,
+            ops.SpendRound: lambda of_round: None,
         }
         self.handlers |= {
             **dict.fromkeys(self._replies, self.complete),

@@ -23,7 +23,7 @@ from .runner import SUSPENDED, CoroutineTask, InFlight, Runner
 _P = TypeVar("_P", bound=InFlight)
 
 
-_BUSY: Final = frozenset({ops.Forward, ops.Encode, ops.Evaluate})
+_BUSY: Final = frozenset({ops.Forward, ops.Encode, ops.Evaluate, ops.SpendRound})
 """Operations beside gradients in which a worker computes."""
 
 
@@ -99,7 +99,7 @@ class ClockedRunner(Runner[_P]):
             {
                 ops.AwaitSignal: self._begin_await,
                 ops.Forward: self._begin_forward,
-                **dict.fromkeys((ops.Encode, ops.Evaluate, ops.Sleep), self._begin_span),
+                **dict.fromkeys((*(_BUSY - {ops.Forward}), ops.Sleep), self._begin_span),
             }
         )
 

@@ -2,9 +2,9 @@
 
 A step is followed on the clock alone, and then again with one cost a tenth smaller: the gradients of an
 undisturbed worker, the extra time of slow workers and slow moments, latencies, seconds per byte, overheads of
-software. The time of a run is homogeneous of degree one in all of them together (where all double, it
-doubles), so that by Euler's theorem the sensitivities to each add up to the whole: they are shares of the
-wall clock. A cost hidden behind something slower has no share, however long it takes.
+software, ``round`` among them. The time of a run is homogeneous of degree one in all of them together (where
+all double, it doubles), so that by Euler's theorem the sensitivities to each add up to the whole: they are
+shares of the wall clock. A cost hidden behind something slower has no share, however long it takes.
 
 At a corner, where a cost stops to count within that tenth, the moves do not quite add up; they are scaled so
 that they do.
@@ -119,7 +119,7 @@ def _bounds(job: Job, cycles: int, bandwidths: Sequence[float]) -> Bounds:
         "waiting": gain_s(_with_compute(job, base_s, slow=everybody)),
         "latency": gain_s(_with_transfer(job, latency=SMALLER)),
         "bandwidth": gain_s(_with_transfer(job, seconds_per_byte=SMALLER)),
-        "software": gain_s(_with_transfer(job, software=SMALLER)),
+        "software": gain_s(_with_transfer(job.with_rounds(SMALLER), software=SMALLER)),
     }
     total = math.fsum(gains.values()) or 1.0
     of_slow = gain_s(_with_compute(job, base_s, slow=slow)) if slow else 0.0

@@ -289,7 +289,7 @@ def _row(cost: StepCost, trials: Mapping[str, Trial], most: float, runs: int) ->
     if problem := cost.problem or trial.problem:
         known = math.isfinite(trial.each_s)
         return {"label": cost.label, "problem": problem, "exchanges": []} | (simulation if known else {})
-    plain = ("label", "step_s", "compute_s", "latency_s", "bandwidth_s", "random_s", "heartbeat")
+    plain = ("label", "step_s", "compute_s", "round_s", "latency_s", "bandwidth_s", "random_s", "heartbeat")
     return {
         **{name: getattr(cost, name) for name in plain},
         "problem": None,

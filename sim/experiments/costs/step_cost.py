@@ -9,7 +9,8 @@ The whole of a step is run as the simulation runs it. Its parts come from three 
 without anything random in computers and networks: on a network that costs nothing, on one with latencies
 only, and on the nominal one. The differences are the latency term and the bandwidth term; for an all-reduce
 by a ring of n equal workers, with S bytes, latency L and bandwidth B, they are 2 (n - 1) L and
-2 (n - 1) S / (n B). The rest of the whole is due to randomness (everybody waits for stragglers)
+2 (n - 1) S / (n B). Where averages take time besides their exchange (``round``), the difference to a fourth,
+without it, is theirs. The rest of the whole is due to randomness (everybody waits for stragglers)
 and to the factors of a profile.
 """
 
@@ -73,7 +74,9 @@ class StepCost:
         steps: mean steps per worker behind the numbers.
         shares, average_s: of each worker, as in ``Pace``.
         leaves_out: what does not count, as phrases.
-        compute_s, latency_s, bandwidth_s: add up to a step without chance; evaluation is computing.
+        compute_s, latency_s, bandwidth_s: add up to a step without chance, with ``round_s``; evaluation is
+            computing.
+        round_s: of averages besides their exchange; None where the scheme has no such time.
         random_s: added by all that is random in the scenario, and by the factors of its profile;
             None where it has neither.
         bytes_per_worker: sent in a step, mean over the workers.
@@ -91,6 +94,7 @@ class StepCost:
     compute_s: float = math.nan
     latency_s: float = math.nan
     bandwidth_s: float = math.nan
+    round_s: float | None = None
     random_s: float | None = None
     bytes_per_worker: float = math.nan
     exchanges: tuple[str, ...] = ()
@@ -102,7 +106,8 @@ class StepCost:
     @property
     def step_s(self) -> float:
         """Seconds of a step with everything that counts in the simulation."""
-        return self.compute_s + self.latency_s + self.bandwidth_s + (self.random_s or 0.0)
+        known_s = self.compute_s + self.latency_s + self.bandwidth_s
+        return known_s + (self.round_s or 0.0) + (self.random_s or 0.0)
 
 
 def whole_job(scenario: Scenario, entry: SchemeEntry) -> Job:
@@ -163,7 +168,9 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     try:
         total = follow_whole(scenario, entry)
         span = total.span
-        compute_s = follow(on_free_network(unvarying), span).step_s
+        free_s = follow(on_free_network(unvarying), span).step_s
+        without = unvarying.with_rounds(0.0)
+        compute_s = free_s if without is unvarying else follow(on_free_network(without), span).step_s
         latency_s = follow(with_network(unvarying, _unlimited(nominal, latency=True)), span).step_s
         steady_s = follow(unvarying, span).step_s if differs else total.step_s
     except RunError as error:
@@ -175,8 +182,9 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         average_s=total.pace.average_s,
         leaves_out=left_out(scenario, entry, total),
         compute_s=compute_s,
-        latency_s=latency_s - compute_s,
+        latency_s=latency_s - free_s,
         bandwidth_s=steady_s - latency_s,
+        round_s=None if without is unvarying else free_s - compute_s,
         random_s=total.step_s - steady_s if differs else None,
         bytes_per_worker=total.bytes_per_worker,
         exchanges=total.exchanges,

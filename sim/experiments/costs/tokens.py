@@ -22,7 +22,6 @@ from ...scenario.schema import Scenario, dump
 from ...workloads.layers.settings import LayerProfile
 from ..prepare import churn_of, prepare, resolve
 from .bandwidth import UTILISATIONS, Utilisation
-from .published import published_losses
 from .scaling_law import CAVEAT, HOFFMANN
 from .step_cost import Followed, encodes, left_out
 
@@ -134,7 +133,6 @@ def _row(
         needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}
-    published, texts = published_losses(job, profile.num_parameters)
     return {
         "label": entry.label,
         "problem": None,
@@ -148,8 +146,6 @@ def _row(
         "utilisation": utilisation.share,
         "needed_bytes_per_s": needed,
         "hours": None if steps is None else steps * step.step_s / useful / _HOUR_S,
-        "published": published,
-        "published_text": texts,
         "bytes_per_step": step.bytes_per_worker,
         "costs": None if price is None else _costs(step, price, batch, steps, useful),
         "bytes_sent": None if steps is None else steps * step.bytes_per_worker * scenario.cluster.workers,

@@ -58,8 +58,8 @@ class Tables:
             case ops.Encode():
                 took_s = job.encode_s(operation) or 0.0
                 return "encode", tuple(np.broadcast_to(took_s, job.workers).tolist())
-            case ops.Evaluate(duration_s=took_s) | ops.Sleep(duration_s=took_s):
-                return "pass", took_s
+            case ops.Evaluate() | ops.SpendRound() | ops.Sleep():
+                return "pass", operation.duration_s
             case ops.Mix(pattern=pattern):
                 num_bytes = message_bytes(of_one_worker(operation).value, job.bytes_per_parameter)
                 return "mix", self.number_of("mixes", (num_bytes, pattern.sources))

@@ -75,5 +75,5 @@ def _seconds(scenario: Scenario, entry: SchemeEntry, period: int) -> tuple[float
     options = entry.options.model_copy(update={"period": period})
     job = whole_job(scenario, entry.model_copy(update={"options": options}))
     whole = follow(job, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK)
-    free_s = follow(on_free_network(job), whole.span).step_s
+    free_s = follow(on_free_network(job.with_rounds(0.0)), whole.span).step_s
     return free_s, period * (whole.step_s - free_s)

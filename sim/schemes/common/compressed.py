@@ -41,6 +41,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ...config.units import BoundedSeconds
 from ...errors import InputError
 from ...program import operations as ops
 from ...program.averaging import mean_model
@@ -293,6 +294,11 @@ def add_lost_part(mixed: Tensor, value: Tensor, payload: Payload) -> Tensor:
 Momentum = Annotated[
     Literal["local", "mixed"],
     Field(description="averaged values: model alone, or with the optimiser's buffers"),
+]
+
+RoundTime = Annotated[
+    BoundedSeconds,
+    Field(description="time of each average on a worker besides its exchange: an outer step, software"),
 ]
 
 

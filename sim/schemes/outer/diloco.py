@@ -43,7 +43,13 @@ from ...config.settings import Settings
 from ...errors import InputError
 from ...program.encoding import Compression
 from ...program.worker import Program, State, Worker
-from ..common.compressed import AverageUnderWay, CompressedAllReduce, average_in_flight, encodes_averages
+from ..common.compressed import (
+    AverageUnderWay,
+    CompressedAllReduce,
+    RoundTime,
+    average_in_flight,
+    encodes_averages,
+)
 from ..common.held import Held, Sizes, in_rounds
 from ..common.inside import Inside, Units, count_units
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
@@ -65,6 +71,7 @@ class DilocoOptions(Settings):
     compression: Compression | None = Field(
         default=None, description="encoding of changes since the last outer step (default: none)"
     )
+    round: RoundTime = 0.0
     inside: Inside = None
     quorum: Quorum = None
     deadline: Deadline = None
@@ -133,6 +140,7 @@ async def _outer_steps_in_time(worker: Worker, options: DilocoOptions, rounds: R
             if in_time:
                 await rounds.contribute(common - x)
             common, outer_state = rule.update(common, await rounds.average(), outer_state)
+            await worker.spend(options.round)
             x = common
         await rounds.publish(k, x)
     await rounds.leave()
@@ -160,6 +168,7 @@ async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
         applies = current.under_way and since == options.delay
         if applies:
             x = await current.apply(x)
+            await worker.spend(options.round / options.fragments)
         averaged = _joined(turns) if applies else None
         await worker.publish(k, x, averaged=averaged, kept=(x, state, *(each.kept for each in turns)))
         del averaged

@@ -33,7 +33,7 @@ from ... import seeds
 from ...config.settings import Settings
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
-from ..common.compressed import CompressedAllReduce, average_in_flight, encodes_averages
+from ..common.compressed import CompressedAllReduce, RoundTime, average_in_flight, encodes_averages
 from ..common.held import Held, Sizes, in_rounds
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Chosen, Rounds
@@ -51,6 +51,7 @@ class FedavgOptions(Settings):
     compression: Compression | None = Field(
         default=None, description="encoding of changes in a round (default: none)"
     )
+    round: RoundTime = 0.0
     quorum: Quorum = None
     deadline: Deadline = None
 
@@ -100,6 +101,7 @@ async def _rounds_in_time(worker: Worker, options: FedavgOptions, rounds: Rounds
             if takes_part and in_time:
                 await rounds.contribute(x - common)
             x = common = common + await rounds.average()
+            await worker.spend(options.round)
         await rounds.publish(k, x)
     await rounds.leave()
 
@@ -125,6 +127,7 @@ async def _rounds_of_all(worker: Worker, options: FedavgOptions) -> None:
             own = average if for_all or worker.rank in chosen else replace(average)  # keeps the unsent part
             change = await own.all_reduce(x - common, k, groups)
             x = common = common + (change if for_all else await worker.broadcast(change, chosen[0]))
+            await worker.spend(options.round)
         await worker.publish(k, x, averaged=x if ends else None)
 
 

@@ -28,6 +28,7 @@ from ...program.worker import Worker
 from ..common.compressed import (
     CompressedAllReduce,
     Momentum,
+    RoundTime,
     average_of_changes,
     averages_in_flight,
     encodes_averages,
@@ -45,6 +46,7 @@ class SlowmoOptions(Settings):
     slow_lr: float = Field(default=1.0, gt=0, description="learning rate of the slow steps")
     slow_momentum: float = Field(default=0.5, ge=0, lt=1, description="momentum of the slow steps")
     momentum: Momentum = "local"
+    round: RoundTime = 0.0
     compression: Compression | None = Field(
         default=None,
         description="encoding of changes since the last average (default: none, whole models are sent)",
@@ -80,6 +82,7 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
             x = common
             if last is not None:
                 last = torch.cat([common, last[..., length:]], dim=-1)
+            await worker.spend(options.round)
         await worker.publish(k, x, averaged=x if averages else None, kept=(x, state, last, common, slow))
 
 

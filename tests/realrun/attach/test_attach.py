@@ -118,9 +118,17 @@ def test_a_run_is_written_down_for_calibration(four: Pool, tmp_path: Path) -> No
     assert (found.parameters, found.bytes_per_parameter) == (64 * 64 + 64 + 640 + 10, 4.0)
     assert [len(each) for each in found.gradients_s()] == [12] * 4
     assert found.settings["net.ipv4.tcp_wmem"]
+    assert found.round_s is None  # every step averages
     fit = calibrate.calibrate([measured.load(folder / "attached.json", nominal())])
     assert fit.labels == ("mix",) * 4
     assert fit.profile.range.largest_bytes == 4 * found.parameters
+
+
+def test_a_record_says_what_a_round_took_besides_its_exchange(four: Pool, tmp_path: Path) -> None:
+    four.ask(train, scheme={"diloco": {"period": 3}}, steps=12, loops=12, records=str(tmp_path))
+    found = load_run(tmp_path / "attached.json").round_s
+    assert found is not None
+    assert 0 <= found < 0.1  # an outer step of 4,810 numbers
 
 
 @pytest.mark.parametrize(("teams", "workers"), [(None, 4), ([[0, 1], [2, 3]], 2)])

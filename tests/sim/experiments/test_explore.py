@@ -60,7 +60,7 @@ GPUS = FLAT.replace("sharing: none}", "sharing: none, host: {gpus: 2, bandwidth:
 PLAIN = FLAT.replace(", sharing: none}", "}").replace("  - gossip: {topology: ring, label: ring}\n", "")
 ENCODED = FLAT.replace(
     "  - sgp: {topology: one_peer_exponential}\n",
-    """  - diloco: {period: 3, compression: {qsgd: {bits: 8}}, label: int8}
+    """  - diloco: {period: 3, compression: {qsgd: {bits: 8}}, round: 20 ms, label: int8}
   - all_reduce: {part_reduce: true, label: shards}
   - leader_sgd: {period: 2}
   - gradient_tracking: {topology: ring}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.sim.records.carry.scope import Scope
 from paceline.sim.records.scenario_facts import Goal, read_facts
 from paceline.sim.records.summarise import summarise, summarise_resolved
 from paceline.sim.records.summary import Summary, Tuned
@@ -26,7 +27,8 @@ def summary_of(races: dict[str, Race], proxy: str | None = None, choices: str | 
         for label, race in races.items()
         for seed, (time_s, steps) in enumerate(race)
     ]
-    return summarise("s", runs, TARGET, proxy=proxy, choices=choices)
+    scope = Scope(unstudied={label: [] for label in races}, periods={})
+    return summarise("s", runs, TARGET, proxy=proxy, choices=choices, scope=scope)
 
 
 def break_even(races: dict[str, Race]) -> BreakEven:

@@ -11,11 +11,11 @@ level of the loss, whatever their batches: ``python -m benchmarks.carry_over`` (
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from .intervals import finite, median_ratio, of_ratio
-from .verdict import TIED_WITHIN, BreakEven, Verdict, find_winner, format_bound, format_factor
+from ..intervals import finite, median_ratio, of_ratio
+from ..verdict import TIED_WITHIN, BreakEven, Verdict, find_winner, format_bound, format_factor
 
 Columns = Mapping[str, Mapping[int, float]]
 """Label -> seed -> number."""
@@ -33,7 +33,12 @@ MOVED_RARELY: Final = 1.72
 
 
 def find_break_even(
-    verdict: Verdict, steps: Columns, step_s: Columns, whose: str = "these runs say", under: str = ""
+    verdict: Verdict,
+    steps: Columns,
+    step_s: Columns,
+    whose: str = "these runs say",
+    under: str = "",
+    unstudied: Mapping[str, Sequence[str]] | None = None,
 ) -> BreakEven | None:
     """The ratio of examples that turns a verdict round; None where it has no second, or no steps were taken.
 
@@ -42,6 +47,7 @@ def find_break_even(
         step_s: seconds per step up to there, or of the whole run where it was not met.
         whose: beginning of the phrase about the ratio of these runs.
         under: choices that this ratio depends on, as a phrase.
+        unstudied: by scheme, what the study of proxies did not have; None: unknown.
     """
     first, second = verdict["first"], verdict["second"]
     if first is None or second is None or not {first, second} <= step_s.keys():
@@ -59,8 +65,9 @@ def find_break_even(
     place = "first" if verdict["settled"] else "ahead"
     beside = _beside(second, limit["median"], here["median"], whose) + (under and f" ({under})")
     text = f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}."
-    if whose == PROXY_SAYS:
-        text += _after_moves(limit["median"], here["median"])
+    if whose == PROXY_SAYS and here["median"] and here["median"] < limit["median"]:
+        missing = None if unstudied is None else {x: None for y in (first, second) for x in unstudied[y]}
+        text += _carries(limit["median"] / here["median"], missing)
     return BreakEven(
         text=text, examples=limit, here=here,
         equal_first=equal, equal_second=nearest, equal_factor=finite(factor),
@@ -74,13 +81,14 @@ def _beside(second: str, limit: float, here: float | None, whose: str) -> str:
     return f"{whose} {format_bound(here)}" + (", too close to tell" if here >= limit else "")
 
 
-def _after_moves(limit: float, here: float | None) -> str:
-    """Whether the order outlives the moves; empty where it is too close to tell, or nobody else arrived."""
-    if not here or here >= limit:
-        return ""
+def _carries(factor: float, missing: Collection[str] | None) -> str:
+    """Whether an order that a move by ``factor`` turns outlives those of the study, inside what it had."""
+    if missing is None or missing:
+        why = f": the study has nothing on {', '.join(missing)}" if missing else ""
+        return f" How far the ratio carries to other tasks is not known{why}."
     survives = "neither"
-    if limit / here > MOVED:
-        survives = "both" if limit / here > MOVED_RARELY else f"{MOVED} and not {MOVED_RARELY}"
+    if factor > MOVED:
+        survives = "both" if factor > MOVED_RARELY else f"{MOVED} and not {MOVED_RARELY}"
     moved = f"by {MOVED} in the median and by more than {MOVED_RARELY} in one case of ten"
     tested = f"nothing above {LARGEST} parameters was tested"
     return f" Between {COMPARED} such a ratio moved {moved}: this order would survive {survives}; {tested}."

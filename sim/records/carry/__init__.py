@@ -1,0 +1,1 @@
+"""How far the steps of a verdict carry: break-even, what was studied, rounds."""
