@@ -326,11 +326,11 @@ def _for_whom(bounds: Bounds) -> str:
     return f" for {len(ranks)} slow workers"
 
 
-def failures(summary: Summary, source: Source | None = None) -> list[str]:
-    """One sentence for each scheme with repeats that diverged or broke off."""
+def failures(summary: Summary, source: Source | None = None, diverged: bool = False) -> list[str]:
+    """One sentence for each scheme with repeats that diverged or broke off; ``diverged``: with the former."""
     sentences = []
     for row in ranked(summary, source):
-        for status, verb in (("diverged", "diverged"), ("partial", "broke off")):
+        for status, verb in (("diverged", "diverged"), ("partial", "broke off"))[: 1 if diverged else 2]:
             mine = [
                 run
                 for run in summary["runs"]

@@ -33,7 +33,12 @@ MOVED_RARELY: Final = 1.72
 
 
 def find_break_even(
-    verdict: Verdict, steps: Columns, step_s: Columns, whose: str = "these runs say", under: str = ""
+    verdict: Verdict,
+    steps: Columns,
+    step_s: Columns,
+    whose: str = "these runs say",
+    under: str = "",
+    between: tuple[float, float] = (0.0, 0.0),
 ) -> BreakEven | None:
     """The ratio of examples that turns a verdict round; None where it has no second, or no steps were taken.
 
@@ -42,6 +47,7 @@ def find_break_even(
         step_s: seconds per step up to there, or of the whole run where it was not met.
         whose: beginning of the phrase about the ratio of these runs.
         under: choices that this ratio depends on, as a phrase.
+        between: the least and the largest ratio that the points of measured curves allow; alike: unknown.
     """
     first, second = verdict["first"], verdict["second"]
     if first is None or second is None or not {first, second} <= step_s.keys():
@@ -57,7 +63,7 @@ def find_break_even(
     order = ahead if factor > 1 + TIED_WITHIN else f"{equal} and {nearest} tie"
     at = f"fewer than {format_bound(limit['median'])} times {second}'s examples"
     place = "first" if verdict["settled"] else "ahead"
-    beside = _beside(second, limit["median"], here["median"], whose) + (under and f" ({under})")
+    beside = _beside(second, limit["median"], here["median"], whose, *between) + (under and f" ({under})")
     text = f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}."
     if whose == PROXY_SAYS:
         text += _after_moves(limit["median"], here["median"])
@@ -67,11 +73,13 @@ def find_break_even(
     )  # fmt: skip
 
 
-def _beside(second: str, limit: float, here: float | None, whose: str) -> str:
+def _beside(second: str, limit: float, here: float | None, whose: str, low: float, high: float) -> str:
     if not here:  # infinite for the second, or for both
         return f"{second} never met the target"
+    most = "or more" if high == math.inf else f"to {format_bound(high)}"
+    span = f", {format_bound(low)} {most} by their points and noise" if low < high else ""
     # Each median may be of another seed, so that the two may contradict the order.
-    return f"{whose} {format_bound(here)}" + (", too close to tell" if here >= limit else "")
+    return f"{whose} {format_bound(here)}{span}" + (", too close to tell" if max(here, high) >= limit else "")
 
 
 def _after_moves(limit: float, here: float | None) -> str:

@@ -113,7 +113,7 @@ BROKEN: dict[str, tuple[Files, str, str]] = {
     "schedule cut short": (
         {"a.csv": GOOD.replace(",period", ",period,schedule,horizon").replace("\n", ",cosine,3000\n")
          .replace("horizon,cosine,3000", "horizon")},
-        "a.csv", "has a cosine schedule over 3000 steps, which says nothing of a run of 300",
+        "a.csv", "has a cosine schedule over 3000 steps, and says nothing of a run of 300",
     ),
     "too short": ({"a.csv": GOOD[: GOOD.rindex("local")]}, "a.csv", "ends after 200 steps without loss 1"),
     "no such scheme": ({"a.csv": GOOD.replace("local_", "lokal_")}, "a.csv", "no curve is of 'local_sgd'"),
