@@ -76,8 +76,7 @@ def find_break_even(
 def _beside(second: str, limit: float, here: float | None, whose: str, low: float, high: float) -> str:
     if not here:  # infinite for the second, or for both
         return f"{second} never met the target"
-    most = "or more" if high == math.inf else f"to {format_bound(high)}"
-    span = f", {format_bound(low)} {most} by their points and noise" if low < high else ""
+    span = f", {format_bound(low)} to {format_bound(high)} by their points and noise" if low < high else ""
     # Each median may be of another seed, so that the two may contradict the order.
     return f"{whose} {format_bound(here)}{span}" + (", too close to tell" if max(here, high) >= limit else "")
 

@@ -264,10 +264,7 @@ def score_at(runs: Sequence[Run], equal: Equal, by: Literal["time_s", "bytes_sen
 
 def _falling(metric: str, target: Goal | None, runs: Sequence[Run]) -> bool:
     """Whether the metric falls to its target, by its name, else by a run's first score."""
-    if (known := falls(metric)) is not None:
-        return known
-    if target is None or target["metric"] != metric:
-        return False
+    value = 0.0 if target is None else target["value"]
     first = (run.evaluations[0].metrics.get(metric) for run in runs if run.evaluations)
-    start = next((score for score in first if score is not None), target["value"])
-    return start > target["value"]
+    start = next((score for score in first if score is not None), value)
+    return {None: start > value, True: True, False: False}[falls(metric)]

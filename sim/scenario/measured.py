@@ -87,8 +87,9 @@ def price(curves: Curves, labels: Sequence[str], workers: int, on: On, stop: Sto
         metric = next((name for name in ("test_accuracy", "train_loss") if name in names), known)
         return Priced(compared, metric, None, workers, stop.max_iterations)
     metric = metric_name(goal.metric, goal.on, on)
-    said = {each.falls for each in curves.files} - {None} or {falls(metric)} - {None}
-    directions = frozenset(said or itertools.chain(*(_seen(run, metric, goal.value) for run in compared)))
+    said = [each.falls for each in curves.files if each.falls is not None] or [falls(metric)]
+    seen = itertools.chain(*(_seen(run, metric, goal.value) for run in compared))
+    directions = frozenset(seen if None in said else map(bool, said))
     target = Target(goal.metric, goal.value, True in directions, goal.on)
     return Priced(compared, metric, target, workers, stop.max_iterations, directions)
 

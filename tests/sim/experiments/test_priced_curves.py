@@ -66,7 +66,7 @@ def test_a_rising_score_and_one_that_is_not_finite(tmp_path: Path) -> None:
 def test_the_verdict_names_the_curves_and_their_one_seed(tmp_path: Path) -> None:
     study = priced(tmp_path, f"{DENSE} {SPARSE}")
     verdict = study.totals["verdict"]
-    said = "these curves say 1.33, 0.67 or more by their points and noise, too close to tell"
+    said = "these curves say 1.33, 0.67 to 8.0 by their points and noise, too close to tell"
     assert f"{said} (loss 1 in a.csv, noise smoothed, one seed: no interval)" in verdict["break_even"]["text"]
     assert study.totals["proxy"].startswith("Nothing was trained")
 
