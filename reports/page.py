@@ -25,7 +25,7 @@ from paceline.sim.errors import InputError, shorten
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.folder import runs_of
 from paceline.sim.records.intervals import FEWEST, Interval, median_ratio
-from paceline.sim.records.scenario_facts import SCORED_MODELS, describe_proxy
+from paceline.sim.records.scenario_facts import CURVES, SCORED_MODELS, describe_proxy
 from paceline.sim.records.summarise import score_at
 from paceline.sim.records.summary import SchemeSummary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
@@ -168,7 +168,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "failures": words.failures(summary, source) + warnings(summary, source),
         "proxy": describe_proxy(study.scenario),
         "transport": assumptions.transport(summary) + words.prices(summary),
-        "trained": _has(study, "train_loss"),
+        "trained": _has(study, "train_loss") and describe_proxy(study.scenario) != CURVES,
         "metric": metric,
         "figures": {name: Markup(picture.svg) for name, picture in drawn.items()},
         "timelines": [(kind, Markup(picture.svg)) for kind, picture in timelines],

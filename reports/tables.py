@@ -92,7 +92,8 @@ def render_summary(summary: Summary) -> RenderableType:
         lines += [Text(f"{of_source}{each}") for each in words.beside_verdict(summary, source)]
         if note := words.paired(summary, source):
             lines.append(Text(f"{of_source}{note}"))
-    lines += [Text(sentence) for source in sources for sentence in warnings(summary, source)]
+    for source in sources:
+        lines += map(Text, words.failures(summary, source, diverged=True) + warnings(summary, source))
     notes = [Text(each) for each in beside_steps(summary["summary"])] if by_step else []
     return Group(table, "", *notes, *lines)
 

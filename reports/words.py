@@ -327,18 +327,21 @@ def _for_whom(bounds: Bounds) -> str:
     return f" for {len(ranks)} slow workers"
 
 
-def failures(summary: Summary, source: Source | None = None) -> list[str]:
-    """One sentence for each scheme with repeats that diverged or broke off."""
+def failures(summary: Summary, source: Source | None = None, diverged: bool = False) -> list[str]:
+    """One sentence for each scheme with repeats that diverged or broke off.
+
+    ``diverged``: of the former alone, where it is known why.
+    """
     sentences = []
     for row in ranked(summary, source):
-        for status, verb in (("diverged", "diverged"), ("partial", "broke off")):
+        for status, verb in (("diverged", "diverged"), ("partial", "broke off"))[: 1 if diverged else 2]:
             mine = [
                 run
                 for run in summary["runs"]
                 if (run["source"], run["label"], run["status"]) == (row["source"], row["label"], status)
             ]
-            if mine:
-                reason = next((run["message"] for run in mine if run.get("message")), "")
+            reason = next((run["message"] for run in mine if run.get("message")), "")
+            if mine and (reason or not diverged):
                 times = f" in {len(mine)} of {row['runs']} repeats" if row["runs"] > 1 else ""
                 sentences.append(f"{row['label']} {verb}{times}{f' ({reason})' if reason else ''}.")
     return sentences

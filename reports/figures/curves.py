@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import pandas as pd
 
-from paceline.sim.records.scenario_facts import describe_proxy
+from paceline.sim.records.scenario_facts import CURVES, describe_proxy
 from paceline.sim.records.summary import SchemeSummary
 
 from .. import words
@@ -96,7 +96,7 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
             "bytes_sent": f"sent ({name})",
         }
         ax.set_xlabel(words_x[by] + (", log scale" if ax.get_xscale() == "log" else ""))
-        whose = " of the proxy" if describe_proxy(study.scenario) else ""
+        whose = " of the proxy" if describe_proxy(study.scenario) not in (None, CURVES) else ""
         ax.set_ylabel(words.plain(metric) + whose + (", log scale" if ax.get_yscale() == "log" else ""))
     colours = {stand_ins[label]: style.colour for label, style in study.styles.items()}
     data = pd.concat(drawn_data) if drawn_data else pd.DataFrame()

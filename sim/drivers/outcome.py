@@ -86,13 +86,13 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
     bytes_sent = sum(a.bytes_sent for a in outcome.breakdowns)
     between, on_links = bytes_carried(job.transfer.network, [a.sent_to for a in outcome.breakdowns])
     until_s = outcome.pace.time_s if outcome.counted else outcome.wall_s
-    status, message = outcome.status, outcome.message
+    status, message, curve = outcome.status, outcome.message, job.curve
     if status == "completed" and scorer.diverged:
-        status, message = "diverged", "the loss is not finite"
+        status, message = "diverged", "the loss is not finite" if curve is None else curve.divergence
     elif status == "completed" and "averaged" in scorer.scored_on and (missing := scorer.without_average()):
         status, message = "partial", f"evaluate.on is 'averaged', but {missing}"
     elif status == "completed":
-        clock = [OTHER_CLOCK] if job.curve is not None and not job.synchronous else []
+        clock = [OTHER_CLOCK] if curve is not None and not job.synchronous else []
         message = "; ".join(filter(None, [message, *clock, *_warnings(scorer)]))
     return Run(
         scheme=job.scheme.name,
@@ -112,6 +112,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         exchanges=outcome.exchanges,
         message=message,
         bracket_s=scorer.bracket_s,
+        steps_between=None if curve is None or scorer.reached_s is None else curve.between,
         left_out=tuple((a.left_out, a.averages) for a in outcome.breakdowns)
         if any(a.averages for a in outcome.breakdowns)
         else (),

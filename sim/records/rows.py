@@ -88,6 +88,7 @@ class RunRow(TypedDict):
     hosts: NotRequired[dict[str, str]]
     exchanges: NotRequired[list[str]]
     bracket_s: NotRequired[list[float]]
+    steps_between: NotRequired[list[float]]
     engine: NotRequired[str]
     engine_reason: NotRequired[str]
     left_out: NotRequired[list[list[int]]]
@@ -136,6 +137,7 @@ def row_of(run: Run) -> RunRow:
         "hosts": dict(run.hosts) or None,
         "exchanges": None if run.exchanges is None else list(run.exchanges),
         "bracket_s": None if run.bracket_s is None else list(run.bracket_s),
+        "steps_between": None if run.steps_between is None else list(run.steps_between),
         "engine": run.engine or None,
         "engine_reason": run.engine_reason or None,
         "left_out": [list(each) for each in run.left_out] or None,
@@ -162,6 +164,7 @@ def run_of(row: RunRow, evaluations: Sequence[Evaluation], events: Sequence[Even
         hosts=row.get("hosts", {}),
         exchanges=tuple(row["exchanges"]) if "exchanges" in row else None,
         bracket_s=(row["bracket_s"][0], row["bracket_s"][1]) if "bracket_s" in row else None,
+        steps_between=(row["steps_between"][0], row["steps_between"][1]) if "steps_between" in row else None,
         engine=row.get("engine", ""),
         engine_reason=row.get("engine_reason", ""),
         left_out=tuple((late, of) for late, of in row.get("left_out", ())),

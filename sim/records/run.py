@@ -11,6 +11,7 @@ A run is one scheme under one seed. A result folder holds all runs of one comman
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NotRequired
@@ -92,6 +93,24 @@ class Event:
 def metric_name(metric: str, on: str, own: str) -> str:
     """Name of a metric of ``on`` in evaluations: plain if ``evaluate.on`` (``own``) is the same."""
     return metric if on == own else f"{metric}_on_{on}"
+
+
+_FALLS: Final = re.compile(
+    r"loss|nll|perplexity|error|entropy|\b(ppl|err|mse|rmse|mae|bpb|bpc|bpt|wer|cer|fid)\b"
+)
+_RISES: Final = re.compile(
+    r"accuracy|reward|\b(acc ?\d*|top ?\d|f1|auc|auroc|bleu|rouge|precision|recall|m?iou|m?ap)\b"
+)
+
+
+def falls(metric: str) -> bool | None:
+    """Whether a score gets better by falling, by its name; None where the name says nothing.
+
+    >>> falls("eval/loss_on_worst"), falls("top1_error"), falls("val-acc1"), falls("score")
+    (True, True, False, None)
+    """
+    words = re.sub(r"[^a-z0-9]+", " ", metric.lower())
+    return True if _FALLS.search(words) else False if _RISES.search(words) else None
 
 
 NO_METRICS: Final = frozenset({"label", "scheme", "seed", "source", "step", "time_s", "bytes_sent", "steps"})
@@ -268,6 +287,8 @@ class Run:
     """Digests of each worker's kept models, in order; only of measured runs, and not in folders."""
     bracket_s: tuple[float, float] | None = None
     """The two scored moments between which the target was met; the second is ``time_to_target_s``."""
+    steps_between: tuple[float, float] | None = None
+    """Steps of a worker between which the target was met, as far as the points of a measured curve tell."""
     engine: str = ""
     """Driver of the virtual clock, ``event`` or ``lockstep``; empty for measured runs."""
     engine_reason: str = ""

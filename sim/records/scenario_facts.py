@@ -178,8 +178,7 @@ def _choices(document: Any) -> str:
     on = document["stop"]["target"].get("on") or document.get("evaluate", {}).get("on", "mean")
     score = f"{document['stop']['target']['metric'].replace('_', ' ')} {goal['value']:g}"
     if curves := document["workload"].get("curves"):
-        single = ", one seed: no interval" if document.get("repeats") == 1 else ""
-        return f"{score} in {', '.join(each['file'] for each in curves['files'])}{single}"
+        return f"{score} in {', '.join(each['file'] for each in curves['files'])}, noise smoothed"
     kind = partition.get("kind", "iid")
     shards = f"dirichlet {partition['alpha']:g}" if kind == "dirichlet" else kind.replace("_", " ")
     task = document["workload"].get("task")

@@ -15,7 +15,7 @@ from .gradients.rule import hint
 from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
 from .rows import left_out_of, mean, mean_shares, row_of
-from .run import Evaluation, Run, Source
+from .run import Evaluation, Run, Source, falls
 from .scenario_facts import Goal, TransportRecord, facts_of, read_facts
 from .summary import (
     SUMMARY_VERSION,
@@ -267,9 +267,8 @@ def score_at(runs: Sequence[Run], equal: Equal, by: Literal["time_s", "bytes_sen
 
 
 def _falling(metric: str, target: Goal | None, runs: Sequence[Run]) -> bool:
-    """Whether the metric falls to its target, by a run's first score: records do not know the task."""
-    if target is None or target["metric"] != metric:
-        return metric == "train_loss"
+    """Whether the metric falls to its target, by its name, else by a run's first score."""
+    value = 0.0 if target is None else target["value"]
     first = (run.evaluations[0].metrics.get(metric) for run in runs if run.evaluations)
-    start = next((score for score in first if score is not None), target["value"])
-    return start > target["value"]
+    start = next((score for score in first if score is not None), value)
+    return {None: start > value, True: True, False: False}[falls(metric)]

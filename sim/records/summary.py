@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
@@ -295,8 +295,12 @@ def _is_random(row: SchemeSummary) -> bool:
 def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven | None:
     steps: dict[str, dict[int, float]] = {}
     step_s: dict[str, dict[int, float]] = {}
+    ends: dict[str | None, list[list[float]]] = {}
+    between = (0.0, 0.0)
     for run in summary["runs"]:
         if run["source"] == source:
+            if "steps_between" in run:
+                ends.setdefault(run["label"], []).append(run["steps_between"])
             met, taken = run.get("steps_to_target"), _step_s(run)
             if met and run["time_to_target_s"]:
                 taken = run["time_to_target_s"] / met
@@ -307,10 +311,16 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
     whose = spoken.get(summary.get("proxy"), PROXY_SAYS)
     rates = [key for each in summary.get("tuning", []) for key in each["chosen"] if key.endswith("lr")]
     under = [*filter(None, [summary.get("choices")]), *(["rates tuned here"] if rates else [])]
+    if whose == spoken[CURVES] and len(set().union(*steps.values())) == 1:
+        under.append("one seed: no interval")
     doubtful = {run["label"]: None for run in summary["runs"] if OTHER_CLOCK in run.get("message", "")}
     under += [f"{label}'s curve is of another clock" for label in doubtful]
     unstudied = summary["scope"]["unstudied"] if "scope" in summary else None
-    return find_break_even(verdict, steps, step_s, whose, ", ".join(under), unstudied)
+    if {verdict["first"], verdict["second"]} <= ends.keys():
+        two = (ends[verdict["first"]], ends[verdict["second"]])
+        (low, high), (least, most) = ([median(each) for each in zip(*own, strict=True)] for own in two)
+        between = (low / most, high / max(least, 1.0))
+    return find_break_even(verdict, steps, step_s, whose, ", ".join(under), unstudied, between)
 
 
 def _tried(tuned: Tuned) -> list[Tried]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import did_you_mean, quote
-from ..records.run import On, metric_name
+from ..records.run import On, falls, metric_name
 from ..records.verdict import Value
 from ..training.curves.conditions import TRAINED
 from ..training.curves.curve import Curve
 from ..training.curves.curves import Curves
-from ..training.curves.points import Points, find_points, is_falling
+from ..training.curves.points import Points, find_points
 from ..training.scoring import Target
 from .parts import Stop
 
@@ -29,11 +29,13 @@ class Priced:
     target: Target | None
     workers: int
     max_iterations: int | None
+    directions: Collection[bool] = (True,)
+    """Whether the score falls to the target, as far as something says so; two, where that differs."""
 
     def points(self, label: str, seed: int) -> Points | None:
         """The points at which a run is scored; None where there is no curve of it."""
         own = [curve for curve in self.curves if (curve.scheme, curve.seed) == (label, seed)]
-        return find_points(own[0], self.curves, self.metric, self.workers) if own else None
+        return find_points(own[0], self.metric, self.workers, self.target) if own else None
 
     def problem(self, label: str, seed: int, here: Mapping[str, Value]) -> str:
         """Why a curve says nothing of a run under the conditions ``here``; "" where it does."""
@@ -47,6 +49,14 @@ class Priced:
         text = _unlike(own[seed], here) or self._too_short(own[seed])
         return text and f"the curve of {quote(label)} {text}"
 
+    @property
+    def undecided(self) -> str:
+        """Why it is not known whether the score falls to the target; "" where it is."""
+        if len(self.directions) == 1 or not any(curve.known(self.metric) for curve in self.curves):
+            return ""
+        text = f"neither its name nor the curves say whether {quote(self.metric)} gets better by falling"
+        return f"{text}; write 'falls: true' or 'falls: false' beside the file of curves"
+
     def _too_short(self, curve: Curve) -> str:
         known, most = curve.known(self.metric), self.max_iterations
         if not known:
@@ -54,16 +64,17 @@ class Priced:
         schedule, horizon = (curve.under.get(name) for name in _OF_LENGTH)
         cut = isinstance(horizon, int | float) and most is not None and most < horizon
         if schedule not in (None, "constant") and cut:
-            text = f"has a {schedule} schedule over {horizon:g} steps, which says nothing of a run of {most}"
-            return f"{text}; write 'max_iterations: {horizon:g}'"
+            text = f"has a {schedule} schedule over {horizon:.12g} steps, and says nothing of a run of {most}"
+            return f"{text}; write 'max_iterations: {horizon:.12g}'"
         last, score = max(known.items())
-        if not math.isfinite(score) or (most is not None and most <= last):
+        if not math.isfinite(score) or (most is not None and most <= math.ceil(last)):
             return ""
         points = self.points(curve.scheme, curve.seed)
-        if self.target is not None and points is not None and points.meet(self.target, self.metric):
+        if points is not None and points.met is not None:
             return ""
         without = "" if self.target is None else f" without {self.metric} {self.target.value:g}"
-        return f"ends after {last:g} steps{without}; write 'max_iterations: {last:g}', or bring a longer one"
+        text = f"ends after {last:.12g} steps{without}; write 'max_iterations: {max(1, math.ceil(last))}'"
+        return f"{text}, or bring a longer one"
 
 
 def price(curves: Curves, labels: Sequence[str], workers: int, on: On, stop: Stop) -> Priced:
@@ -71,11 +82,22 @@ def price(curves: Curves, labels: Sequence[str], workers: int, on: On, stop: Sto
     compared = [run for run in curves.runs if run.scheme in labels]
     if (goal := stop.target) is None:
         names = list(curves.runs[0].scores)
-        metric = next((name for name in ("test_accuracy", "train_loss") if name in names), names[0])
+        known = min(names, key=lambda name: falls(name) is None)
+        metric = next((name for name in ("test_accuracy", "train_loss") if name in names), known)
         return Priced(compared, metric, None, workers, stop.max_iterations)
     metric = metric_name(goal.metric, goal.on, on)
-    target = Target(goal.metric, goal.value, is_falling(compared, metric), goal.on)
-    return Priced(compared, metric, target, workers, stop.max_iterations)
+    said = {each.falls for each in curves.files}
+    seen = (_seen(run, metric, goal.value) for run in compared)
+    either = said - {None} or {falls(metric)} - {None} or set[bool | None]().union(*seen)
+    directions = frozenset(map(bool, either))
+    target = Target(goal.metric, goal.value, True in directions, goal.on)
+    return Priced(compared, metric, target, workers, stop.max_iterations, directions)
+
+
+def _seen(curve: Curve, metric: str, target: float) -> set[bool]:
+    """Whether a curve falls from its first score to its last, and whether to the target."""
+    scores = [*filter(math.isfinite, curve.known(metric).values())]
+    return {end < scores[0] for end in (*scores[-1:], target) if end != scores[0]} if scores else set()
 
 
 def _unlike(curve: Curve, here: Mapping[str, Value]) -> str:

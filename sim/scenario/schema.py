@@ -209,7 +209,8 @@ class Scenario(Settings):
                 for (number, label), seed in runs
                 if (text := priced.problem(label, seed, here[label]))
             )
-            yield from itertools.islice(problems, 1)
+            undecided = [Mistake(("stop", "target", "metric"), text)] if (text := priced.undecided) else []
+            yield from itertools.islice(itertools.chain(undecided, problems), 1)
         elif self.workload.timing_only and target is not None:
             text = "nothing is trained (timing_only); use max_time or max_iterations"
             yield Mistake(("stop", "target"), text)

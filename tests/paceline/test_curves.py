@@ -113,7 +113,7 @@ BROKEN: dict[str, tuple[Files, str, str]] = {
     "schedule cut short": (
         {"a.csv": GOOD.replace(",period", ",period,schedule,horizon").replace("\n", ",cosine,3000\n")
          .replace("horizon,cosine,3000", "horizon")},
-        "a.csv", "has a cosine schedule over 3000 steps, which says nothing of a run of 300",
+        "a.csv", "has a cosine schedule over 3000 steps, and says nothing of a run of 300",
     ),
     "too short": ({"a.csv": GOOD[: GOOD.rindex("local")]}, "a.csv", "ends after 200 steps without loss 1"),
     "no such scheme": ({"a.csv": GOOD.replace("local_", "lokal_")}, "a.csv", "no curve is of 'local_sgd'"),
@@ -201,3 +201,37 @@ def test_a_scenario_that_curves_say_nothing_of_is_refused(
 ) -> None:
     change, sentence = CHANGES[name]
     assert sentence in refusal(write({"a.csv": GOOD}, "a.csv"), monkeypatch, capsys, "--set", change)
+
+
+def of_seed(seed: int) -> str:
+    return "\n".join(row.replace(",0,", f",{seed},", 1) for row in ROWS.splitlines()) + "\n"
+
+
+THREE_SEEDS = HEADER + "".join(map(of_seed, range(3)))
+
+
+def test_no_command_says_of_curves_that_they_are_something_else(
+    write: Callable[[Files, str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = write({"a.csv": THREE_SEEDS}, "a.csv")
+    out, three = scenario.parent / "out", ("--set", "repeats=3")
+    said = run(monkeypatch, capsys, "simulate", scenario, "--out", out, *three)[1]
+    assert "(loss 1 in a.csv, noise smoothed)" in " ".join(said.split())  # three seeds are not one
+    for command, page in (("report", out), ("explore", scenario)):
+        file = scenario.parent / f"{command}.html"
+        assert run(monkeypatch, capsys, command, page, "--out", file)[0] == 0
+        assert "Nothing was trained: scores are those of measured curves" in file.read_text()
+        assert "really computed" not in file.read_text()
+        assert "loss of the proxy" not in file.read_text()
+    said = " ".join(run(monkeypatch, capsys, "recommend", scenario, *three)[1].split())
+    assert "Measure next: more seeds of these curves; at" in said
+    err = run(monkeypatch, capsys, "recommend", scenario, "--hours", "1")[2]
+    assert "no trials race; write 'stop.max_time'" in err
+
+
+def test_a_divergence_names_column_and_step(
+    write: Callable[[Files, str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = write({"a.csv": GOOD.replace(",200,1.3", ",200,nan")}, "a.csv")
+    said = " ".join(run(monkeypatch, capsys, "simulate", scenario)[1].split())
+    assert "local_sgd diverged (loss is not finite at step 200 of its curve)." in said

@@ -27,6 +27,7 @@ from ...network.settings import NetworkSettings
 from ...records.intervals import FEWEST, bound_place
 from ...records.money.cost import read_price
 from ...records.run import Run
+from ...records.scenario_facts import describe_proxy
 from ...records.verdict import BEYOND_CHANCE, TIED_WITHIN
 from ...scenario.entries import SchemeEntry
 from ...scenario.ready import ready_clusters
@@ -65,9 +66,7 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
                     seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
                 key = f"{job.seed} {job.averaging_share}"
                 drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
-                met = None if run.met is None else run.evaluations.index(run.met)
-                scores = _scores(run, job.every * job.workers)
-                runs.append({"steps": steps, "durations": key, "scores": scores, "met": met})
+                runs.append({"steps": steps, "durations": key, **_scores(run, job)})
             shown.append({"label": entry.label, "scheme": entry.name, "steady": steady, "runs": runs})
         for entry in [each for each in scenario.schemes if each.label in left_out]:
             try:
@@ -97,6 +96,7 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
         "durations": {key: _pack(*each) for key, each in drawn.items()},
         **tables.rows,
         **_costs(scenario, first),
+        **({} if first.problem else {"untrained": describe_proxy(scenario.model_dump(mode="json"))}),
     }
 
 
@@ -142,21 +142,23 @@ def _interpolated(
         run = simulate_job(job)
         if run.status == "partial" or run.step_s is None:
             raise RunError(run.message)
-        met = None if run.met is None else run.evaluations.index(run.met)
         steps, computed_s = round(run.iterations), run.time_s.compute / run.iterations
-        scores = _scores(run, job.every * job.workers)
-        runs.append(
-            {"steps": steps, "step_s": run.step_s, "computed_s": computed_s, "scores": scores, "met": met}
-        )
+        priced = {"steps": steps, "step_s": run.step_s, "computed_s": computed_s}
+        runs.append({**priced, **_scores(run, job)})
     return {"label": entry.label, "scheme": entry.name, "grid": grid, "runs": runs}
 
 
-def _scores(run: Run, every: int) -> list[tuple[int, dict[str, float | None]]]:
-    """Each score after how many publications: a multiple of ``every``, though others fell on that instant."""
+def _scores(run: Run, job: Job) -> dict[str, Any]:
+    """Each score after how many publications, and which one met the target.
+
+    The number is a multiple of the steps between two scorings, though others fell on that instant.
+    """
     totals = [sum(each.steps) for each in run.evaluations]
+    every = 1 if job.curve else job.every * job.workers
     due = [total // every * every for total in totals]
     done = [new if new > old else total for old, new, total in zip([-1, *due], due, totals, strict=False)]
-    return [(number, each.metrics) for number, each in zip(done, run.evaluations, strict=True)]
+    scores = [(number, each.metrics) for number, each in zip(done, run.evaluations, strict=True)]
+    return {"scores": scores, "met": None if run.met is None else run.evaluations.index(run.met)}
 
 
 def _pack(gradients: int, job: Job) -> str:

@@ -14,6 +14,7 @@ from ...records.verdict import BreakEven, format_factor
 from ...scenario.schema import Scenario, dump
 from ..costs.bandwidth import varied_part, with_network
 from ..prepare import with_chosen
+from .candidates import is_trained
 
 FURTHEST: Final = 10.0
 """Largest factor on a quantity, and one over the smallest."""
@@ -100,6 +101,8 @@ def nearest_turn(
                 near.append((max(at / value[0], value[0] / at), text))
     if break_even is not None and (here := break_even["here"]["median"]):
         factor = (break_even["examples"]["median"] or 0.0) / here
-        text = f"loss curves of your model (docs/curves.md); at {format_factor(factor)} the ratio of examples"
-        near.append((factor, f"{text} the order turns"))
+        whose = (
+            "loss curves of your model (docs/curves.md)" if is_trained(two) else "more seeds of these curves"
+        )
+        near.append((factor, f"{whose}; at {format_factor(factor)} the ratio of examples the order turns"))
     return min(near)[1] if near else ""

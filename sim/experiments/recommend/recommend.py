@@ -41,7 +41,7 @@ def check_goal(scenario: Scenario, hours: float | None, euros: float | None) -> 
         if limit is not None and not 0 < limit < math.inf:
             raise InputError(f"{option} {limit:g}: must be more than 0, and finite")
     if hours is not None and not trained:
-        raise InputError("--hours: nothing is trained here, so there is no score to compare; leave it out")
+        raise InputError("--hours: nothing is trained here, so no trials race; write 'stop.max_time' instead")
     if hours is None and trained and scenario.stop.target is None:
         raise InputError("stop.target: a race needs a goal; add one, or say --hours")
     if euros is not None and (price is None or read_price_of(scenario)["currency"] != "EUR"):

@@ -39,6 +39,7 @@ def find_break_even(
     whose: str = "these runs say",
     under: str = "",
     unstudied: Mapping[str, Sequence[str]] | None = None,
+    between: tuple[float, float] = (0.0, 0.0),
 ) -> BreakEven | None:
     """The ratio of examples that turns a verdict round; None where it has no second, or no steps were taken.
 
@@ -48,6 +49,7 @@ def find_break_even(
         whose: beginning of the phrase about the ratio of these runs.
         under: choices that this ratio depends on, as a phrase.
         unstudied: by scheme, what the study of proxies did not have; None: unknown.
+        between: the least and the largest ratio that the points of measured curves allow; alike: unknown.
     """
     first, second = verdict["first"], verdict["second"]
     if first is None or second is None or not {first, second} <= step_s.keys():
@@ -63,7 +65,7 @@ def find_break_even(
     order = ahead if factor > 1 + TIED_WITHIN else f"{equal} and {nearest} tie"
     at = f"fewer than {format_bound(limit['median'])} times {second}'s examples"
     place = "first" if verdict["settled"] else "ahead"
-    beside = _beside(second, limit["median"], here["median"], whose) + (under and f" ({under})")
+    beside = _beside(second, limit["median"], here["median"], whose, *between) + (under and f" ({under})")
     text = f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}."
     if whose == PROXY_SAYS and here["median"] and here["median"] < limit["median"]:
         missing = None if unstudied is None else {x: None for y in (first, second) for x in unstudied[y]}
@@ -74,11 +76,12 @@ def find_break_even(
     )  # fmt: skip
 
 
-def _beside(second: str, limit: float, here: float | None, whose: str) -> str:
+def _beside(second: str, limit: float, here: float | None, whose: str, low: float, high: float) -> str:
     if not here:  # infinite for the second, or for both
         return f"{second} never met the target"
+    span = f", {format_bound(low)} to {format_bound(high)} by their points and noise" if low < high else ""
     # Each median may be of another seed, so that the two may contradict the order.
-    return f"{whose} {format_bound(here)}" + (", too close to tell" if here >= limit else "")
+    return f"{whose} {format_bound(here)}{span}" + (", too close to tell" if max(here, high) >= limit else "")
 
 
 def _carries(factor: float, missing: Collection[str] | None) -> str:

@@ -46,6 +46,11 @@ class CurveFile(Settings):
         default=None, description="seed of the run (default: column `seed`, else 0)"
     )
     scores: tuple[str, ...] = Field(default=(), description="columns of scores (default: all with numbers)")
+    falls: bool | None = Field(
+        default=None,
+        description="whether these scores get better by falling (default: by the name, as of a loss or an "
+        "accuracy, else by the curves)",
+    )
     tokens_per_example: Annotated[int, Field(ge=1, le=MAX_BATCH)] | None = Field(
         default=None, description="for curves against tokens: tokens of one example"
     )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
 from paceline.sim.records.verdict import Value
 from paceline.sim.training.curves.curve import Curve, CurveFile
-from paceline.sim.training.curves.points import CurveScorer, Points, find_points, is_falling
+from paceline.sim.training.curves.points import CurveScorer, find_points, smooth
 from paceline.sim.training.curves.read import read_curves
 from paceline.sim.training.scoring import Target
 from paceline.sim.training.snapshots import Published
@@ -115,35 +118,66 @@ def curve(label: str, points: dict[float, float]) -> Curve:
     )
 
 
-def test_points_are_common_where_all_curves_that_go_so_far_have_them() -> None:
-    dense = curve("dense", {0: 3, 10: 2, 20: 1, 30: 0.5, 40: math.inf})
-    sparse = curve("sparse", {0: 3, 20: 2})
-    assert find_points(dense, [dense, sparse], "loss", 4) == Points(
-        (0, 40, 80, 120, 160),
-        ({"loss": 3}, {"loss": 2}, {"loss": 1}, {"loss": 0.5}, {"loss": None}),
-        (True, False, True, True, True),
+def test_points_are_a_curves_own_up_to_a_score_that_is_not_finite() -> None:
+    own = curve("dense", {0: 3, 10.25: 2, 20: 1, 40: math.inf})
+    points = find_points(own, "loss", 4, Target("loss", 1.5, True, on="mean"))
+    assert points.totals == (0, 41, 80, 160)
+    assert points.scores == ({"loss": 3}, {"loss": 2}, {"loss": 1}, {"loss": None})
+    assert points.met == 2
+    assert points.between == pytest.approx((10.25, 20))
+    assert points.score_at(50) == 2 - 9 / 39
+    assert points.divergence == "loss is not finite at step 40 of its curve"
+    assert find_points(own, "loss", 4, Target("loss", 0.5, True, on="mean")).met is None
+
+
+def test_noise_is_smoothed_and_leaves_the_crossing_open() -> None:
+    noisy = curve("noisy", {0: 3, 2: 0.9, 4: 1.5, 6: 0.9, 8: 1.1, 10: 0.8, 12: 0.9})
+    points = find_points(noisy, "loss", 1, Target("loss", 1.0, True, on="mean"))
+    assert (points.met, points.between) == (3, (0, 10))  # 0.9 and 1.1 have a mean of 1.0
+    rising = find_points(
+        curve("up", {0: 0.1, 1: 0.7, 2: 0.5, 3: 0.9}), "loss", 1, Target("loss", 0.7, False, on="mean")
     )
-    assert find_points(sparse, [dense, sparse], "loss", 3).totals == (0, 60)
+    assert (rising.met, rising.between) == (3, (0, 3))
 
 
-def test_whether_a_score_falls_is_seen_from_the_curves() -> None:
-    falling, rising = curve("a", {0: 3, 1: 4, 2: 1}), curve("b", {0: 0.1, 1: 0.7, 2: math.inf})
-    assert is_falling([falling], "loss")
-    assert not is_falling([rising], "loss")
+@given(
+    scores=st.lists(st.floats(0.1, 9.0), min_size=1, max_size=12),
+    falling=st.booleans(),
+)
+def test_smoothed_scores_never_get_worse_and_end_with_the_best(scores: list[float], falling: bool) -> None:
+    even, best = smooth(scores, falling), (min if falling else max)(scores)
+    assert even[-1] == best == scores[len(even) - 1]
+    assert all((a > b - 1e-9) if falling else (a < b + 1e-9) for a, b in pairwise(even))
+    assert sum(even) == pytest.approx(sum(scores[: len(even)]))
+
+
+def scored(most: int, value: float) -> CurveScorer[int]:
+    """A scorer of two workers in step that end after ``most`` steps of a second."""
+    own = curve("a", {0: 3, 1: 2, 2: 1, 6: 0.5})
+    points = find_points(own, "loss", 2, Target("loss", value, True, on="mean"))
+    scorer = CurveScorer[int](
+        None, None, 1, "mean", Target("loss", value, True, on="mean"), lambda _: [], points=points
+    )
+    scorer.begin([0, 0])
+    for step in range(most):
+        for rank in range(2):
+            scorer.publish(Published(rank, step, float(step + 1), 0))
+    scorer.finish(float(most), {0: 0, 1: 0}, None)
+    return scorer
 
 
 def test_a_crossing_stays_where_it_was_first() -> None:
-    points = Points((0, 2, 4, 6), ({"loss": 3}, {"loss": 2}, {"loss": 1}, {"loss": 0.5}), (True,) * 4)
-    target = Target("loss", 1.0, True, on="mean")
-    scorer = CurveScorer[int](None, None, 1, "mean", target, lambda _: [], points=points)
-    scorer.begin([0, 0])
-    over = [
-        scorer.publish(Published(rank, step, float(step + 1), 0)) for step in range(4) for rank in range(2)
-    ]
-    scorer.finish(4.0, {0: 0, 1: 0}, None)
-    assert over == [False] * 4 + [True] * 4  # the instant is over with the next one
-    assert (scorer.reached_s, scorer.bracket_s) == (2.0, (1.0, 2.0))
-    assert [evaluation.time_s for evaluation in scorer.evaluations] == [0.0, 1.0, 2.0, 3.0]
+    scorer = scored(8, 1.0)
+    assert (scorer.reached_s, scorer.bracket_s, scorer.over) == (2.0, (1.0, 2.0), True)
+    assert [evaluation.time_s for evaluation in scorer.evaluations] == [0.0, 1.0, 2.0, 6.0]
+
+
+def test_a_run_that_ends_between_two_points_is_scored_on_the_line() -> None:
+    met, early = scored(4, 0.8), scored(3, 0.8)  # the line is at 0.8 after 3.6 steps
+    assert (met.reached_s, met.bracket_s) == (4.0, (2.0, 4.0))
+    assert met.evaluations[-1].metrics == {"loss": 0.75}
+    assert early.reached_s is None
+    assert [evaluation.time_s for evaluation in early.evaluations] == [0.0, 1.0, 2.0]
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
