@@ -122,7 +122,7 @@ def test_points_are_a_curves_own_up_to_a_score_that_is_not_finite() -> None:
     own = curve("dense", {0: 3, 10.25: 2, 20: 1, 40: math.inf})
     points = find_points(own, "loss", 4, Target("loss", 1.5, True, on="mean"))
     assert points.totals == (0, 41, 80, 160)
-    assert points.scores == ({"loss": 3}, {"loss": 2}, {"loss": 1}, {"loss": None})
+    assert [each["loss"] for each in points.scores] == [3, 2, 1, None]
     assert points.met == 2
     assert points.between == pytest.approx((10.25, 20))
     assert points.score_at(50) == 2 - 9 / 39
