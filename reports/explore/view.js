@@ -57,10 +57,11 @@ function show(data) {
     const law = lawOf(data, setting);
     return shownAt(setting).map((scheme) => {
       if (scheme.grid) return interpolated(scheme, stepOf(scheme.grid, setting));
-      const names = law.choose(scheme.steady);
+      const names = law.choose(scheme.steady), { later } = scheme;
+      const wait = later === null ? 0 : law.run([later], [], names).end; // for the mean model, by an all-reduce
       const runs = scheme.runs.map(({ steps, durations, scores, met }) => {
         const { published, computed, end } = law.run(steps, data.durations[durations], names);
-        const order = published.sort(), times = scores.map(([done]) => (done ? order[done - 1] : 0));
+        const order = published.sort(), times = scores.map(([done]) => (done ? order[done - 1] + wait : 0));
         const step = end / steps.length, took = !data.target ? step : met === null ? Infinity : times[met];
         return { times, took, step, end, busy: computed / (n * end), count: steps.length };
       });
@@ -74,7 +75,8 @@ function show(data) {
 
   function interpolated(scheme, factor) {
     const runs = scheme.runs.map(({ steps, step_s, computed_s, scores, met }) => {
-      const step = factor * step_s, times = scores.map(([done]) => (done / n) * step);
+      const step = factor * step_s, wait = factor * scheme.later_s;
+      const times = scores.map(([done]) => (done ? (done / n) * step + wait : 0));
       const took = !data.target ? step : met === null ? Infinity : times[met];
       return { times, took, step, end: steps * step, busy: Math.min(computed_s / step, 1), count: steps };
     });

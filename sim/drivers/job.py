@@ -209,12 +209,14 @@ class Job:
         workload = problem.workload if problem else None
         return Scorer(
             workload, self.task, self.every, self.on, self.target, fetch, noise=meter, published=published,
-            hand_over=self._hand_over if workload and "mean" in self._kinds else HandOver(),
+            hand_over=self.hand_over if workload else HandOver(),
         )  # fmt: skip
 
     @cached_property
-    def _hand_over(self) -> HandOver:
-        """One all-reduce of the whole model, on idle links."""
+    def hand_over(self) -> HandOver:
+        """One all-reduce of the whole model, on idle links; nothing where a model of all is published."""
+        if self.scheme.publishes(self.options) not in ("mean", None) or "published" not in self.scored_on:
+            return HandOver()
         collective, order = self.choice.collective_of(
             ops.AllReduce(self.start), tuple(range(self.workers)), 0
         )

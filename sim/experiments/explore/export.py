@@ -67,7 +67,9 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
                 key = f"{job.seed} {job.averaging_share}"
                 drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
                 runs.append({"steps": steps, "durations": key, **_scores(run, job)})
-            shown.append({"label": entry.label, "scheme": entry.name, "steady": steady, "runs": runs})
+            later = tables.hand_over(_job(scenario, entry, scenario.seed, device))
+            facts = {"steady": steady, "later": later, "runs": runs}
+            shown.append({"label": entry.label, "scheme": entry.name, **facts})
         for entry in [each for each in scenario.schemes if each.label in left_out]:
             try:
                 shown.append(_interpolated(scenario, entry, seeds, device, processes))
@@ -145,7 +147,8 @@ def _interpolated(
         steps, computed_s = round(run.iterations), run.time_s.compute / run.iterations
         priced = {"steps": steps, "step_s": run.step_s, "computed_s": computed_s}
         runs.append({**priced, **_scores(run, job)})
-    return {"label": entry.label, "scheme": entry.name, "grid": grid, "runs": runs}
+    later_s = job.hand_over.time_s if job.problem else 0.0
+    return {"label": entry.label, "scheme": entry.name, "grid": grid, "later_s": later_s, "runs": runs}
 
 
 def _scores(run: Run, job: Job) -> dict[str, Any]:

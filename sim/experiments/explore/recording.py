@@ -66,6 +66,12 @@ class Tables:
         groups = partition(getattr(operation, "groups", None), job.workers)
         return "collectives", tuple(self._collective(job, operation, group) for group in groups)
 
+    def hand_over(self, job: Job) -> int | None:
+        """Number of the step after which somebody holds the mean model; None: no scores wait for it."""
+        if job.problem is None or not job.hand_over.time_s:
+            return None
+        return self.number_of("steps", (self.row_of(job, ops.AllReduce(job.vectorised_worker().start)),))
+
     def _collective(self, job: Job, operation: Any, group: tuple[int, ...]) -> int:
         """The number of a group's collective, with each algorithm from which its scheme may choose."""
         root = root_of(operation, group[0], group) if isinstance(operation, ops.Broadcast) else None

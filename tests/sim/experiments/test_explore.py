@@ -122,10 +122,11 @@ def in_browser(content: dict[str, Any], settings: Sequence[Setting], folder: Pat
 const data = {json.dumps(content)};
 const all = {values}.map((setting) => {{
   const law = lawOf(data, setting);
-  return data.schemes.map(({{ steady, runs: [{{ steps, durations, scores }}] }}) => {{
-    const {{ published, end }} = law.run(steps, unpack(data.durations[durations]), law.choose(steady));
+  return data.schemes.map(({{ steady, later, runs: [{{ steps, durations, scores }}] }}) => {{
+    const names = law.choose(steady), wait = later === null ? 0 : law.run([later], [], names).end;
+    const {{ published, end }} = law.run(steps, unpack(data.durations[durations]), names);
     const last = [...published.slice(-data.workers)], order = published.slice().sort();
-    return [end, last, scores.map(([done]) => (done ? order[done - 1] : 0))];
+    return [end, last, scores.map(([done]) => (done ? order[done - 1] + wait : 0))];
   }});
 }});
 const found = document.createElement("pre");
@@ -159,7 +160,7 @@ def test_a_thousand_settings_take_as_long_as_in_python(study: str, tmp_path: Pat
 TRAINED = FLAT.replace(
     "{timing_only: true, payload: 96 MB}",
     "{task: digits-mlp, batch_size: 8, optimizer: {lr: 0.1}, payload: 96 MB}",
-).replace("stop: {max_iterations: 12}", "stop: {max_iterations: 12}\nevaluate: {every: 2 steps, on: mean}")
+).replace("stop: {max_iterations: 12}", "stop: {max_iterations: 12}\nevaluate: {every: 2 steps}")
 
 
 @in_a_browser
