@@ -182,8 +182,12 @@ def _read_parquet(path: Path) -> Raw:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from ...records.formats.parquet import check_size
+
     try:
-        return enumerate(pq.read_table(pa.BufferReader(read_bytes(path, MAX_TABLE_BYTES))).to_pylist(), 1)
+        content = pa.BufferReader(read_bytes(path, MAX_TABLE_BYTES))
+        check_size(path, content, MAX_TABLE_BYTES // 8)
+        return enumerate(pq.read_table(content).to_pylist(), 1)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise InputError(f"{path}: is damaged: {one_line(str(error), 200)}") from None
 

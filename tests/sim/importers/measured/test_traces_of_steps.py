@@ -108,6 +108,8 @@ REFUSED: dict[str, str] = {
     "infinite": '[{"ph": "X", "name": "ProfilerStep#1", "dur": 1e999}]',
     "events are text": '["ProfilerStep#1"]',
     "a number as name": '[{"ph": "X", "name": 3, "dur": 4}]',
+    "one step of two without": json.dumps([*STEPS, event("ProfilerStep#9", 0, 1) | {"dur": "3"}]),
+    "a kernel without": json.dumps([*STEPS, event("gemm", 0, 4, "kernel") | {"dur": None}]),
     "nothing but NCCL": json.dumps([*STEPS, event("nccl", 0, 4000, "kernel")]),
     "deep": "[" * 100_000,
 }
