@@ -282,7 +282,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     names = chosen.get(entry.label, {}) if isinstance(chosen, dict) else {}
     wanted = scenario.collectives.inside
     inside: str = names.get("inside", "workers") if wanted == "auto" else wanted
-    transport = TRANSPORTS[cluster.network.transport]
+    transport, share = TRANSPORTS[cluster.network.transport], cluster.network.averaging
+    share = transport.averaging_share if share is None else share
     task = find_task(workload.task)
     built = None if workload.timing_only else _trained(scenario, seed, device)
     priced = scenario.priced
@@ -321,7 +322,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         segments=_segments(workload, built, start.numel(), buckets),
         ready_at=ready_fractions(profile.layers) if profile else (),
         forward=forward_fractions(profile.layers) if profile else (),
-        averaging_share=transport.averaging_share if scheme.averages_gradients(entry.options) else 0.0,
+        averaging_share=share if scheme.averages_gradients(entry.options) else 0.0,
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
         churn=churn_of(scenario, entry, seed),

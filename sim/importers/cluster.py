@@ -51,6 +51,8 @@ def cluster_of(readings: Mapping[str, Readings], answers: Answers) -> tuple[dict
     if (overhead_s := _only(readings, "overhead_s")) is not None:
         network["overhead"] = write_value("latency", overhead_s)
     network |= {key: value for key in ("transport", "nccl") if (value := _only(readings, key))}
+    if network and (averaging := _only(readings, "averaging")) is not None:
+        network["averaging"] = averaging
     counted = sum(counts.values())
     if workers and (workers != counted if counted else workers % (gpus or 1)):
         have = f"{counted}; leave it out" if counted else f"hosts of {gpus} GPUs; take a multiple"

@@ -134,6 +134,11 @@ class NetworkSettings(Settings):
     overhead: BoundedSeconds = Field(
         default=0.0, description="software overhead of one transfer, beside the transport's own"
     )
+    averaging: Annotated[float, Field(ge=0, le=10)] | None = Field(
+        default=None,
+        description="share of a gradient's duration that averaging it takes on the device beside the "
+        "collective (default: nccl 0.03, as DDP's; 0 for Horovod, and where `compute` was measured with it)",
+    )
     connect: BoundedSeconds = Field(
         default=0.0,
         description="time in which the members of a group connect, at their first collective; gloo's group "

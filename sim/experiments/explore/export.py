@@ -63,7 +63,7 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
                 gradients = kinds.count("gradient") if job.computing.varies else 1
                 if not drawn:
                     seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
-                key = f"{job.seed} {job.averaging_share}"
+                key = f"{job.seed} {job.computing.longer} {job.computing.launches_s}"
                 drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
                 met = None if run.met is None else run.evaluations.index(run.met)
                 scores = _scores(run, job.every * job.workers)

@@ -41,11 +41,14 @@ def read(source: ForeignFile) -> Readings:
     notes = (
         f"compute: {len(steps_s)} events {step}, median {format_seconds(statistics.median(steps_s))}, "
         f"longest {format_seconds(max(steps_s))}; whole steps, with the optimiser and waiting for data",
-        f"without NCCL's kernels, of which {format_seconds(exposed_s)} a step overlap no other"
+        f"without NCCL's kernels, of which {format_seconds(exposed_s)} a step overlap no other; what "
+        "averaging adds beside is in these times (network.averaging: 0)"
         if len(others) < len(kernels)
         else "no kernels of NCCL are in it: averages by other means would still be in these times",
     )
-    return Readings(gradients_s=tuple(thin_out([each - exposed_s for each in steps_s])), notes=notes)
+    durations_s = tuple(thin_out([each - exposed_s for each in steps_s]))
+    averaging = 0.0 if len(others) < len(kernels) else None
+    return Readings(gradients_s=durations_s, averaging=averaging, notes=notes)
 
 
 def _covered_s(kernels: Iterable[Mapping[str, Any]]) -> float:

@@ -122,7 +122,9 @@ def test_jitter_loss_compute_and_gpus() -> None:
     assert network["jitter"] == {"lognormal": {"cv": 0.2}}
     assert network["tcp"] == {"loss": 0.01}
     assert network["host"] == {"gpus": 4, "latency": "1 us", "bandwidth": "8 Gbit/s"}
-    assert (network["transport"], network["overhead"]) == ("nccl", "10 us")
+    assert (network["transport"], network["overhead"], network.get("averaging")) == ("nccl", "10 us", None)
+    files |= {"h": Readings(averaging=0.0)}
+    assert cluster_of(files, Answers(workers=8))[0]["network"]["averaging"] == 0.0
     assert any(note.startswith("tcp.loss") for note in notes)
     assert "jitter" not in network_of({"p": of(replace(path, jitter_s=1e-5))})
 

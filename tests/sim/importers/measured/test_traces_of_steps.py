@@ -43,6 +43,7 @@ def test_steps_without_what_nccl_adds() -> None:
     out = read(TRACE)
     assert out.gradients_s == pytest.approx([(900 + 10 * k - 75) / 1e6 for k in range(4)])
     assert "75 us a step overlap no other" in out.notes[1]
+    assert (out.averaging, read(json.dumps({"traceEvents": STEPS})).averaging) == (0.0, None)
 
 
 def test_steps_without_nccl() -> None:
@@ -151,7 +152,7 @@ def follow(text: str) -> Readings:
 def test_a_timeline_may_never_be_closed(end: str) -> None:
     assert foreign_kind(TIMELINE + end) == "horovod"
     out = follow(TIMELINE + end)
-    assert out.workers == {"": 2}
+    assert (out.workers, out.averaging) == ({"": 2}, 0.0)
     assert out.notes[0] == "averages: 1, 710 us in the median, 710 us at most, after negotiations of 80 us"
 
 
