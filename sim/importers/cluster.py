@@ -31,9 +31,11 @@ def cluster_of(readings: Mapping[str, Readings], answers: Answers) -> tuple[dict
     paths = _renamed({name: each.paths for name, each in readings.items() if each.paths})
     if len(maps) > 1 or (maps and paths):
         raise InputError(f"{' and '.join([*maps, *paths][:2])} both describe the network: import one of them")
-    said = {name: each.workers or {} for name, each in readings.items()}
-    known = dict.fromkeys(itertools.chain(*said.values()))
-    counts = {site: _one({file: each.get(site) for file, each in said.items()}, "workers") for site in known}
+    by_file = {name: each.workers or {} for name, each in readings.items()}
+    known = dict.fromkeys(itertools.chain(*by_file.values()))
+    counts = {
+        site: _one({file: each.get(site) for file, each in by_file.items()}, "workers") for site in known
+    }
     gpus = _only(readings, "gpus")
     network, notes = dict[str, Any](), list[str]()
     if maps:
@@ -79,8 +81,8 @@ def _only(readings: Mapping[str, Readings], field: str) -> Any:
     return _one(each, field.removesuffix("_s"))
 
 
-def _one(said: Mapping[str, Any], what: str) -> Any:
-    values = {name: value for name, value in said.items() if value not in (None, ())}
+def _one(values: Mapping[str, Any], what: str) -> Any:
+    values = {name: value for name, value in values.items() if value not in (None, ())}
     for (one, first), (other, second) in itertools.pairwise(values.items()):
         if first != second:
             raise InputError(f"{one} and {other} differ on the {what}: import one of them")

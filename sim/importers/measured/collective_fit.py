@@ -44,12 +44,12 @@ class LinkFit(NamedTuple):
     ratios: Floats
 
 
-AllReduce = str | NcclHosts
+AllReduceRule = str | NcclHosts
 """The algorithm of all-reduces, or hosts on which NCCL chooses."""
 
 
 def fit_collectives(
-    timed: Sequence[Timed], gpus: Sequence[int], by: AllReduce, latency_s: float | None = None
+    timed: Sequence[Timed], gpus: Sequence[int], by: AllReduceRule, latency_s: float | None = None
 ) -> LinkFit:
     """Fit by least squares of relative errors.
 
@@ -73,7 +73,7 @@ def fit_collectives(
 
 
 def prices_s(
-    timed: Sequence[Timed], gpus: Sequence[int], point: Floats, by: AllReduce = NEWEST_NCCL
+    timed: Sequence[Timed], gpus: Sequence[int], point: Floats, by: AllReduceRule = NEWEST_NCCL
 ) -> Floats:
     """Predicted times at ``point``: one-way latency and seconds per byte of the links that are fitted."""
     latency_s, s_per_byte = point.tolist()
@@ -88,7 +88,7 @@ def prices_s(
     return np.array([price_s(place(_collective(each, sites, by), members, model)) for each in timed])
 
 
-def _collective(timed: Timed, sites: Sites, by: AllReduce) -> Collective:
+def _collective(timed: Timed, sites: Sites, by: AllReduceRule) -> Collective:
     n = count_ranks(sites)
     if timed.operation == "sendrecv":
         return of_blocks(n, [CollectiveBlock(rank, (rank + 1) % n, timed.num_bytes) for rank in range(n)])

@@ -51,13 +51,13 @@ def read(source: ForeignFile) -> Readings:
 
 def _limits(start: Any, rate: float) -> Iterator[str]:
     """Options of a test, by its ``start``, that may have kept the fastest stream from more."""
-    said = start | start["test_start"]
+    settings = start | start["test_start"]
     for option, *keys in (("-b", "target_bitrate"), ("--fq-rate", "fqrate", "fq_rate")):
-        limit = max((said[key] for key in keys if is_time(said.get(key))), default=0)
+        limit = max((settings[key] for key in keys if is_time(settings.get(key))), default=0)
         if limit > 0 and rate >= _ALIKE * limit / 8:
             yield f"{option} {_mbit(limit / 8)}"
-    if is_time(said.get("sock_bufsize")) and said["sock_bufsize"] > 0:
-        yield f"-w {format_bytes(said['sock_bufsize'])}"
+    if is_time(settings.get("sock_bufsize")) and settings["sock_bufsize"] > 0:
+        yield f"-w {format_bytes(settings['sock_bufsize'])}"
 
 
 def _mbit(bytes_per_s: float) -> str:

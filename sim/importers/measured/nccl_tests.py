@@ -128,8 +128,8 @@ def read(source: ForeignFile) -> Readings:
 def _forced(text: str) -> str | None:
     """The all-reduce that NCCL_ALGO leaves; None: it leaves the choice open, or is not said."""
     allowed = {"ring", "tree"}
-    for said in _ALGORITHMS.findall(text)[-1:]:
-        for part in said.lower().split(";"):
+    for value in _ALGORITHMS.findall(text)[-1:]:
+        for part in value.lower().split(";"):
             function, _, names = part.rpartition(":")
             if function in ("", "allreduce"):
                 listed = set(names.removeprefix("^").split(","))

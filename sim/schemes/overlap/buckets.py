@@ -30,16 +30,16 @@ from ...program.worker import Worker
 SendOrder = Literal["ready_first", "needed_first"]
 """The order in which a communication thread sends buckets."""
 
-Sizes = tuple[int, int]
+BucketSizes = tuple[int, int]
 """Least elements of the first bucket, and of the others."""
 
 
-def is_full(length: int, sent: int, missing: int, sizes: Sizes) -> bool:
+def is_full(length: int, sent: int, missing: int, sizes: BucketSizes) -> bool:
     """Whether a bucket of ``length`` elements is sent, after ``sent`` others, ``missing`` still to go."""
     return length >= sizes[bool(sent)] or length == missing
 
 
-def count_buckets(lengths: Iterable[int], sizes: Sizes) -> int:
+def count_buckets(lengths: Iterable[int], sizes: BucketSizes) -> int:
     """Buckets of a gradient with layers of ``lengths``, in backward order."""
     missing, length, sent = sum(lengths := list(lengths)), 0, 0
     for each in lengths:
