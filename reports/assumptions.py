@@ -151,7 +151,7 @@ def transport(summary: Summary) -> list[str]:
 def carried(known: TransportRecord, all_reduces: bool) -> list[str]:
     """Sentences about the transport and all-reduce, and their unvalidated parts."""
     all_reduce = known["all_reduce"].replace("_", " ")
-    by = f"; its all-reduce is {all_reduce}" if all_reduces else ""
+    by = f"; its all-reduce is {known.get('assumed', all_reduce)}" if all_reduces else ""
     sentences = [f"{_LAWS.get(known['name'], 'The transport is unknown')}{by}."]
     if known["not_validated"]:
         sentences.append(f"Not validated over NCCL: {' and '.join(known['not_validated'])}.")

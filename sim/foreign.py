@@ -98,7 +98,7 @@ def foreign_kind(text: str) -> str | None:
 
 def describe_foreign(name: str, head: bytes) -> str | None:
     """What a foreign file is, and the command that reads it; None for one that is ours or unknown."""
-    text = decode(head, HEAD_BYTES)
+    text = decode(unpack(head, HEAD_BYTES)[0])
     if '<meta name="generator" content="Paceline">' in text:
         return f"{name}: is a page that Paceline wrote; name the result folder or the scenario behind it"
     kind = foreign_kind(text)
@@ -108,18 +108,30 @@ def describe_foreign(name: str, head: bytes) -> str | None:
     return f"{name}: is {KINDS[kind].what}; read it with '{command}'"
 
 
-def decode(content: bytes, limit: int = MAX_FOREIGN_BYTES) -> str:
-    """The beginning of a text as tools write it: packed by gzip, in UTF-8, UTF-16 or one byte a letter.
+def unpack(content: bytes, limit: int = MAX_FOREIGN_BYTES) -> tuple[bytes, bool]:
+    """At most ``limit`` bytes of a file, unpacked if it is gzip's, and whether that is all of it.
 
-    At most ``limit`` bytes of it are unpacked.
+    Streams behind each other are one. Of an archive (zip) nothing is read.
     """
-    if content.startswith(b"\x1f\x8b"):
-        unpacking = zlib.decompressobj(wbits=31)
+    if content.startswith(b"PK\x03\x04"):
+        return b"", False
+    if not content.startswith(b"\x1f\x8b"):
+        return content[:limit], len(content) <= limit
+    unpacked = b""
+    while content and len(unpacked) < limit:
+        stream = zlib.decompressobj(wbits=31)
         try:
-            content = unpacking.decompress(content, limit)
+            unpacked += stream.decompress(content, limit - len(unpacked))
         except zlib.error:
-            return ""
-    content = content[:limit]
+            return unpacked, False
+        content = stream.unused_data.lstrip(b"\0")
+        if not stream.eof:
+            return unpacked, False
+    return unpacked, not content
+
+
+def decode(content: bytes) -> str:
+    """A text as tools write it: in UTF-8, UTF-16 or one byte a letter; its last letter may be cut."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):  # PowerShell's ">"
         return content.decode("utf-16", "replace")
     try:

@@ -55,18 +55,14 @@ class Collective:
     payload: str
 
 
-def predict_ms(what: Collective, overhead_s: float | None = None) -> float:
+def predict_ms(what: Collective) -> float:
     """Milliseconds until the last worker is through, on tuned hosts.
-
-    Args:
-        what: is run.
-        overhead_s: software overhead of a message; None: the transport's packaged one.
 
     Raises:
         InputError: a quantity cannot be read.
         RunError: there is no such collective.
     """
-    return 1e3 * _wall_clock_s(what, "", overhead_s=overhead_s)
+    return 1e3 * _wall_clock_s(what, "")
 
 
 def predict_stock_ms(what: Collective) -> float:
@@ -80,7 +76,7 @@ def predict_stock_ms(what: Collective) -> float:
     return 1e3 * (_wall_clock_s(what, tcp, again=True) - PAUSE_S - _wall_clock_s(what, tcp))
 
 
-def _wall_clock_s(what: Collective, tcp: str, again: bool = False, overhead_s: float | None = None) -> float:
+def _wall_clock_s(what: Collective, tcp: str, again: bool = False) -> float:
     known = {name for name, _ in _PROGRAMS}
     if what.kind not in known:
         raise RunError(f"no collective is called {what.kind}; choose from {', '.join(sorted(known))}")
@@ -111,8 +107,6 @@ def _wall_clock_s(what: Collective, tcp: str, again: bool = False, overhead_s: f
     )
     if (what.kind, what.transport) == ("reduce", "gloo"):
         job = replace(job, all_reduce="benchmarks.board.collective:gloo_reduce")
-    if overhead_s is not None:
-        job = replace(job, transfer=replace(job.transfer, overhead_s=overhead_s))
     run = simulate_job(job)
     if run.status != "completed":
         raise RunError(run.message)

@@ -99,7 +99,7 @@ def _quantity(option: str, text: str | None, parse: Callable[[object], float]) -
 def _read(given: str, kind: str | None, answers: Answers) -> tuple[str, Readings]:
     """Name and kind, and readings of a file as given on the command line."""
     from paceline.sim.config.yaml_file import read_bytes
-    from paceline.sim.foreign import KINDS, MAX_FOREIGN_BYTES, decode, foreign_kind
+    from paceline.sim.foreign import KINDS, MAX_FOREIGN_BYTES, decode, foreign_kind, unpack
     from paceline.sim.importers import IMPORTERS
     from paceline.sim.importers.readings import ForeignFile
 
@@ -109,9 +109,12 @@ def _read(given: str, kind: str | None, answers: Answers) -> tuple[str, Readings
     if placed is None and "=" in given and not Path(given).exists():
         raise InputError(f"{given}: write ends in letters, digits and '_', as us_east-eu=FILE")
     name, ends = (placed[3], (placed[1], placed[2])) if placed else (given, None)
-    text = decode(read_bytes(Path(name), MAX_FOREIGN_BYTES))
-    if len(text) >= MAX_FOREIGN_BYTES:
+    content, whole = unpack(read_bytes(Path(name), MAX_FOREIGN_BYTES))
+    if len(content) >= MAX_FOREIGN_BYTES:
         raise InputError(f"{name}: is larger than {MAX_FOREIGN_BYTES >> 20} MiB, which is too much")
+    if not whole:
+        raise InputError(f"{name}: is a zip archive, or packed by gzip and cut or damaged; unpack it")
+    text = decode(content)
     which = kind or foreign_kind(text)
     if which is None:
         kinds = ", ".join(f"{each.what} ({key})" for key, each in KINDS.items())

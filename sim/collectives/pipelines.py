@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -263,6 +263,54 @@ NCCL_TWO_HOSTS: Final = 2.0
 """Assumptions of NCCL's choice: a network step, NVLink steps inside a host for a ring and for a tree, the
 speed of an unknown card, a tree's share of it, and by how much more that is between two hosts."""
 
+NCCL_PCIE_BYTES_PER_S: Final = 64e9
+"""Links inside a host of up to this rate are PCI Express (5.0 with 16 lanes), faster ones NVLink."""
+NCCL_PCIE_SHARE: Final = 0.75
+NCCL_PCIE_EXTRA: Final = 1.2
+"""What NCCL counts of such a link, and how much more than its bytes traffic of two GPUs takes of it."""
+NCCL_PCIE_TREE: Final = (*(0.9,) * 7, 0.8, 0.7, 0.6, 0.6, *(0.5,) * 4, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9)
+"""What a tree gets of its share for payloads from 64 B on, each twice the one before; from 512 MiB on all."""
+
+
+class NcclHosts(NamedTuple):
+    """What decides between NCCL's ring and tree.
+
+    Attributes:
+        version: of NCCL. Trees came with 2.4; 2.6 was the first to ask a card for its rate.
+        card_bytes_per_s: of a host's cards together.
+        inside_bytes_per_s: of a GPU's link to the others of its host.
+    """
+
+    version: tuple[int, ...] = (2, 6)
+    card_bytes_per_s: float = NCCL_BYTES_PER_S
+    inside_bytes_per_s: float = math.inf
+
+    @property
+    def pcie(self) -> bool:
+        """Whether GPUs share their links inside a host with its cards."""
+        return self.inside_bytes_per_s <= NCCL_PCIE_BYTES_PER_S
+
+    @property
+    def era(self) -> str:
+        """The rule's version and links, in words."""
+        until = next((f"before {a}.{b}" for a, b in ((2, 4), (2, 6)) if self.version < (a, b)), "from 2.6 on")
+        return f"{until} with {'PCI Express' if self.pcie else 'NVLink'}"
+
+    def tree_share(self, two_hosts: bool, num_bytes: int) -> float:
+        """A tree's rate where hosts have several GPUs, as a share of a ring's."""
+        raised = NCCL_TWO_HOSTS if two_hosts else 1.0
+        if not self.pcie:
+            return NCCL_TREE_SHARE * raised
+        counted = NCCL_PCIE_SHARE * self.inside_bytes_per_s / self.card_bytes_per_s
+        spare = (counted - 1) / NCCL_PCIE_EXTRA
+        raised = min(raised, max(1.0, spare)) if self.version >= (2, 6) else 1.0
+        k = (num_bytes >> 6).bit_length() - 1
+        return NCCL_TREE_SHARE * raised * (NCCL_PCIE_TREE[k] if 0 <= k < len(NCCL_PCIE_TREE) else 1.0)
+
+
+NEWEST_NCCL: Final = NcclHosts()
+"""With NVLink, and cards of an unknown rate."""
+
 
 @lru_cache(maxsize=64)
 def nccl_ring(sites: Sites, num_bytes: int) -> Collective:
@@ -332,28 +380,30 @@ def nccl_broadcast(sites: Sites, num_bytes: int) -> Collective:
     return replace(_chain(n, num_bytes, pieces), tail=_nccl_tail(n, num_bytes))
 
 
-def nccl_choice(sites: Sites, num_bytes: int) -> str:
-    """Ring or tree, by NCCL's own estimate, which ignores the cluster's latency and bandwidth.
+def nccl_choice(sites: Sites, num_bytes: int, known: NcclHosts = NEWEST_NCCL) -> str:
+    """Ring or tree, by NCCL's own estimate, which ignores the network's latency and its bandwidth.
 
     On one or two hosts NCCL reckons with the rate *inside* a host. For a ring that is the card's; for a tree
-    between two hosts of several GPUs its search raises it up to twice that, so the tree is chosen at every
-    size (measured: issue 946 of NVIDIA/nccl; issues 22 and 196 of NVIDIA/nccl-tests, 1 GB among 16 GPUs in
-    268 ms by ring and 134 by its own choice). From three hosts on both have the card's rate. Two single GPUs
-    take the ring.
-
-    May be wrong where links inside a host are less than twice as fast as its card (no NVLink, or a card per
-    GPU): NCCL may then take the ring for long payloads between two hosts, too.
+    between two hosts of several GPUs its search raises it up to twice that, as far as links inside have it.
+    NVLink has: the tree is chosen at every size (measured: issue 946 of NVIDIA/nccl; issues 22 and 196 of
+    NVIDIA/nccl-tests, 1 GB among 16 GPUs in 268 ms by ring and 134 by its own choice). PCI Express carries
+    the card's traffic beside: fast cards leave nothing to raise, and the ring is chosen, as always up to 2.5,
+    which took every card for one of 100 Gbit/s; without NVLink a tree has no LL128 either, and gets part of
+    its rate at middle sizes. From three hosts on both have the card's rate. Two single GPUs take the ring.
 
     Source: NVIDIA/nccl at 5067397: src/graph/tuning.cc, ``latencies`` of ring and tree, ``busBw`` of a tree,
-    "nNodes <= 2"; src/graph/search.cc, ``ncclTopoCompute``, pass 2.
+    "nNodes <= 2", ``treeCorrectionFactor``; src/graph/search.cc, ``ncclTopoCompute``, pass 2, ``followPath``;
+    v2.4.8-1, src/init.cc, ``ncclTreeThreshold``; v2.5.6-1, src/graph/topo.cc, ``NET_WIDTH``.
     """
+    if known.version < (2, 4):
+        return "nccl_ring"
     n, hosts = count_ranks(sites), len(host_sizes(sites))
     within = n - hosts
     ring_s = 2 * (within * NCCL_RING_HOP_S + (hosts - 1) * NCCL_STEP_S)
     tree_s = 2 * ((n // hosts - 1) * NCCL_CHAIN_HOP_S + (hosts.bit_length() - 1) * NCCL_STEP_S)
     ring_s += 2 * (n - 1) / n * num_bytes / NCCL_BYTES_PER_S
-    raised = NCCL_TWO_HOSTS if hosts == 2 and within else 1.0
-    tree_s += 2 * num_bytes / (NCCL_TREE_SHARE * raised * NCCL_BYTES_PER_S)
+    share = known.tree_share(hosts == 2, num_bytes) if within else NCCL_TREE_SHARE
+    tree_s += 2 * num_bytes / (share * NCCL_BYTES_PER_S)
     return "nccl_ring" if ring_s <= tree_s else "nccl_tree"
 
 

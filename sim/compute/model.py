@@ -27,6 +27,7 @@ class ComputeModel:
         gradients_each, added_s: the cost of a sampler, by worker: computations per used gradient, and added
             seconds; none: 1 and 0 s.
         longer: factor on the duration of each gradient under ``compute``.
+        launches_s: added to each.
         accumulate: batches of a gradient, each of which lasts as ``compute`` says.
     """
 
@@ -36,6 +37,7 @@ class ComputeModel:
     gradients_each: Sequence[float] = ()
     added_s: Sequence[float] = ()
     longer: float = 1.0
+    launches_s: float = 0.0
     accumulate: int = 1
     _blocks: dict[int, tuple[int, list[float]]] = field(default_factory=dict, init=False, repr=False)
 
@@ -79,7 +81,7 @@ class ComputeModel:
 
     def blocks_s(self, workers: range, block: int) -> Floats:
         """Each worker's ``block_s``, [len(workers), BLOCK]; raises as that."""
-        durations = self.longer * self._undisturbed_s(workers, block)
+        durations = self.longer * self._undisturbed_s(workers, block) + self.launches_s
         if self.added_s:
             own = slice(workers.start, workers.stop)
             durations = durations * np.array(self.gradients_each[own])[:, None]

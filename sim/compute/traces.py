@@ -12,7 +12,7 @@ from ..config.limits import MAX_TIME_S, MIN_TIME_S
 from ..config.tables import read_table
 from ..config.units import parse_duration
 from ..config.yaml_file import read_text
-from ..errors import InputError, did_you_mean, quote
+from ..errors import InputError, did_you_mean, quote, shorten
 
 MAX_DURATIONS: Final = 4096
 """Most durations kept: of a longer file every k-th."""
@@ -62,20 +62,20 @@ def trace_events(name: str | Path, text: str) -> list[Any]:
 
 def durations_of(name: str | Path, events: Sequence[Any], event: str) -> list[float]:
     """Seconds of the complete events ("ph": "X", in microseconds) called ``event``; raises as its callers."""
-    durations: dict[str, list[float]] = {}
+    durations: dict[str, list[Any]] = {}
     for each in events:
         if _complete(each):
-            durations.setdefault(_NUMBERED.sub("", each["name"]), []).append(each["dur"] / 1e6)
+            durations.setdefault(_NUMBERED.sub("", each["name"]), []).append(each.get("dur"))
     if event not in durations:
         hint = did_you_mean(event, durations) if durations else "it has no complete events of the host"
         raise InputError(f"{name}: has no event {quote(event)}; {hint[:300]}")
     for number, value in enumerate(durations[event]):
-        if not MIN_TIME_S <= value <= MAX_TIME_S:
+        if not (is_time(value) and MIN_TIME_S <= value / 1e6 <= MAX_TIME_S):
             raise InputError(
-                f"{name}: the duration of {quote(event)} number {number} is {value:g} s; it must be from "
-                f"{MIN_TIME_S:g} s to {MAX_TIME_S:g} s"
+                f"{name}: the duration of {quote(event)} number {number} is {shorten(value)} us; it must be "
+                f"from {1e6 * MIN_TIME_S:g} us to {1e6 * MAX_TIME_S:g} us"
             )
-    return durations[event]
+    return [value / 1e6 for value in durations[event]]
 
 
 def _complete(each: Any) -> bool:
@@ -84,7 +84,6 @@ def _complete(each: Any) -> bool:
         and each.get("ph") == "X"
         and each.get("cat", _HOST[0]) in _HOST
         and isinstance(each.get("name"), str)
-        and is_time(each.get("dur"))
     )
 
 

@@ -22,6 +22,7 @@ from ..program.encoding import TopK
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
+from ..schemes.overlap.buckets import count_buckets
 from ..schemes.scheme import Scheme
 from ..traffic.choice import Algorithms, Choice
 from ..traffic.placing import place, price_s
@@ -112,8 +113,16 @@ class Job:
 
     @cached_property
     def computing(self) -> ComputeModel:
-        """Durations of gradients in a simulation, including averaging; a real run has its own."""
-        return replace(self.compute, longer=1.0 + self.averaging_share / self.compute.accumulate)
+        """Durations of gradients in a simulation, including averaging; a real run has its own.
+
+        All collectives that begin beside a gradient but the last are launched by the device that computes it.
+        """
+        launches = 1
+        if (sizes := self.scheme.bucket_bytes(self.options)) and self.segments:
+            first, other = (int(size / self.bytes_per_parameter) for size in sizes)
+            launches = count_buckets((stop - start for _, start, stop in self.segments), (first, other))
+        longer, launch_s = self.averaging_share / self.compute.accumulate, self.transfer.launch_s
+        return replace(self.compute, longer=1.0 + longer, launches_s=(launches - 1) * launch_s)
 
     @property
     def synchronous(self) -> bool:

@@ -24,7 +24,7 @@ from ..network.network import Network
 from ..network.profile import Profile
 from ..network.settings import NetworkSettings
 from ..network.transfer import TransferModel
-from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
+from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, nccl_hosts
 from ..network.variation import changes_per_s
 from ..program.encoding import message_bytes
 from ..scenario.entries import SchemeEntry, WorkloadEntry
@@ -156,25 +156,29 @@ def _with_chosen_each(
 
         for (taken, *_), chosen in zip(left, choose_all([each[1:] for each in left]), strict=True):
             taken.update(chosen)
-    return [_with_names(*each) for each in zip(scenarios, map(_library_named, undecided, names), strict=True)]
+    named = map(_library_named, undecided, names)
+    return [_with_names(scenario, *each) for scenario, each in zip(scenarios, named, strict=True)]
 
 
-def _library_named(undecided: Scenario, names: dict[str, dict[str, str]]) -> _Chosen:
-    """The names to record; what a library chooses for a model's all-reduce stands for all schemes."""
-    chosen = None
+def _library_named(undecided: Scenario, names: dict[str, dict[str, str]]) -> tuple[_Chosen, str | None]:
+    """The names to record, and what they assume; a library's choice for a model stands for all schemes."""
+    chosen = assumed = None
     by_price = TRANSPORTS[undecided.cluster.network.transport].by_price
     if not by_price and undecided.collectives.all_reduce == AUTO_ALGORITHM:
         job = prepare(undecided, undecided.schemes[0], undecided.seed)
         model_bytes = message_bytes(job.start, job.bytes_per_parameter)
-        chosen = job.choice.name_of_all_reduce(tuple(range(job.workers)), model_bytes)
+        members = tuple(range(job.workers))
+        chosen = job.choice.name_of_all_reduce(members, model_bytes)
+        assumed = job.choice.assumed(members, model_bytes)
         names = {label: each | {"all_reduce": chosen} for label, each in names.items() if any(names.values())}
-    return {label: each for label, each in names.items() if each} or chosen
+    return {label: each for label, each in names.items() if each} or chosen, assumed
 
 
-def _with_names(scenario: Scenario, chosen: _Chosen) -> Scenario:
-    if scenario.collectives.chosen == chosen:
+def _with_names(scenario: Scenario, chosen: _Chosen, assumed: str | None = None) -> Scenario:
+    update = {"chosen": chosen, "assumed": assumed}
+    collectives = scenario.collectives.model_copy(update=update)
+    if collectives == scenario.collectives:
         return scenario
-    collectives = scenario.collectives.model_copy(update={"chosen": chosen})
     return scenario.model_copy(update={"collectives": collectives})
 
 
@@ -278,7 +282,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     names = chosen.get(entry.label, {}) if isinstance(chosen, dict) else {}
     wanted = scenario.collectives.inside
     inside: str = names.get("inside", "workers") if wanted == "auto" else wanted
-    transport = TRANSPORTS[cluster.network.transport]
+    transport, share = TRANSPORTS[cluster.network.transport], cluster.network.averaging
+    share = transport.averaging_share if share is None else share
     task = find_task(workload.task)
     built = None if workload.timing_only else _trained(scenario, seed, device)
     priced = scenario.priced
@@ -317,7 +322,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         segments=_segments(workload, built, start.numel(), buckets),
         ready_at=ready_fractions(profile.layers) if profile else (),
         forward=forward_fractions(profile.layers) if profile else (),
-        averaging_share=transport.averaging_share if scheme.averages_gradients(entry.options) else 0.0,
+        averaging_share=share if scheme.averages_gradients(entry.options) else 0.0,
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
         churn=churn_of(scenario, entry, seed),
@@ -403,6 +408,7 @@ def _nominal(settings: NetworkSettings, network: Network, seed: int) -> Transfer
         seed=seed,
         queue=settings.queue,
         tcp=settings.tcp,
+        nccl=nccl_hosts(settings, network),
     )
 
 

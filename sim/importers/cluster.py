@@ -31,7 +31,12 @@ def cluster_of(readings: Mapping[str, Readings], answers: Answers) -> tuple[dict
     paths = _renamed({name: each.paths for name, each in readings.items() if each.paths})
     if len(maps) > 1 or (maps and paths):
         raise InputError(f"{' and '.join([*maps, *paths][:2])} both describe the network: import one of them")
-    counts, gpus = _only(readings, "workers") or {}, _only(readings, "gpus")
+    by_file = {name: each.workers or {} for name, each in readings.items()}
+    known = dict.fromkeys(itertools.chain(*by_file.values()))
+    counts = {
+        site: _one({file: each.get(site) for file, each in by_file.items()}, "workers") for site in known
+    }
+    gpus = _only(readings, "gpus")
     network, notes = dict[str, Any](), list[str]()
     if maps:
         hosts = readings[maps[0]].hosts
@@ -47,8 +52,9 @@ def cluster_of(readings: Mapping[str, Readings], answers: Answers) -> tuple[dict
         network["host"] = {"gpus": gpus} | {k: write_value(k, v) for k, v in inside.items() if v is not None}
     if (overhead_s := _only(readings, "overhead_s")) is not None:
         network["overhead"] = write_value("latency", overhead_s)
-    if transport := _only(readings, "transport"):
-        network["transport"] = transport
+    network |= {key: value for key in ("transport", "nccl") if (value := _only(readings, key))}
+    if network and (averaging := _only(readings, "averaging")) is not None:
+        network["averaging"] = averaging
     counted = sum(counts.values())
     if workers and (workers != counted if counted else workers % (gpus or 1)):
         have = f"{counted}; leave it out" if counted else f"hosts of {gpus} GPUs; take a multiple"
@@ -72,12 +78,14 @@ def write_cluster(cluster: Mapping[str, Any], notes: Sequence[str]) -> str:
 def _only(readings: Mapping[str, Readings], field: str) -> Any:
     """What one file says, or several alike; None: none. ``InputError``: two differ."""
     each = {name: getattr(reading, field) for name, reading in readings.items()}
-    values = {name: value for name, value in each.items() if value not in (None, ())}
+    return _one(each, field.removesuffix("_s"))
+
+
+def _one(values: Mapping[str, Any], what: str) -> Any:
+    values = {name: value for name, value in values.items() if value not in (None, ())}
     for (one, first), (other, second) in itertools.pairwise(values.items()):
         if first != second:
-            raise InputError(
-                f"{one} and {other} differ on the {field.removesuffix('_s')}: import one of them"
-            )
+            raise InputError(f"{one} and {other} differ on the {what}: import one of them")
     return next(iter(values.values()), None)
 
 
@@ -105,11 +113,13 @@ def _sites(
     names = list(dict.fromkeys(itertools.chain(*ends)))
     if names and "" not in names:
         workers = workers or counts.get("")
-        if workers and workers % len(names):
-            raise InputError(
-                f"{workers} workers cannot be shared evenly by {len(names)} sites; take a multiple"
-            )
-        return {name: counts.get(name, workers // len(names) if workers else least) for name in names}
+        left = (workers or 0) - sum(counts.get(name, 0) for name in names)
+        open_sites = sum(name not in counts for name in names)
+        if workers and open_sites and (left < open_sites or left % open_sites):
+            text = f"{left} workers cannot be shared evenly by {open_sites} sites; take a multiple"
+            raise InputError(text)
+        share = left // max(1, open_sites) if workers else least
+        return {name: counts.get(name, share) for name in names}
     if len(names) > 1:
         file = next(file for file, each in paths.items() if not each[0].source)
         raise InputError(

@@ -13,6 +13,8 @@ from .readings import Answers, PathReading
 
 _LEAST_CV: Final = 0.05
 """Less is left out: it is of the order of what the hosts themselves add to a round trip."""
+_LONG, _ALIKE = 0.1, 2.0
+"""Latencies over the longest from which on links decide the jitter, and most between their shares of it."""
 _FIELDS: Final = {
     "latency": "latency_s", "bandwidth": "bandwidth_bytes_per_s", "per_flow": "per_flow_bytes_per_s"
 }  # fmt: skip
@@ -50,9 +52,24 @@ def network_of(
         if values["latency"] is None:
             raise InputError("no file says the latency: import output of ping too, or add --latency '0.1 ms'")
         form = {key: write_value(key, value) for key, value in values.items() if value is not None}
-    cvs = [path.jitter_s / path.latency_s for path in every if path.latency_s and path.jitter_s is not None]
-    if cvs and (cv := statistics.median(cvs)) >= _LEAST_CV:
+    for key, given in default.items():
+        if given is not None and write_value(key, given) not in str(form):
+            notes.append(f"--{key} is not used: the files say all")
+    varying = {
+        "-".join(filter(None, (p.source, p.target))) or "all": (p.latency_s, p.jitter_s / p.latency_s)
+        for p in every if p.latency_s and p.jitter_s is not None
+    }  # fmt: skip
+    longest_s = max((latency_s for latency_s, _ in varying.values()), default=0.0)
+    cvs = [cv for latency_s, cv in varying.values() if latency_s >= _LONG * longest_s]
+    alike = bool(cvs) and max(cvs) <= _ALIKE * min(cvs)
+    if alike and (cv := statistics.median(cvs)) >= _LEAST_CV:
         form["jitter"] = {"lognormal": {"cv": float(f"{cv:.3g}")}}
+    if len(varying) > 1 and max(cv for _, cv in varying.values()) >= _LEAST_CV:
+        each = ", ".join(
+            f"{name} {100 * cv:.2g} % of {format_seconds(s)}" for name, (s, cv) in varying.items()
+        )
+        taken = "that of the longest links" if "jitter" in form else "left out"
+        notes.append(f"jitter is one for all links, here {taken}; measured: {each}")
     losses = [path.loss for path in every if path.loss is not None]
     if any(losses):
         form["tcp"] = {"loss": float(f"{statistics.mean(losses):.3g}")}
@@ -91,6 +108,8 @@ def _sites(
         raise InputError(
             f"no file says the latency within a site: import output of ping as {name}-{name}=FILE"
         )
+    if not inside["bandwidth"] and default["bandwidth"] is not None:
+        inside["bandwidth"] = [default["bandwidth"]]
     within = {key: write_value(key, statistics.median(inside[key])) for key in default if inside[key]}
     form: dict[str, Any] = {"sites": dict(sites), "within": {"latency": "0 s"} | within}
     apart = {key: {p: v for p, v in values.items() if p[0] != p[1]} for key, values in known.items()}

@@ -108,6 +108,8 @@ class Readings:
         workers: of each site by its name; {"": n}: without sites.
         gradients_s: durations of gradients.
         transport: gloo or nccl.
+        nccl: its version.
+        averaging: share of a gradient that averaging it adds to ``gradients_s``.
         overhead_s: of one transfer.
         notes: where the values come from, a sentence each: what was halved, converted, or not used.
     """
@@ -121,5 +123,7 @@ class Readings:
     workers: dict[str, int] | None = None
     gradients_s: tuple[float, ...] = ()
     transport: Literal["gloo", "nccl"] | None = None
+    nccl: str | None = None
+    averaging: float | None = None
     overhead_s: float | None = None
     notes: tuple[str, ...] = ()

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ..config.limits import MAX_MODEL_BYTES, MAX_SITES, MAX_WORKERS
-from ..config.problems import Mistake, raise_mistakes
+from ..config.problems import Mistake, mistake, raise_mistakes
 from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Bytes, Rate
 from ..errors import did_you_mean, quote
@@ -32,6 +32,16 @@ QueueName = Literal["fair", "fifo", "token_bucket"]
 WHOLE: Final = ("graph", "model")
 """Forms of a single key; whether they fit the workers shows when the network is built."""
 _SITE_NAME: Final = re.compile(r"[^\W_]([\w-]*[^\W_])?")
+
+
+def _check_version(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch(r"\d{1,3}(\.\d{1,3}){1,2}", value):
+        raise mistake("is no version of NCCL; write for example '2.18' or 2.18.3")
+    if isinstance(value, float):
+        raise mistake(
+            "is a number, of which 2.1 and 2.10 are the same; write the version in quotes, as '2.18'"
+        )
+    return value
 
 
 class GpuHost(Settings):
@@ -102,6 +112,11 @@ class NetworkSettings(Settings):
         "alone), gloo, or nccl (point-to-point messages over gloo). Default with a profile: the profile's; "
         "null: as in result folders that name none",
     )
+    nccl: Annotated[str, BeforeValidator(_check_version)] | None = Field(
+        default=None,
+        description="with nccl: its version in quotes, as '2.18.3'; with the rates of `bandwidth` and "
+        "`host.bandwidth` (up to 64 GB/s: PCI Express) it decides on ring or tree (default: the newest)",
+    )
     hosts: HostTuning = Field(
         default="tuned",
         description="TCP of the hosts, simulated and in the lab: tuned (no slow start, unlimited windows) "
@@ -118,6 +133,11 @@ class NetworkSettings(Settings):
     )
     overhead: BoundedSeconds = Field(
         default=0.0, description="software overhead of one transfer, beside the transport's own"
+    )
+    averaging: Annotated[float, Field(ge=0, le=10)] | None = Field(
+        default=None,
+        description="share of a gradient's duration that averaging it takes on the device beside the "
+        "collective (default: nccl 0.03, as DDP's; 0 for Horovod, and where `compute` was measured with it)",
     )
     connect: BoundedSeconds = Field(
         default=0.0,
@@ -161,6 +181,11 @@ class NetworkSettings(Settings):
             (tcp and alone, "hosts", "'stock' needs sharing: max_min or rtt"),
             (line and self.sharing != "max_min", "queue", f"'{self.queue}' needs sharing: max_min"),
             (line and varies, "variation", "needs queue: fair; what waits in one line has its times already"),
+            (
+                self.nccl is not None and self.transport != "nccl",
+                "nccl",
+                "is the version of a library that is not used; write transport: nccl, or leave it out",
+            ),
             (own_nodes, "host", "is not of a network of your own, which names its nodes itself"),
         ):
             if wrong:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..collectives.pipelines import NEWEST_NCCL, NcclHosts
 from .network import Network
 from .stock_tcp import TcpSettings
 
@@ -46,6 +47,7 @@ class TransferModel:
         queue: discipline of links: ``fair`` is as ``sharing`` says; ``fifo``: later bytes wait, in streams
             announcements too. Not where each is alone.
         tcp: of stock hosts; None: windows limit nothing, as on tuned ones. Not where each is alone.
+        nccl: what NCCL knows of the hosts when it chooses an algorithm.
     """
 
     network: Network
@@ -71,6 +73,7 @@ class TransferModel:
     seed: int = 0
     queue: str = "fair"
     tcp: TcpSettings | None = None
+    nccl: NcclHosts = NEWEST_NCCL
 
     @property
     def uneven(self) -> bool:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from ..collectives.pipelines import NEWEST_NCCL, NcclHosts
 from ..collectives.registry import algorithms
+from .network import Network
+from .settings import NetworkSettings
 from .transfer import TransferModel
 
 AUTO_ALGORITHM: Final = "auto"
@@ -28,7 +31,12 @@ class PackagedFactor:
 GLOO_FACTORS: Final[Mapping[str, PackagedFactor]] = MappingProxyType(
     {
         "overhead_s": PackagedFactor(
-            1.0e-3, 0.7e-3, 1.3e-3, "s", "software per message or segment, the lab (docs/validation.md)"
+            1.35e-3,
+            0.7e-3,
+            1.5e-3,
+            "s",
+            "software per message or segment: four AWS hosts (six rows of "
+            "benchmarks/board/netem_collectives); low: the lab (docs/validation.md)",
         ),
         "buffer_bytes": PackagedFactor(
             4.0 * 2**20, 2.5e6, 2.0**25, "bytes", "Linux: the largest send buffer that is not configured"
@@ -62,6 +70,19 @@ NCCL_CONNECT: Final = PackagedFactor(
     "Adnan082/diloco-measured at 07b7885, results/raw",
 )  # fmt: skip
 """Time in which a communicator of NCCL connects, at its first collective; counted by ``network.connect``."""
+
+
+def nccl_hosts(settings: NetworkSettings, network: Network) -> NcclHosts:
+    """What decides NCCL's choice on these hosts; their cards have the rate of their access links."""
+    known = NEWEST_NCCL
+    if settings.nccl is not None:
+        known = known._replace(version=tuple(map(int, settings.nccl.split("."))))
+    if settings.host is not None and settings.host.bandwidth is not None:
+        known = known._replace(inside_bytes_per_s=settings.host.bandwidth)
+    routes = (route.links[0] for route in network.routes.values() if route.links)
+    rates = [network.links[link].bandwidth_bytes_per_s for link in network.up.values() or routes]
+    return known._replace(card_bytes_per_s=min(rates, default=known.card_bytes_per_s))
+
 
 DDP_SHARE: Final = PackagedFactor(
     0.03,

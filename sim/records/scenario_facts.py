@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, NotRequired, TypeVar
 
 from typing_extensions import TypedDict
 
@@ -40,11 +40,13 @@ class TransportRecord(TypedDict):
     """The transport of a run, simulated or real, and its algorithm for a whole model among all workers.
 
     ``name``: ``ideal``, ``gloo`` or ``nccl``; None: a version before there were transports.
+    ``assumed``: what the library's choice between two hosts rests on, if it makes one.
     ``not_validated``: parts of the scenario that no measurement of this transport covers, as phrases.
     """
 
     name: str | None
     all_reduce: str
+    assumed: NotRequired[str]
     not_validated: list[str]
 
 
@@ -213,7 +215,10 @@ def _transport(document: Any) -> TransportRecord:
         if payload is None or parse_bytes(payload) < workers * MEASURED_CHUNK_BYTES:
             missing.append("messages this small")
         missing += beyond_measured(name, "latency", _latencies_s(cluster["network"]))
-    return TransportRecord(name=name, all_reduce=all_reduce, not_validated=missing)
+    record = TransportRecord(name=name, all_reduce=all_reduce, not_validated=missing)
+    if assumed := collectives.get("assumed"):
+        record["assumed"] = assumed
+    return record
 
 
 def all_reduce_of(collectives: Mapping[str, Any], label: str | None = None) -> str:

@@ -367,3 +367,4 @@ class CollectiveSettings(Settings):
         description="written by Paceline: the choice of auto for a whole model among all workers; with "
         "ideal, for each scheme",
     )
+    assumed: str | None = Field(default=None, description="written by Paceline: what NCCL's choice rests on")

@@ -11,10 +11,11 @@ from itertools import pairwise
 from typing import Any, Final
 
 from ..collectives.collective import Collective
-from ..collectives.hierarchy import Sites
+from ..collectives.hierarchy import Sites, host_sizes
 from ..collectives.pipelines import least_latencies, nccl_choice
 from ..collectives.registry import Algorithm, Builder, algorithms, posted
 from ..collectives.users import users_all_reduce
+from ..config.units import format_seconds
 from ..config.user_code.call import is_import_path
 from ..network.transfer import TransferModel
 from ..network.transport import AUTO_ALGORITHM, TransportRules
@@ -28,6 +29,9 @@ BY_PRICE: Final = "fastest_for_each"
 
 MAX_FLOWS: Final = 20_000
 """Most blocks sharing links of a collective that is priced where an alternative exists."""
+
+MAX_COMPARED: Final = 32
+"""Most members of an all-reduce that is priced by the algorithm that was not taken, too."""
 
 Payloads = dict[tuple[tuple[int, ...], Sites, int], str]
 """Members site by site, members per site, and bytes of their payload -> the algorithm."""
@@ -93,6 +97,25 @@ class Choice:
         """Name of the algorithm of an all-reduce among ``members``."""
         return self._algorithm("all_reduce", *self.by_site(members), num_bytes).name
 
+    def assumed(self, members: tuple[int, ...], num_bytes: int) -> str | None:
+        """What NCCL's choice for an all-reduce between two hosts rests on; None: it is no such choice.
+
+        Says what the algorithm not taken would take, if that differs by over 10 %.
+        """
+        order, sites = self.by_site(members)
+        if not (self.transport.nccl_collectives and len(host_sizes(sites)) == 2 < len(order)):
+            return None
+        taken, where = self.name_of_all_reduce(members, num_bytes), "network.nccl, network.host.bandwidth"
+        text = f"{taken} by the rule of NCCL {self.model.nccl.era} inside hosts ({where})"
+        if len(order) <= MAX_COMPARED:
+            plain = replace(self.model, network=self.model.network.steady, queue="fair", tcp=None)
+            builders = self.candidates("all_reduce").items()
+            took_s = {name: price_s(place(build(sites, num_bytes), order, plain)) for name, build in builders}
+            best_s, ((other, other_s),) = took_s.pop(taken), took_s.items()
+            if abs(other_s - best_s) > 0.1 * best_s:
+                text += f"; a model takes {format_seconds(best_s)}, by {other} {format_seconds(other_s)}"
+        return text.replace("_", " ")
+
     def candidates(self, what: str) -> dict[str, Builder]:
         """The algorithms from which ``auto`` chooses, by name."""
         return {name: each.build for name, each in algorithms(what, self._library).items()}
@@ -144,7 +167,7 @@ class Choice:
         if len(candidates) == 1:
             return next(iter(candidates.values()))
         if self.transport.nccl_collectives:
-            return candidates[nccl_choice(sites, num_bytes)]
+            return candidates[nccl_choice(sites, num_bytes, self.model.nccl)]
         return candidates[self._take(what, order, sites, num_bytes)]
 
     def _take(self, what: str, order: tuple[int, ...], sites: Sites, num_bytes: int) -> str:

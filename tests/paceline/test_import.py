@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,23 @@ def test_json_and_packed_files(monkeypatch: Patch, capsys: Captured) -> None:
     assert answer["cluster"] == {"network": {"latency": "20.3 ms", "bandwidth": "1 Gbit/s"}}
     assert answer["needed"] == ["workers", "compute"]
     assert answer["notes"][0] == "bandwidth: 1 Gbit/s, where no file says it"
+
+
+def test_packed_files_are_read_to_their_end_or_refused(monkeypatch: Patch, capsys: Captured) -> None:
+    head, tail = LINUX[:300].encode(), LINUX[300:].encode()
+    whole = gzip.compress(head) + gzip.compress(tail)
+    Path("two.gz").write_bytes(whole)
+    Path("plain.txt").write_text(LINUX)
+    packed, plain = (
+        run(monkeypatch, capsys, "import", each, "--json")[1] for each in ("two.gz", "plain.txt")
+    )
+    assert json.loads(packed)["cluster"] == json.loads(plain)["cluster"]
+    Path("cut.gz").write_bytes(whole[:-9])
+    with zipfile.ZipFile("ping.zip", "w") as archive:
+        archive.writestr("ping.txt", LINUX)
+    for name in ("cut.gz", "ping.zip"):
+        status, _, err = run(monkeypatch, capsys, "import", name)
+        assert (status, f"{name}: is a zip archive, or packed by gzip and cut" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,32 @@ def test_the_transport_is_named_everywhere(scenario: Path, tmp_path: Path, run: 
     assert "The transport is NCCL" in page.read_text()
     assert "transport nccl; all-reduce by nccl_ring" in page.read_text()
     assert "Not validated over NCCL" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("host", "version", "said"),
+    [
+        ("gpus: 2", "null", "nccl tree by the rule of NCCL from 2.6 on with NVLink"),
+        (
+            "gpus: 2, bandwidth: 16 GB/s",
+            "'2.4.8'",
+            "nccl ring by the rule of NCCL before 2.6 with PCI Express",
+        ),
+        ("gpus: 2", "2.10", "write the version in quotes, as '2.18'"),
+        ("gpus: 2", "new", "is no version of NCCL; write for example '2.18'"),
+    ],
+)
+def test_what_nccls_choice_between_two_hosts_assumes_is_said_with_the_other(
+    scenario: Path, run: Command, host: str, version: str, said: str
+) -> None:
+    form = f"{{latency: 30 us, bandwidth: 10 Gbit/s, transport: nccl, nccl: {version}, host: {{{host}}}}}"
+    changes = ("--set", "workload.payload=100 MB", "--set", f"cluster.network={form}")
+    for command in ("check", "simulate"):
+        text = run(command, scenario, *changes)[1]
+        assert said in text
+        assert "write" in said or re.search(r"a model takes [\d.]+ m?s, by nccl (ring|tree) [\d.]+ m?s", text)
+    status, text = run("check", scenario, "--set", "cluster.network.nccl='2.4'")
+    assert (status, "write transport: nccl, or leave it out" in text) == (2, True)
 
 
 def test_long_latencies_over_nccl_are_not_validated() -> None:

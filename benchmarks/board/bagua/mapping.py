@@ -40,9 +40,10 @@ def predict(row: Mapping[str, str]) -> float:
     rate, payload = min(parse_bandwidth(row["bandwidth"]), _HOST_BYTES_PER_S), _PAYLOAD_BYTES * _RING
     if row["system"] == "decentralised":
         rate, payload = min(rate, _BUFFER_BYTES / (2 * latency_s)), _PAYLOAD_BYTES
+    share = ", averaging: 0" if row["system"] == "horovod" else ""
     return (_STEPS / 2) * wall_clock_s(
         _SCENARIO,
         f"workload.payload={payload:.0f} B",
-        f"cluster.network={{latency: {latency_s} s, bandwidth: {rate} B/s, transport: nccl}}",
+        f"cluster.network={{latency: {latency_s} s, bandwidth: {rate} B/s, transport: nccl{share}}}",
         f"schemes=[{scheme}]",
     )

@@ -34,6 +34,7 @@ def predict(row: Mapping[str, str]) -> float:
         _SCENARIO,
         f"cluster.workers={workers}",
         f"cluster.compute.time={_IMAGE_S * int(row['batch'])} s",
+        "cluster.network.averaging=0",  # it is in the rows of 4 GPUs
         f"cluster.network.host={{gpus: {min(workers, _GPUS)}, latency: 5 us, bandwidth: 100 GB/s}}",
         f"schemes=[{chosen(_SCHEMES, row['method'])}]",
         f"stop.max_iterations={steps}",

@@ -40,7 +40,9 @@ def predict(row: Mapping[str, str]) -> float:
     return step_ms(row, alone_per_s, payload_bytes, "all_reduce" if payload_bytes else _BUCKETS)
 
 
-def step_ms(row: Mapping[str, str], alone_per_s: float, payload_bytes: int | None, scheme: str) -> float:
+def step_ms(
+    row: Mapping[str, str], alone_per_s: float, payload_bytes: int | None, scheme: str, *changes: str
+) -> float:
     """Milliseconds of a step on all GPUs of a row.
 
     Args:
@@ -48,6 +50,7 @@ def step_ms(row: Mapping[str, str], alone_per_s: float, payload_bytes: int | Non
         alone_per_s: examples a second on one GPU.
         payload_bytes: of a gradient; None: ResNet-50, layer by layer.
         scheme: in YAML.
+        changes: others.
     """
     servers, gpus, batch = (int(row[name]) for name in ("servers", "gpus", "batch"))
     if payload_bytes is None:
@@ -62,5 +65,6 @@ def step_ms(row: Mapping[str, str], alone_per_s: float, payload_bytes: int | Non
         f"cluster.compute={compute}",
         f"cluster.network.host.gpus={gpus}",
         f"schemes=[{scheme}]",
+        *changes,
     )
     return 1e3 * seconds / _STEPS

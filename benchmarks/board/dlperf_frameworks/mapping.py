@@ -50,4 +50,5 @@ def predict(row: Mapping[str, str]) -> float:
     """Milliseconds of a step."""
     alone_per_s, scheme = chosen(_ALONE, f"{row['implementation']}, {row['batch']}")
     is_bert = "bert" in row["implementation"].lower()
-    return step_ms(row, alone_per_s, BERT_BYTES if is_bert else None, scheme)
+    changes = ("cluster.network.averaging=0",) if scheme == _HOROVOD else ()
+    return step_ms(row, alone_per_s, BERT_BYTES if is_bert else None, scheme, *changes)

@@ -12,11 +12,8 @@ UNIT: Final = "ms"
 BLIND: Final = "108 of the 162 rows; of the 54 over gloo 36 changed afterwards, its page says how"
 FITTED: Final = {
     "end of NCCL's all-reduce": "five one-way latencies, on twelve rows",
-    "gloo's software overhead of a message": "1.35 ms, on six rows",
+    "gloo's software overhead of a message": "1.35 ms, on six rows; packaged since",
 }
-
-_GLOO_OVERHEAD_S: Final = 1.35e-3
-"""With the least squares of relative errors on the all-reduces of four hosts."""
 
 
 def predict(row: Mapping[str, str]) -> float:
@@ -27,4 +24,4 @@ def predict(row: Mapping[str, str]) -> float:
     )  # fmt: skip
     if what.kind == "point_to_point":
         return predict_stock_ms(what)
-    return predict_ms(what, _GLOO_OVERHEAD_S if what.transport == "gloo" else None)
+    return predict_ms(what)

@@ -64,7 +64,7 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
                 gradients = kinds.count("gradient") if job.computing.varies else 1
                 if not drawn:
                     seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
-                key = f"{job.seed} {job.averaging_share}"
+                key = f"{job.seed} {job.computing.longer} {job.computing.launches_s}"
                 drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
                 runs.append({"steps": steps, "durations": key, **_scores(run, job)})
             later = tables.hand_over(_job(scenario, entry, scenario.seed, device))

@@ -35,11 +35,14 @@ def read(source: ForeignFile) -> Readings:
     bandwidth = None
     if any(next(gpu.iter(name), None) is not None for gpu in devices for name in ("nvlink", "xgmi", "c2c")):
         notes += ["host.bandwidth: unlimited, as the file does not rate the links of its GPUs: add it"]
-    elif rates := [rate for pci in devices if (rate := _pcie(pci))]:
-        bandwidth = min(rates)
-        notes += [
-            f"host.bandwidth: PCIe of a GPU, {format_rate(bandwidth)} (link_speed x link_width, encoded)"
-        ]
+    else:
+        rates = {pci.get("busid", "?"): _pcie(pci) for pci in devices}
+        unread = [name for name, rate in rates.items() if rate is None]
+        if bandwidth := min((rate for rate in rates.values() if rate is not None), default=None):
+            taken = f"{format_rate(bandwidth)} (link_speed x link_width, encoded)"
+            notes += [f"host.bandwidth: PCIe of a GPU, {taken}"]
+        if unread:
+            notes += [f"host.bandwidth: no link_speed and link_width can be read of GPU {', '.join(unread)}"]
     unrated = sum(
         pci.get("class", "").startswith("0x02") and pci.find("nic") is None for pci in root.iter("pci")
     )

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ...collectives.collective import Collective, CollectiveBlock, of_blocks
-from ...collectives.hierarchy import Sites
-from ...collectives.pipelines import nccl_choice
+from ...collectives.hierarchy import Sites, count_ranks
+from ...collectives.pipelines import NEWEST_NCCL, NcclHosts, nccl_choice
 from ...collectives.registry import algorithms
 from ...network.build import build_network
 from ...network.settings import NetworkSettings
@@ -44,7 +44,13 @@ class LinkFit(NamedTuple):
     ratios: Floats
 
 
-def fit_collectives(timed: Sequence[Timed], gpus: Sequence[int], latency_s: float | None = None) -> LinkFit:
+AllReduceRule = str | NcclHosts
+"""The algorithm of all-reduces, or hosts on which NCCL chooses."""
+
+
+def fit_collectives(
+    timed: Sequence[Timed], gpus: Sequence[int], by: AllReduceRule, latency_s: float | None = None
+) -> LinkFit:
     """Fit by least squares of relative errors.
 
     ``gpus``: of each host. A single host's inner links are fitted, else those between hosts, while inner ones
@@ -57,16 +63,18 @@ def fit_collectives(timed: Sequence[Timed], gpus: Sequence[int], latency_s: floa
     guess_s = measured_s.min() / (2 * sum(gpus)) if latency_s is None else latency_s
     point = np.array([guess_s, slowest.seconds / slowest.num_bytes])
     for _ in range(_ROUNDS):
-        base_s = prices_s(timed, gpus, point)
+        base_s = prices_s(timed, gpus, point, by)
         moves = [point * np.where(np.arange(2) == k, 1 + _STEP, 1.0) for k in range(2)]
-        slopes = np.stack([(prices_s(timed, gpus, each) - base_s) / _STEP for each in moves], axis=1)
+        slopes = np.stack([(prices_s(timed, gpus, each, by) - base_s) / _STEP for each in moves], axis=1)
         slopes = np.where(known, 0.0, slopes) / measured_s[:, None]
         change = np.linalg.lstsq(slopes, 1 - base_s / measured_s, rcond=None)[0]
         point = point * np.clip(1 + change, 0.2, 5.0)
-    return LinkFit(float(point[0]), float(1 / point[1]), timed, prices_s(timed, gpus, point) / measured_s)
+    return LinkFit(float(point[0]), float(1 / point[1]), timed, prices_s(timed, gpus, point, by) / measured_s)
 
 
-def prices_s(timed: Sequence[Timed], gpus: Sequence[int], point: Floats) -> Floats:
+def prices_s(
+    timed: Sequence[Timed], gpus: Sequence[int], point: Floats, by: AllReduceRule = NEWEST_NCCL
+) -> Floats:
     """Predicted times at ``point``: one-way latency and seconds per byte of the links that are fitted."""
     latency_s, s_per_byte = point.tolist()
     link = {"latency": f"{latency_s!r} s", "bandwidth": f"{8 / s_per_byte!r} bit/s"}
@@ -77,14 +85,16 @@ def prices_s(timed: Sequence[Timed], gpus: Sequence[int], point: Floats) -> Floa
     network = build_network(NetworkSettings.model_validate(settings), sum(gpus))
     model = TRANSPORTS["nccl"].transfer(TransferModel(network))
     members, sites = tuple(range(sum(gpus))), ((tuple(gpus),) if max(gpus) > 1 else (sum(gpus),))
-    return np.array(
-        [price_s(place(_collective(each, sites, len(members)), members, model)) for each in timed]
-    )
+    return np.array([price_s(place(_collective(each, sites, by), members, model)) for each in timed])
 
 
-def _collective(timed: Timed, sites: Sites, n: int) -> Collective:
+def _collective(timed: Timed, sites: Sites, by: AllReduceRule) -> Collective:
+    n = count_ranks(sites)
     if timed.operation == "sendrecv":
         return of_blocks(n, [CollectiveBlock(rank, (rank + 1) % n, timed.num_bytes) for rank in range(n)])
     kinds = algorithms(timed.operation, "nccl")
-    name = nccl_choice(sites, timed.num_bytes) if timed.operation == "all_reduce" else next(iter(kinds))
-    return kinds[name].build(sites, timed.num_bytes)
+    if timed.operation != "all_reduce":
+        by = next(iter(kinds))
+    elif isinstance(by, NcclHosts):
+        by = nccl_choice(sites, timed.num_bytes, by)
+    return kinds[by].build(sites, timed.num_bytes)

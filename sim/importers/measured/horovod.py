@@ -46,4 +46,4 @@ def read(source: ForeignFile) -> Readings:
         "not used: how these divide into latency and bandwidth is not in it, nor a gradient's duration",
     )
     whole = len(ranks) > 1 and ranks == set(range(len(ranks)))
-    return Readings(workers={"": len(ranks)} if whole else None, notes=notes)
+    return Readings(workers={"": len(ranks)} if whole else None, averaging=0.0, notes=notes)

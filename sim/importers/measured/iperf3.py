@@ -11,19 +11,22 @@ from json import JSONDecoder
 from typing import Any, Final
 
 from ...compute.traces import is_time
+from ...config.units import format_bytes
 from ...errors import shorten
 from ..readings import ForeignFile, PathReading, Readings
 
 _ALIKE: Final = 0.9
-"""Least ratio of the rates of two directions that are taken as alike, where ends have no names."""
+"""Least ratio of rates that are taken as alike: of two directions without names, of a result and a limit."""
 
 
 def read(source: ForeignFile) -> Readings:
     """The median rate of each direction, of the tests in a file. ``InputError``: UDP, or nothing received."""
     tests: dict[bool, list[list[float]]] = {}
+    limits: dict[str, None] = {}
     for test in _documents(source):
         for back, streams in _rates(source, test).items():
             tests.setdefault(back, []).append(streams)
+            limits |= dict.fromkeys(_limits(test["start"], max(streams)))
     if len(numbers := {len(rates) for each in tests.values() for rates in each}) != 1:
         raise source.refuse("needs tests, all of as many streams; write others to a file of their own")
     number, total = numbers.pop(), {back: statistics.median(map(sum, each)) for back, each in tests.items()}
@@ -41,7 +44,20 @@ def read(source: ForeignFile) -> Readings:
         paths.append(PathReading(*ends, None, None, rate if number > 1 else None, rate / number))
         of = f"; the median of {len(tests[back])} tests" if len(tests[back]) > 1 else ""
         notes.insert(-1, f"bandwidth: {_mbit(rate)} received {'from' if back else 'by'} the server, {by}{of}")
+    if limits:
+        notes.insert(0, f"limited by the test itself ({', '.join(limits)}): the path may carry more")
     return Readings(paths=tuple(paths), notes=tuple(notes))
+
+
+def _limits(start: Any, rate: float) -> Iterator[str]:
+    """Options of a test, by its ``start``, that may have kept the fastest stream from more."""
+    settings = start | start["test_start"]
+    for option, *keys in (("-b", "target_bitrate"), ("--fq-rate", "fqrate", "fq_rate")):
+        limit = max((settings[key] for key in keys if is_time(settings.get(key))), default=0)
+        if limit > 0 and rate >= _ALIKE * limit / 8:
+            yield f"{option} {_mbit(limit / 8)}"
+    if is_time(settings.get("sock_bufsize")) and settings["sock_bufsize"] > 0:
+        yield f"-w {format_bytes(settings['sock_bufsize'])}"
 
 
 def _mbit(bytes_per_s: float) -> str:

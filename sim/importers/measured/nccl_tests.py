@@ -15,14 +15,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ...collectives.pipelines import NEWEST_NCCL, NcclHosts, nccl_choice
 from ...config.files import parse_json
 from ...config.limits import MAX_MODEL_BYTES, MAX_TIME_S
-from ...config.units import format_bytes, format_seconds
+from ...config.units import format_bytes, format_rate, format_seconds
 from ...errors import shorten
 from ...network.transport import NCCL_LAUNCH
 from ..readings import ForeignFile, PathReading, Readings
 from .collective_fit import MAX_RANKS, Timed, fit_collectives
 
+_ALGORITHMS: Final = re.compile(r"NCCL_ALGO(?:=| set by environment to )[\"']?([\w^,:;]+)")
+_VERSION: Final = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
 _PREFIX: Final = re.compile(r"(?m)^ *(?:\[[^\]\n]*\]<\w+>: ?|\d+: )")
 """Which process wrote a line, as mpirun and srun say it."""
 _LINES: Final = {
@@ -79,7 +82,9 @@ def read(source: ForeignFile) -> Readings:
             f"its sizes ({len(sizes)}) cannot tell latency from bandwidth: measure at three or more, the "
             f"largest at least {_SPAN} times the smallest (-b 8 -e 128M -f 4), or say --latency"
         )
-    fit = fit_collectives(timed, gpus, given_s)
+    forced, version = _forced(text), _VERSION.search(text)
+    known = NcclHosts(tuple(map(int, version[1].split(".")))) if version else NEWEST_NCCL
+    fit = fit_collectives(timed, gpus, forced or known, given_s)
     if given_s is None and 1e3 * n * fit.latency_s < min(each.seconds for each in timed):
         raise source.refuse("its times show no latency: measure small sizes too (-b 8), or say --latency")
     off = 100 * np.abs(fit.ratios - 1)
@@ -93,6 +98,17 @@ def read(source: ForeignFile) -> Readings:
         f"predicted times are off by {np.median(off):.1f} % in the median, at most {off.max():.1f} % "
         f"({worst.operation} of {format_bytes(worst.num_bytes)})",
     )
+    if forced:
+        notes += (f"by NCCL_ALGO; where training has it too, write collectives: {{all_reduce: {forced}}}",)
+    elif len(gpus) == 2 < n and any(each.operation == "all_reduce" for each in timed):
+        taken = nccl_choice((tuple(gpus),), sizes[-1], known)
+        other = "nccl_tree" if taken == "nccl_ring" else "nccl_ring"
+        rate = format_rate(fit_collectives(timed, gpus, other, given_s).bytes_per_s)
+        names = [each.removeprefix("nccl_") for each in (taken, other)]
+        notes += (
+            f"it does not say NCCL_ALGO: bandwidth by the {names[0]}, the rule of NCCL {known.era}; by the "
+            f"{names[1]} it is {rate}: if that was it, put NCCL_ALGO={names[1]} above the table",
+        )
     if not listed:
         notes += ("no list of ranks says where they are: each counts as a host of its own",)
     if len(gpus) == 1:
@@ -103,7 +119,22 @@ def read(source: ForeignFile) -> Readings:
     a, b = source.ends or ("", "")
     path = PathReading(a, b, latency_s=fit.latency_s, bandwidth_bytes_per_s=fit.bytes_per_s)
     several = gpus[0] if gpus[0] > 1 else None
-    return Readings(paths=(path,), gpus=several, workers={"": n}, transport="nccl", notes=notes)
+    return Readings(
+        paths=(path,), gpus=several, workers={a if a == b else "": n}, transport="nccl", notes=notes,
+        nccl=version and version[1],
+    )  # fmt: skip
+
+
+def _forced(text: str) -> str | None:
+    """The all-reduce that NCCL_ALGO leaves; None: it leaves the choice open, or is not said."""
+    allowed = {"ring", "tree"}
+    for value in _ALGORITHMS.findall(text)[-1:]:
+        for part in value.lower().split(";"):
+            function, _, names = part.rpartition(":")
+            if function in ("", "allreduce"):
+                listed = set(names.removeprefix("^").split(","))
+                allowed = {"ring", "tree"} - listed if names.startswith("^") else listed & {"ring", "tree"}
+    return f"nccl_{allowed.pop()}" if len(allowed) == 1 else None
 
 
 def _from_text(source: ForeignFile, text: str) -> tuple[list[str], list[_Table]]:

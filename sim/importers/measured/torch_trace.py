@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ...compute.traces import durations_of, is_time, thin_out, trace_events
 from ...config.units import format_seconds
+from ...errors import shorten
 from ..readings import ForeignFile, Readings
 
 _STEP: Final = "ProfilerStep"
@@ -28,8 +29,10 @@ def read(source: ForeignFile) -> Readings:
         )
     steps_s = durations_of(source.name, events, step)
     kernels = [each for each in events if each.get("cat") == "kernel"]
-    if any(is_time(each.get("dur")) and each["dur"] < 0 for each in kernels):
-        raise source.refuse("has a kernel of a duration below 0")
+    for each in kernels:
+        if not (is_time(each.get("ts")) and is_time(each.get("dur")) and each["dur"] >= 0):
+            name, when = (shorten(each.get(key)) for key in ("name", "ts"))
+            raise source.refuse(f"kernel {name} at {when} us: its duration is {shorten(each.get('dur'))}")
     others = [each for each in kernels if "nccl" not in str(each.get("name")).lower()]
     exposed_s = (_covered_s(kernels) - _covered_s(others)) / len(steps_s)
     if exposed_s >= min(steps_s):
@@ -38,18 +41,20 @@ def read(source: ForeignFile) -> Readings:
     notes = (
         f"compute: {len(steps_s)} events {step}, median {format_seconds(statistics.median(steps_s))}, "
         f"longest {format_seconds(max(steps_s))}; whole steps, with the optimiser and waiting for data",
-        f"without NCCL's kernels, of which {format_seconds(exposed_s)} a step overlap no other"
+        f"without NCCL's kernels, of which {format_seconds(exposed_s)} a step overlap no other; what "
+        "averaging adds beside is in these times (network.averaging: 0)"
         if len(others) < len(kernels)
         else "no kernels of NCCL are in it: averages by other means would still be in these times",
     )
-    return Readings(gradients_s=tuple(thin_out([each - exposed_s for each in steps_s])), notes=notes)
+    durations_s = tuple(thin_out([each - exposed_s for each in steps_s]))
+    averaging = 0.0 if len(others) < len(kernels) else None
+    return Readings(gradients_s=durations_s, averaging=averaging, notes=notes)
 
 
 def _covered_s(kernels: Iterable[Mapping[str, Any]]) -> float:
     """Seconds in which at least one of some events runs."""
     covered_us, end_us = 0.0, -math.inf
-    timed = (each for each in kernels if is_time(each.get("ts")) and is_time(each.get("dur")))
-    for begin_us, length_us in sorted((float(each["ts"]), float(each["dur"])) for each in timed):
+    for begin_us, length_us in sorted((float(each["ts"]), float(each["dur"])) for each in kernels):
         covered_us += max(0.0, begin_us + length_us - max(begin_us, end_us))
         end_us = max(end_us, begin_us + length_us)
     return covered_us / 1e6

@@ -19,7 +19,7 @@ from ...config.problems import one_line
 from ...config.yaml_file import read_bytes
 from ...errors import InputError
 from ..run import Event, Run
-from .tables import MAX_FILE_BYTES, STEP_VECTOR
+from .tables import MAX_FILE_BYTES, STEP_VECTOR, check_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,17 +99,11 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
     with _naming(path):
         # In memory: pyarrow takes no path that is not UTF-8, and its threads may outlive a file of Python's.
         content = pa.BufferReader(read_bytes(path, MAX_FILE_BYTES))
-        _check_size(path, pq.read_metadata(content), content.size())
+        head, file_bytes = pq.read_metadata(content), content.size()
+        check_size(path, head, file_bytes, int(max(_SMALL, MOST_PACKED * file_bytes / 8)))
         table = pq.read_table(content)
         frame: pd.DataFrame = _conformed(path, table, schema).to_pandas()
     return frame
-
-
-def _check_size(path: Path, head: pq.FileMetaData, file_bytes: int) -> None:
-    groups = (head.row_group(number) for number in range(head.num_row_groups))
-    values = sum(group.column(number).num_values for group in groups for number in range(head.num_columns))
-    if values > max(_SMALL, MOST_PACKED * file_bytes / 8):
-        raise InputError(f"{path} unfolds from {file_bytes} bytes to {values} values: no table of ours does")
 
 
 @contextmanager

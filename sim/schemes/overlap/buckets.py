@@ -17,6 +17,7 @@ al., SOSP 2019 (order by need); Sergeev and Del Balso, arXiv 1802.05799 (agreein
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,25 @@ from ...program.worker import Worker
 
 SendOrder = Literal["ready_first", "needed_first"]
 """The order in which a communication thread sends buckets."""
+
+BucketSizes = tuple[int, int]
+"""Least elements of the first bucket, and of the others."""
+
+
+def is_full(length: int, sent: int, missing: int, sizes: BucketSizes) -> bool:
+    """Whether a bucket of ``length`` elements is sent, after ``sent`` others, ``missing`` still to go."""
+    return length >= sizes[bool(sent)] or length == missing
+
+
+def count_buckets(lengths: Iterable[int], sizes: BucketSizes) -> int:
+    """Buckets of a gradient with layers of ``lengths``, in backward order."""
+    missing, length, sent = sum(lengths := list(lengths)), 0, 0
+    for each in lengths:
+        length += each
+        if is_full(length, sent, missing, sizes):
+            missing, length, sent = missing - length, 0, sent + 1
+    return sent
+
 
 _FILLED = "bucket filled"
 """Signal to the thread that one more bucket is filled."""
@@ -69,7 +89,7 @@ class Buckets:
         self._worker = worker
         self._order = order
         # Whole elements: equal buckets of a payload differ by one.
-        self._full = tuple(int(size / worker.element_bytes) for size in (first_bytes, bucket_bytes))
+        self._full = int(first_bytes / worker.element_bytes), int(bucket_bytes / worker.element_bytes)
         self._under_way: list[Bucket] = []
         self._queue: list[Bucket] = []
         self._complete = False
@@ -83,7 +103,7 @@ class Buckets:
         async for segment in worker.segments(backward):
             filling.append(segment)
             length += segment.stop - segment.start
-            if length >= self._full[bool(self._under_way)] or length == missing:
+            if is_full(length, len(self._under_way), missing, self._full):
                 missing -= length
                 value = _concatenate([each.value for each in filling])
                 bucket = Bucket(len(self._under_way), filling[-1].start, filling[0].stop, value)

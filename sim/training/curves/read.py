@@ -22,6 +22,7 @@ from ...config.tables import MAX_TABLE_BYTES, read_table
 from ...config.yaml_file import read_bytes, read_text
 from ...errors import InputError, did_you_mean, quote
 from ...records.folder import SUMMARY_FILE, is_unfinished, read_results
+from ...records.formats.tables import check_size
 from ...records.run import NO_METRICS
 from ...records.verdict import Value
 from .conditions import conditions_of
@@ -183,7 +184,9 @@ def _read_parquet(path: Path) -> Raw:
     import pyarrow.parquet as pq
 
     try:
-        return enumerate(pq.read_table(pa.BufferReader(read_bytes(path, MAX_TABLE_BYTES))).to_pylist(), 1)
+        content = pa.BufferReader(read_bytes(path, MAX_TABLE_BYTES))
+        check_size(path, pq.read_metadata(content), content.size(), MAX_TABLE_BYTES // 8)
+        return enumerate(pq.read_table(content).to_pylist(), 1)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise InputError(f"{path}: is damaged: {one_line(str(error), 200)}") from None
 

@@ -16,6 +16,7 @@ from paceline.sim.collectives.pipelines import (
     NCCL_CHUNK_BYTES,
     NCCL_TAIL,
     RING_PIECES,
+    NcclHosts,
     chain_broadcast,
     exchange,
     nccl_broadcast,
@@ -200,6 +201,31 @@ def test_nccl_takes_its_tree_between_two_hosts_of_several_gpus() -> None:
         assert nccl_choice((2,), num_bytes) == "nccl_ring"
     for hosts in (3, 4):
         assert nccl_choice(((8,) * hosts,), 2**30) == "nccl_ring"
+
+
+PCIE_3, NVLINK = 16e9, 150e9
+
+
+@pytest.mark.parametrize(
+    ("version", "inside", "card_gbit", "num_bytes", "choice"),
+    [
+        ((2, 3, 7), NVLINK, 100, 1000, "nccl_ring"),  # before its trees
+        ((2, 4, 8), NVLINK, 100, 2**30, "nccl_tree"),
+        ((2, 4, 8), PCIE_3, 10, 2**26, "nccl_ring"),  # two thirds of a ring's rate
+        ((2, 5, 7), PCIE_3, 10, 2**26, "nccl_ring"),  # every card counts as one of 100 Gbit/s
+        ((2, 7, 8), PCIE_3, 100, 2**30, "nccl_ring"),
+        ((2, 7, 8), PCIE_3, 40, 2**26, "nccl_ring"),
+        ((2, 7, 8), PCIE_3, 10, 2**20, "nccl_ring"),  # half of a tree's rate at middle sizes
+        ((2, 7, 8), PCIE_3, 10, 2**26, "nccl_tree"),  # the links carry twice the card's rate beside it
+        ((2, 18), 64e9, 100, 2**30, "nccl_tree"),
+    ],
+)
+def test_nccls_choice_between_two_hosts_is_by_version_links_and_cards(
+    version: tuple[int, ...], inside: float, card_gbit: int, num_bytes: int, choice: str
+) -> None:
+    known = NcclHosts(version, card_gbit * 1.25e8, inside)
+    assert nccl_choice(((4, 4),), num_bytes, known) == choice
+    assert nccl_choice(((4,) * 4,), 2**30, known) == "nccl_ring"
 
 
 def test_nccls_tree_is_a_chain_inside_a_host_and_a_tree_between_first_gpus() -> None:

@@ -122,7 +122,9 @@ def test_jitter_loss_compute_and_gpus() -> None:
     assert network["jitter"] == {"lognormal": {"cv": 0.2}}
     assert network["tcp"] == {"loss": 0.01}
     assert network["host"] == {"gpus": 4, "latency": "1 us", "bandwidth": "8 Gbit/s"}
-    assert (network["transport"], network["overhead"]) == ("nccl", "10 us")
+    assert (network["transport"], network["overhead"], network.get("averaging")) == ("nccl", "10 us", None)
+    files |= {"h": Readings(averaging=0.0)}
+    assert cluster_of(files, Answers(workers=8))[0]["network"]["averaging"] == 0.0
     assert any(note.startswith("tcp.loss") for note in notes)
     assert "jitter" not in network_of({"p": of(replace(path, jitter_s=1e-5))})
 
@@ -185,3 +187,35 @@ def test_a_note_stays_in_its_comment() -> None:
     text = write_cluster({"workers": 2}, ["a\ncluster: {workers: 99}\n\u202e"])
     assert yaml_file.parse(text, "cluster.yaml").value == {"cluster": {"workers": 2}}
     assert "\u202e" not in text
+
+
+def test_one_links_jitter_is_not_all_links() -> None:
+    lan = of(PathReading("us", "us", 12.5e-6, jitter_s=1.34e-6))
+    wan = PathReading("us", "eu", 35e-3, jitter_s=0.16e-3)
+    cluster, notes = cluster_of({"l": lan, "w": of(wan)}, Answers())
+    assert "jitter" not in cluster["network"]
+    (note,) = (each for each in notes if each.startswith("jitter"))
+    assert "here left out; measured: us-us 11 % of 12.5 us, us-eu 0.46 % of 35 ms" in note
+    far = of(replace(wan, jitter_s=3.5e-3), replace(wan, source="eu", target="as", jitter_s=4.2e-3))
+    network = cluster_of({"l": lan, "w": far}, Answers(latency_s=0.05))[0]["network"]
+    assert network["jitter"] == {"lognormal": {"cv": 0.11}}  # of the long ones, which are alike
+
+
+def test_a_rate_of_the_users_is_written_or_said_not_to_be() -> None:
+    lan, rate = of(PathReading("us", "us", 1e-4)), Answers(bandwidth_bytes_per_s=1.25e9)
+    assert cluster_of({"l": lan}, rate)[0]["network"]["within"]["bandwidth"] == "10 Gbit/s"
+    known = of(PathReading(latency_s=1e-3, bandwidth_bytes_per_s=1e9))
+    cluster, notes = cluster_of({"k": known}, rate)
+    assert cluster["network"]["bandwidth"] == "8 Gbit/s"
+    assert notes == ["--bandwidth is not used: the files say all"]
+
+
+def test_the_gpus_of_a_log_of_one_site_are_that_sites() -> None:
+    log = Readings(paths=(PathReading("us", "us", 1e-5),), gpus=8, workers={"us": 64}, transport="nccl")
+    files = {"n": log, "p": of(PathReading("us", "eu", latency_s=0.04))}
+    assert network_of(files)["sites"] == {"us": 64, "eu": 8}
+    assert network_of(files, 96)["sites"] == {"us": 64, "eu": 32}
+    other = replace(log, paths=(PathReading("eu", "eu", 1e-5),), workers={"eu": 32})
+    assert network_of(files | {"o": other})["sites"] == {"us": 64, "eu": 32}
+    with pytest.raises(InputError, match="n and o differ on the workers"):
+        network_of(files | {"o": replace(other, workers={"us": 32})})

@@ -48,6 +48,13 @@ def test_csv_with_conditions_as_columns(tmp_path: Path) -> None:
     assert curve.under["period"] == 16
 
 
+def test_a_parquet_that_unfolds_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({name: [0.0] * (2**21 + 1) for name in "abcd"}).to_parquet(path)
+    with pytest.raises(InputError, match=r"unfolds from \d+ bytes to 8388612 values; at most 8388608"):
+        read(path)
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "A.PARQUET"])
 def test_parquet(name: str, tmp_path: Path) -> None:
     pd.DataFrame(rows()).to_parquet(tmp_path / name)

@@ -138,6 +138,9 @@ def test_a_host_of_nccl() -> None:
     assert readings.gpus == 2
     assert readings.paths[0].bandwidth_bytes_per_s == pytest.approx(300e9 / 8)
     assert readings.gpu_bandwidth_bytes_per_s == pytest.approx(16e9 * 8 / 8 * 128 / 130)
+    cut = NCCL.replace('link_speed="16.0 GT/s PCIe" link_width="8"', 'link_speed="Unknown speed"')
+    assert read(cut).gpu_bandwidth_bytes_per_s == pytest.approx(16e9 * 16 / 8 * 128 / 130)
+    assert any("can be read of GPU 0000:08:00.0" in note for note in read(cut).notes)
     joined = NCCL.replace(
         'gdr="1"/>', 'gdr="1"><nvlink target="0000:c8:00.0" count="12" tclass="0x068000"/></gpu>'
     )

@@ -100,3 +100,24 @@ def test_without_names_both_directions_must_be_alike_and_the_slower_counts() -> 
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         paths_of(text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"target_bitrate": 1e8}, "(-b 100 Mbit/s)"),
+        ({"fqrate": 1e8}, "(--fq-rate 100 Mbit/s)"),
+        ({"sock_bufsize": 262144}, "(-w 262 kB)"),
+        ({"target_bitrate": 1e9, "fqrate": 0, "sock_bufsize": 0}, None),  # it did not bind
+    ],
+)
+def test_what_limited_the_test_itself_is_named(setting: dict[str, float], said: str | None) -> None:
+    whole = json.loads(made([99.0]))
+    for part in (whole["start"], whole["start"]["test_start"]):
+        (document := json.loads(made([99.0])))["start"] = whole["start"] | setting
+        if part is whole["start"]["test_start"]:
+            document["start"] = whole["start"] | {"test_start": part | setting}
+        notes = read(ForeignFile("i.json", json.dumps(document))).notes
+        assert [n for n in notes if "limited by the test itself" in n] == (
+            [f"limited by the test itself {said}: the path may carry more"] if said else []
+        )

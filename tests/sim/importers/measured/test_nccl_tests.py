@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,3 +227,27 @@ def test_the_log_of_nccl_between_rows_is_no_damage() -> None:
     lines = text_of(TWO, timed_by("all_reduce", (1, 1), 4e-5, 1e9)).splitlines()
     log = "node-a:41:41 [0] NCCL INFO Channel 00/08 :    0   1   2   3   4   5   6   7"
     assert read_text("\n".join([*lines[:-4], log, *lines[-4:]])) == read_text("\n".join(lines))
+
+
+RING = (Path(__file__).parents[1] / "cases" / "nccl-two-hosts-ring.log").read_text()
+AUTO = RING.replace("-x NCCL_ALGO=RING ", "")
+LATENCY = Answers(latency_s=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "by", "says"),
+    [
+        (RING, "ring", "collectives: {all_reduce: nccl_ring}"),
+        (f"host1:1:2 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n{AUTO}", "ring", "by NCCL_ALGO"),
+        (AUTO.replace("-np", "-x NCCL_ALGO=^tree,nvlstree -np"), "ring", "by NCCL_ALGO"),
+        (RING.replace("RING", "broadcast:ring;allreduce:tree"), "tree", "by NCCL_ALGO"),
+        (f"NCCL version 2.3.7+cuda10.0\n{AUTO}", "ring", "by the ring, the rule of NCCL before 2.4"),
+        (AUTO, "tree", r"by the ring it is 7\d\d\.?\d* Gbit/s: if that was it, put NCCL_ALGO=ring above"),
+    ],
+)
+def test_the_algorithm_between_two_hosts_is_read_or_both_are_said(text: str, by: str, says: str) -> None:
+    out = read_text(text, answers=LATENCY)
+    low, high = {"ring": (750, 780), "tree": (420, 450)}[by]
+    assert low < 8e-9 * (out.paths[0].bandwidth_bytes_per_s or 0) < high
+    assert re.search(says, " ".join(out.notes))
+    assert out.nccl == ("2.3.7" if "version 2.3.7" in text else None)

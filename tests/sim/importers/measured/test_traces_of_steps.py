@@ -43,6 +43,7 @@ def test_steps_without_what_nccl_adds() -> None:
     out = read(TRACE)
     assert out.gradients_s == pytest.approx([(900 + 10 * k - 75) / 1e6 for k in range(4)])
     assert "75 us a step overlap no other" in out.notes[1]
+    assert (out.averaging, read(json.dumps({"traceEvents": STEPS})).averaging) == (0.0, None)
 
 
 def test_steps_without_nccl() -> None:
@@ -108,6 +109,8 @@ REFUSED: dict[str, str] = {
     "infinite": '[{"ph": "X", "name": "ProfilerStep#1", "dur": 1e999}]',
     "events are text": '["ProfilerStep#1"]',
     "a number as name": '[{"ph": "X", "name": 3, "dur": 4}]',
+    "one step of two without": json.dumps([*STEPS, event("ProfilerStep#9", 0, 1) | {"dur": "3"}]),
+    "a kernel without": json.dumps([*STEPS, event("gemm", 0, 4, "kernel") | {"dur": None}]),
     "nothing but NCCL": json.dumps([*STEPS, event("nccl", 0, 4000, "kernel")]),
     "deep": "[" * 100_000,
 }
@@ -149,7 +152,7 @@ def follow(text: str) -> Readings:
 def test_a_timeline_may_never_be_closed(end: str) -> None:
     assert foreign_kind(TIMELINE + end) == "horovod"
     out = follow(TIMELINE + end)
-    assert out.workers == {"": 2}
+    assert (out.workers, out.averaging) == ({"": 2}, 0.0)
     assert out.notes[0] == "averages: 1, 710 us in the median, 710 us at most, after negotiations of 80 us"
 
 
