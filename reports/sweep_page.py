@@ -22,7 +22,15 @@ from .figures.sweep import draw_points, draw_shares, draw_times, draw_winners, i
 from .files import finish_figure, render_latex, write_tables
 from .folders import Style, styles_of
 from .page import check_page, render_template
-from .sweep_tables import crossover_texts, even_at, labels_of, lead_names, sweep_cells, words_of_draws
+from .sweep_tables import (
+    assumed_in_sweep,
+    crossover_texts,
+    even_at,
+    labels_of,
+    lead_names,
+    sweep_cells,
+    words_of_draws,
+)
 from .tables import decides
 
 if TYPE_CHECKING:
@@ -87,6 +95,7 @@ def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
         styles=list(_styles(answer).items()), crossovers=crossover_texts(answer),
         intervals=intervals, grid=is_grid(answer), even_at=even_at(answer), lead_names=lead_names(answer),
         between=words.steps_between(answer.get("steps_between", {})),
+        assumed=assumed_in_sweep(answer),
         decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer), rows=sweep_cells(answer),
         **words_of_draws(answer),
     )  # fmt: skip

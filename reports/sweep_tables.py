@@ -13,7 +13,7 @@ from paceline.sim.config.keys import short_keys, show_value
 from paceline.sim.records.sweeps.draws import percent
 from paceline.sim.records.verdict import Verdict, format_factor
 
-from . import words
+from . import assumptions, words
 from .tables import add_text_row, decides, deciding_time, plain_table
 
 LEAD: Final = "second takes"
@@ -45,7 +45,12 @@ def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
     more = [f"{len(rows) - MAX_SETTINGS_SHOWN} more settings: with --out and 'report', or --json"]
     ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}{even_at(answer)}", *crossover_texts(answer)]
     ending += words.steps_between(answer.get("steps_between", {}))
-    return Group(table, "", *(Text(f"{each}.") for each in ending))
+    return Group(table, "", *(Text(f"{each}.") for each in ending), Text(" ".join(assumed_in_sweep(answer))))
+
+
+def assumed_in_sweep(answer: Mapping[str, Any]) -> list[str]:
+    """What the times of a sweep's settings rest on, in sentences."""
+    return assumptions.assumed_in(each["transport"] for each in answer["settings"])
 
 
 def labels_of(answer: Mapping[str, Any]) -> list[str]:
@@ -94,7 +99,8 @@ def _render_draws(answer: Mapping[str, Any]) -> RenderableType:
         table.add_column(name, overflow="fold")
     for cells in texts["inputs"]:
         add_text_row(table, *cells)
-    return Group(table, "", Text(f"{answer['draws']['text']}."), Text(f"{texts['shares']}."))
+    said = f"{answer['draws']['text']}.", f"{texts['shares']}.", " ".join(assumed_in_sweep(answer))
+    return Group(table, "", *map(Text, said))
 
 
 def words_of_draws(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,24 +44,31 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Say what to run: schemes, topologies, periods and codes race here, equally tuned."""
+    from paceline.reports.assumptions import assumed
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.recommend import candidates, period
     from paceline.sim.experiments.recommend import recommend as recommending
     from paceline.sim.experiments.sweep import grid
+    from paceline.sim.records.scenario_facts import read_facts
     from paceline.sim.scenario.overrides import name_lines
+    from paceline.sim.scenario.schema import dump
 
     check_jobs(jobs)
     loaded, where = load_scenario(scenario, changes), prepare.device_named(device)
     recommending.check_goal(loaded, hours, euros)
     with connect(dask) as executor, name_lines(scenario, changes or []):
         if loaded.workload.timing_only and loaded.workload.curves is None:
-            rows = period.smallest_periods(prepare.resolve(loaded, where))
+            resolved = prepare.resolve(loaded, where)
+            rows, known = period.smallest_periods(resolved), read_facts(dump(resolved)).transport
             if as_json:
-                print_json({"scenario": loaded.name, "share": period.SHARE, "schemes": rows})
+                print_json(
+                    {"scenario": loaded.name, "transport": known, "share": period.SHARE, "schemes": rows}
+                )
             else:
-                print_result("".join(f"{line}\n" for line in (*map(period.describe, rows), period.NOTE)))
+                lines = [*map(period.describe, rows), period.NOTE, *assumed(known)]
+                print_result("".join(f"{line}\n" for line in lines))
             return
         whole = candidates.with_candidates(loaded)
         command = f"recommend{f' --hours {hours}' if hours else ''}{f' --euros {euros}' if euros else ''}"

@@ -70,10 +70,10 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
             )
     resolved = resolve(scenario, torch.device("cpu"))
     batch = resolved.cluster.workers * resolved.workload.step_examples * length
-    price = read_facts(dump(resolved)).price
+    facts = read_facts(dump(resolved))
     with one_thread():
         entries = track("scheme", resolved.schemes)
-        rows = [_row(resolved, entry, batch, tokens, profile, price) for entry in entries]
+        rows = [_row(resolved, entry, batch, tokens, profile, facts.price) for entry in entries]
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
@@ -87,7 +87,8 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
         "utilisations": list(UTILISATIONS),
         "sent_over": _sent_over(resolved.cluster.network),
         "knob": "between two sites" if resolved.cluster.network.between is not None else "of a host",
-        "price": price,
+        "transport": facts.transport,
+        "price": facts.price,
         "schemes": rows,
     }
 
@@ -133,7 +134,7 @@ def _row(
             useful = goodput(churn, step.step_s, job.workers, job.cycle * step.step_s)
         needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
-        return {"label": entry.label, "problem": str(error)}
+        return {"label": entry.label, "problem": str(error), "exchanges": []}
     published, texts = published_losses(job, profile.num_parameters)
     return {
         "label": entry.label,
@@ -151,6 +152,7 @@ def _row(
         "published": published,
         "published_text": texts,
         "bytes_per_step": step.bytes_per_worker,
+        "exchanges": list(step.exchanges),
         "costs": None if price is None else _costs(step, price, batch, steps, useful),
         "bytes_sent": None if steps is None else steps * step.bytes_per_worker * scenario.cluster.workers,
     }

@@ -28,7 +28,6 @@ from ..simulate import processes_for, run_here
 from ..tune import deciding_score, with_chosen
 from .candidates import is_trained, outdone, step_seconds
 from .holds import FURTHEST, find_turns, nearest_turn, quantities
-from .measured import outside_measured
 from .race import Race
 
 _HOUR_S: Final = 3600.0
@@ -132,16 +131,14 @@ def advise(
             text.append(f"{first} stays ahead of {second} at {span}")
         if near := nearest_turn(two, turns, verdict.get("break_even")):
             text.append(f"Measure next: {near}")
-    outside = outside_measured(last)
-    covered = f"No measurement covers {', '.join(outside)}" if outside else "Such clusters were measured"
     of = f"of {len(race.step_s)} candidates in {race.num_trials} trials and {len(runs)} runs"
     head = f"Recommended: {first}, {of}" if first else f"Nothing to recommend {of}"
     sentences = [head, *([f"Pareto front: {'; '.join(map(_words, front))}"] if front else []), *text]
     return {
         "first": first, "candidates": race.step_s, "trials": race.num_trials,
         "front": [{key: row.get(key) for key in _COSTS} | {"label": row["label"]} for row in front],
-        "crossovers": turns, "outside_measured": outside,
-        "text": [f"{each[0].upper()}{each[1:]}." for each in [*sentences, f"{covered} (docs/board.md)"]],
+        "crossovers": turns,
+        "text": [f"{each[0].upper()}{each[1:]}." for each in sentences],
     }  # fmt: skip
 
 

@@ -38,6 +38,7 @@ def describe_sweep(
             "winner": summary["winner"],
             "verdict": summary["verdict"],
             "by_step": is_by_step(summary),
+            "transport": summary.get("transport"),
             "summary": summary["summary"],
         }
         for folder, setting, summary in zip(folders, settings, summaries, strict=True)

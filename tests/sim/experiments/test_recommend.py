@@ -27,7 +27,6 @@ from paceline.sim.experiments.jobs import JobProcesses, PlannedRun
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.recommend.candidates import outdone, with_candidates
 from paceline.sim.experiments.recommend.holds import find_turns, nearest_turn, quantities
-from paceline.sim.experiments.recommend.measured import outside_measured
 from paceline.sim.experiments.recommend.period import SHARE, smallest_period, smallest_periods
 from paceline.sim.experiments.recommend.race import FINALISTS, PATIENT, Race
 from paceline.sim.experiments.recommend.recommend import advise, check_goal, only, run_race
@@ -305,18 +304,6 @@ def test_the_measured_ranges_are_those_of_the_tables() -> None:
         rates += [cell.mbit * 1e6 / 8 for cell in cells]
         for name, values in (("workers", counts), ("latency", latencies), ("bandwidth", rates)):
             assert ranges[name] == pytest.approx((min(values), max(values)))
-
-
-def test_what_no_measurement_covers_is_named() -> None:
-    plain = parse(TRAINED.replace("100 Mbit/s", "1 Gbit/s, transport: nccl"))
-    assert outside_measured(plain) == []
-    far = parse(
-        TRAINED.replace(
-            "latency: 10 ms, bandwidth: 100 Mbit/s", "latency: 60 ms, bandwidth: 1 Gbit/s, transport: nccl"
-        )
-    )
-    assert outside_measured(far) == ["latency 60 ms (measured: 50 us to 10 ms)"]
-    assert outside_measured(parse(TRAINED)) == ["transport ideal, which is no library's (write gloo or nccl)"]
 
 
 @pytest.mark.parametrize(
