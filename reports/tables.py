@@ -400,7 +400,8 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         if row["problem"] is not None:
             add_text_row(times, row["label"], f"not known: {row['problem']}")
             continue
-        needed = ["never" if each is None else format_rate(each) for each in row["needed_bytes_per_s"]]
+        needs_s = row["needed_bytes_per_s"]
+        needed = ["never" if each is None else format_rate(each) if each else "any" for each in needs_s]
         cells = [f"{row['hours']:,.1f}", format_bytes(row["bytes_sent"])] if hours else []
         rate = "-" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
         computes = f"{100 * row['utilisation']:.1f} %"
