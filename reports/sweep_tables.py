@@ -43,8 +43,9 @@ def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
     decided = dict.fromkeys(decides(each["by_step"]) for each in answer["settings"])
     note = f"{' or '.join(decided).capitalize()}, medians of repeats. ★ first; ☆ ahead, not settled"
     more = [f"{len(rows) - MAX_SETTINGS_SHOWN} more settings: with --out and 'report', or --json"]
-    ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}{even_at(answer)}", *crossover_texts(answer)]
-    ending += words.steps_between(answer.get("steps_between", {}))
+    ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}{even_at(answer)}"]
+    ending += [settled_in(answer).capitalize(), *crossover_texts(answer)]
+    ending += beside_crossovers(answer)
     return Group(table, "", *(Text(f"{each}.") for each in ending), Text(" ".join(assumed_in_sweep(answer))))
 
 
@@ -86,7 +87,7 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
             for row in each["summary"]
         }
         if verdict["first"] is not None:
-            times[verdict["first"]] += " ★" if verdict["settled"] else " ☆"
+            times[verdict["first"]] += " ★" if each["settled"] else " ☆"
         own = [times.get(label, "-") for label in labels_of(answer)]
         lead = [_behind(verdict), _even(verdict)][: len(lead_names(answer))]
         rows.append([*map(show_value, each["set"].values()), *own, *lead])
@@ -113,12 +114,27 @@ def words_of_draws(answer: Mapping[str, Any]) -> dict[str, Any]:
         cells = [f"{side['first']} {percent(side['share'])}" for side in sides] or ["-", "-"]
         rows.append([each["name"], each["range"], percent(each["index"]), each["threshold"] or "-", *cells])
     shares = ", ".join(f"{each['label']} {percent(each['share'])}" for each in draws["shares"])
-    settled = sum(each["verdict"]["settled"] for each in answer["settings"])
     return {
-        "shares": f"First in {len(answer['settings'])} draws: {shares}; settled in {settled}. {_EXPLAINS}",
+        "shares": f"First in {len(answer['settings'])} draws: {shares}; {settled_in(answer)}. {_EXPLAINS}",
         "input_names": ("input", "possible", "explains", "threshold", "first below", "first above"),
         "inputs": rows,
     }
+
+
+def beside_crossovers(answer: Mapping[str, Any]) -> list[str]:
+    """Steps between numbers of workers, and settings without a fault, as sentences without a full stop."""
+    sentences = words.steps_between(answer.get("steps_between", {}))
+    if calm := [each["outages"] for each in answer["settings"]].count(0):
+        of = f"{calm} of {len(answer['settings'])} settings"
+        sentences.append(f"No fault comes before the runs end in {of}: there no checkpoint can save work")
+    return sentences
+
+
+def settled_in(answer: Mapping[str, Any]) -> str:
+    """In how many settings the order is settled, and in how many a single repeat cannot tell."""
+    single = sum(each["verdict"]["settled"] and not each["settled"] for each in answer["settings"])
+    open_ = f"; in {single} by one repeat: how much of that is chance is not known" if single else ""
+    return f"settled in {sum(each['settled'] for each in answer['settings'])}{open_}"
 
 
 def crossover_texts(answer: Mapping[str, Any]) -> list[str]:
