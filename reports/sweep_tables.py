@@ -100,8 +100,8 @@ def _render_draws(answer: Mapping[str, Any]) -> RenderableType:
         table.add_column(name, overflow="fold")
     for cells in texts["inputs"]:
         add_text_row(table, *cells)
-    said = f"{answer['draws']['text']}.", f"{texts['shares']}.", " ".join(assumed_in_sweep(answer))
-    return Group(table, "", *map(Text, said))
+    ending = f"{answer['draws']['text']}.", f"{texts['shares']}.", " ".join(assumed_in_sweep(answer))
+    return Group(table, "", *map(Text, ending))
 
 
 def words_of_draws(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -350,19 +350,11 @@ def test_runs_that_end_before_the_first_fault_are_named(
     between: str, said: bool, tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faults = f"cluster.faults=[{{mean_time_between: {between}, back_after: 1 s}}]"
-    rule = (
-        "--set",
-        faults,
-        "--set",
-        "checkpoint={every: 1 s, write: 0.1 s}",
-        "--set",
-        "schemes=[all_reduce]",
-    )
+    changes = (faults, "checkpoint={every: 1 s, write: 0.1 s}", "schemes=[all_reduce]")
+    rule = [word for change in changes for word in ("--set", change)]
     command = ("sweep", tiny, "--grid", "checkpoint.every=1 s,2 s", *rule)
     code, text, err = run(monkeypatch, capsys, *command)
     assert code == 0, err
     assert ("No fault comes before the runs end in 2 of 2 settings" in " ".join(text.split())) is said
-    outages = [
-        row["outages"] for row in json.loads(run(monkeypatch, capsys, *command, "--json")[1])["settings"]
-    ]
-    assert (outages == [0, 0]) is said
+    rows = json.loads(run(monkeypatch, capsys, *command, "--json")[1])["settings"]
+    assert ([row["outages"] for row in rows] == [0, 0]) is said
