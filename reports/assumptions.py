@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.sim.records.run import LOST, UNTIMED_ENCODING
@@ -16,11 +17,9 @@ if TYPE_CHECKING:
 
     from paceline.sim.records.folder import Results
 
-_ANY: Final = ("all_reduce",)
-"""Assumed exchanges of runs without a record of them."""
-
 _LAWS: Final = {
-    "ideal": "The transport is ideal (collectives limited by data dependence, latency and bandwidth alone)",
+    "ideal": "The transport is ideal, no library's (collectives limited by data dependence, latency and "
+    "bandwidth alone)",
     "gloo": "The transport is gloo",
     "nccl": "The transport is NCCL",
     None: "No transport is named: collectives are tables of messages, as in older versions",
@@ -33,9 +32,6 @@ def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any
     operations = {
         name for run in summary["runs"] if run["label"] == row["label"] for name in run.get("exchanges") or ()
     }
-    transport = _at(scenario, "cluster", "network", "transport")
-    if transport is not None:
-        texts.append(f"transport {transport}")
     collectives = _at(scenario, "collectives")
     if "all_reduce" in operations and _at(collectives, "all_reduce") is not None:
         algorithm = all_reduce_of(collectives, row["label"])
@@ -89,7 +85,7 @@ def left_out(runs: Sequence[Sequence[Sequence[int]]]) -> str:
 
 
 _MOST_NAMED: Final = 4
-"""Largest number of stragglers named one by one."""
+"""Most of a kind that are named one by one."""
 
 
 def staleness(metrics: pd.DataFrame) -> float | None:
@@ -129,30 +125,41 @@ def _at(document: Any, *keys: str) -> Any:
 
 
 def transport(summary: Summary) -> list[str]:
-    """Sentences about the transport: its law, schemes that pay extra, unvalidated parts."""
-    known = summary.get("transport")
+    """``assumed`` of a summary's runs."""
+    exchanges: dict[str, set[str]] = {}
+    for run in summary["runs"]:
+        exchanges.setdefault(run["label"], set()).update(run.get("exchanges", ("all_reduce",)))
+    return assumed(summary.get("transport"), exchanges)
+
+
+def assumed(
+    known: TransportRecord | None, exchanges: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> list[str]:
+    """What predicted times rest on, in sentences: transport, hosts, all-reduce, and what is not validated.
+
+    ``exchanges``: label -> operations of the scheme; empty: unknown, so that each may all-reduce.
+    """
     if known is None:
         return []
-    law, *doubts = carried(known, any("all_reduce" in run.get("exchanges", _ANY) for run in summary["runs"]))
-    sentences = [law]
-    if known["name"] == "nccl":
-        messages = {"send", "receive"}
-        paying = dict.fromkeys(
-            run["label"] for run in summary["runs"] if messages.intersection(run.get("exchanges", []))
+    law = _LAWS.get(known["name"], "The transport is unknown")
+    all_reduces = not exchanges or any("all_reduce" in each for each in exchanges.values())
+    all_reduce = known.get("assumed", known["all_reduce"].replace("_", " "))
+    by = f"; its all-reduce is {all_reduce}" if all_reduces else ""
+    sentences = [f"{law}, hosts are {known['hosts']}{by}."]
+    paying = [label for label, each in exchanges.items() if {"send", "receive"}.intersection(each)]
+    if known["name"] == "nccl" and paying:
+        sentences.append(
+            f"Messages from one worker to another go over gloo, with copies from and to the devices: "
+            f"{', '.join(paying)} {'pays' if len(paying) == 1 else 'pay'} for that."
         )
-        if paying:
-            sentences.append(
-                f"Messages from one worker to another go over gloo, with copies from and to the devices: "
-                f"{', '.join(paying)} {'pays' if len(paying) == 1 else 'pay'} for that."
-            )
-    return [*sentences, *doubts]
-
-
-def carried(known: TransportRecord, all_reduces: bool) -> list[str]:
-    """Sentences about the transport and all-reduce, and their unvalidated parts."""
-    all_reduce = known["all_reduce"].replace("_", " ")
-    by = f"; its all-reduce is {known.get('assumed', all_reduce)}" if all_reduces else ""
-    sentences = [f"{_LAWS.get(known['name'], 'The transport is unknown')}{by}."]
     if known["not_validated"]:
-        sentences.append(f"Not validated over NCCL: {' and '.join(known['not_validated'])}.")
+        library = "NCCL" if known["name"] == "nccl" else known["name"]
+        sentences.append(f"Not validated over {library}: {' and '.join(known['not_validated'])}.")
     return sentences
+
+
+def assumed_in(records: Iterable[TransportRecord | None]) -> list[str]:
+    """``assumed`` of several settings, each sentence once, and the number of those left out."""
+    sentences = list(dict.fromkeys(sentence for each in records for sentence in assumed(each)))
+    more = [f"{len(sentences) - _MOST_NAMED} more: --json has them by setting."]
+    return sentences[:_MOST_NAMED] + more[: len(sentences) > _MOST_NAMED]

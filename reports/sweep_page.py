@@ -16,13 +16,22 @@ from paceline.sim.config.files import claim, save_atomically
 from paceline.sim.config.keys import short_keys
 from paceline.sim.errors import InputError
 
-from . import words
 from .figures.drawing import Picture, own_style
 from .figures.sweep import draw_points, draw_shares, draw_times, draw_winners, is_grid
 from .files import finish_figure, render_latex, write_tables
 from .folders import Style, styles_of
 from .page import check_page, render_template
-from .sweep_tables import crossover_texts, even_at, labels_of, lead_names, sweep_cells, words_of_draws
+from .sweep_tables import (
+    assumed_in_sweep,
+    beside_crossovers,
+    crossover_texts,
+    even_at,
+    labels_of,
+    lead_names,
+    settled_in,
+    sweep_cells,
+    words_of_draws,
+)
 from .tables import decides
 
 if TYPE_CHECKING:
@@ -86,7 +95,8 @@ def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
         figures={name: Markup(picture.svg) for name, picture in pictures.items()},
         styles=list(_styles(answer).items()), crossovers=crossover_texts(answer),
         intervals=intervals, grid=is_grid(answer), even_at=even_at(answer), lead_names=lead_names(answer),
-        between=words.steps_between(answer.get("steps_between", {})),
+        between=beside_crossovers(answer),
+        assumed=assumed_in_sweep(answer),
         decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer), rows=sweep_cells(answer),
         **words_of_draws(answer),
     )  # fmt: skip
@@ -98,9 +108,8 @@ def _verdict(answer: Mapping[str, Any]) -> str:
         return str(answer["draws"]["text"])
     verdicts = [each["verdict"] for each in answer["settings"]]
     firsts = Counter(verdict["first"] or "nobody" for verdict in verdicts)
-    settled = sum(verdict["settled"] for verdict in verdicts)
     named = ", ".join(f"{label} in {count}" for label, count in firsts.most_common())
-    return f"Ahead: {named} of {len(verdicts)} settings; settled in {settled}"
+    return f"Ahead: {named} of {len(verdicts)} settings; {settled_in(answer)}"
 
 
 def _styles(answer: Mapping[str, Any]) -> dict[str, Style]:

@@ -13,7 +13,7 @@ from paceline.sim.config.keys import short_keys, show_value
 from paceline.sim.records.sweeps.draws import percent
 from paceline.sim.records.verdict import Verdict, format_factor
 
-from . import words
+from . import assumptions, words
 from .tables import add_text_row, decides, deciding_time, plain_table
 
 LEAD: Final = "second takes"
@@ -43,9 +43,15 @@ def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
     decided = dict.fromkeys(decides(each["by_step"]) for each in answer["settings"])
     note = f"{' or '.join(decided).capitalize()}, medians of repeats. ★ first; ☆ ahead, not settled"
     more = [f"{len(rows) - MAX_SETTINGS_SHOWN} more settings: with --out and 'report', or --json"]
-    ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}{even_at(answer)}", *crossover_texts(answer)]
-    ending += words.steps_between(answer.get("steps_between", {}))
-    return Group(table, "", *(Text(f"{each}.") for each in ending))
+    ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}{even_at(answer)}"]
+    ending += [settled_in(answer).capitalize(), *crossover_texts(answer)]
+    ending += beside_crossovers(answer)
+    return Group(table, "", *(Text(f"{each}.") for each in ending), Text(" ".join(assumed_in_sweep(answer))))
+
+
+def assumed_in_sweep(answer: Mapping[str, Any]) -> list[str]:
+    """What the times of a sweep's settings rest on, in sentences."""
+    return assumptions.assumed_in(each["transport"] for each in answer["settings"])
 
 
 def labels_of(answer: Mapping[str, Any]) -> list[str]:
@@ -81,7 +87,7 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
             for row in each["summary"]
         }
         if verdict["first"] is not None:
-            times[verdict["first"]] += " ★" if verdict["settled"] else " ☆"
+            times[verdict["first"]] += " ★" if each["settled"] else " ☆"
         own = [times.get(label, "-") for label in labels_of(answer)]
         lead = [_behind(verdict), _even(verdict)][: len(lead_names(answer))]
         rows.append([*map(show_value, each["set"].values()), *own, *lead])
@@ -94,7 +100,8 @@ def _render_draws(answer: Mapping[str, Any]) -> RenderableType:
         table.add_column(name, overflow="fold")
     for cells in texts["inputs"]:
         add_text_row(table, *cells)
-    return Group(table, "", Text(f"{answer['draws']['text']}."), Text(f"{texts['shares']}."))
+    ending = f"{answer['draws']['text']}.", f"{texts['shares']}.", " ".join(assumed_in_sweep(answer))
+    return Group(table, "", *map(Text, ending))
 
 
 def words_of_draws(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,12 +114,27 @@ def words_of_draws(answer: Mapping[str, Any]) -> dict[str, Any]:
         cells = [f"{side['first']} {percent(side['share'])}" for side in sides] or ["-", "-"]
         rows.append([each["name"], each["range"], percent(each["index"]), each["threshold"] or "-", *cells])
     shares = ", ".join(f"{each['label']} {percent(each['share'])}" for each in draws["shares"])
-    settled = sum(each["verdict"]["settled"] for each in answer["settings"])
     return {
-        "shares": f"First in {len(answer['settings'])} draws: {shares}; settled in {settled}. {_EXPLAINS}",
+        "shares": f"First in {len(answer['settings'])} draws: {shares}; {settled_in(answer)}. {_EXPLAINS}",
         "input_names": ("input", "possible", "explains", "threshold", "first below", "first above"),
         "inputs": rows,
     }
+
+
+def beside_crossovers(answer: Mapping[str, Any]) -> list[str]:
+    """Steps between numbers of workers, and settings without a fault, as sentences without a full stop."""
+    sentences = words.steps_between(answer.get("steps_between", {}))
+    if calm := [each["outages"] for each in answer["settings"]].count(0):
+        of = f"{calm} of {len(answer['settings'])} settings"
+        sentences.append(f"No fault comes before the runs end in {of}: there no checkpoint can save work")
+    return sentences
+
+
+def settled_in(answer: Mapping[str, Any]) -> str:
+    """In how many settings the order is settled, and in how many a single repeat cannot tell."""
+    single = sum(each["verdict"]["settled"] and not each["settled"] for each in answer["settings"])
+    open_ = f"; in {single} by one repeat: how much of that is chance is not known" if single else ""
+    return f"settled in {sum(each['settled'] for each in answer['settings'])}{open_}"
 
 
 def crossover_texts(answer: Mapping[str, Any]) -> list[str]:

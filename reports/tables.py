@@ -269,7 +269,8 @@ def render_comparison(comparison: Comparison) -> RenderableType:
         error = f"{cell['error_pct']:+z.2f} %{_chance(cell)}"
         add_text_row(table, cell["label"], seed, _METRICS[cell["metric"]], *values, error)
     lines = [f"{each['label']}, seed {each['seed']}: {each['says']}" for each in comparison["trajectories"]]
-    lines += [*comparison["warnings"], verdict(comparison), *words.validated(comparison)]
+    lines += [*assumptions.assumed(comparison.get("transport")), *comparison["warnings"]]
+    lines += [verdict(comparison), *words.validated(comparison)]
     return Group(table, *map(Text, lines))
 
 
@@ -331,8 +332,7 @@ def _cluster(answer: Mapping[str, Any]) -> str:
     where = f" ({sites})" if len(answer["sites"]) > 1 else ""
     if answer["gpus_per_host"] > 1:
         where += f" in hosts of {answer['gpus_per_host']} GPUs"
-    all_reduces = any("all_reduce" in row["exchanges"] for row in answer["schemes"])
-    carried = " ".join([*assumptions.carried(answer["transport"], all_reduces), *answer["remarks"]])
+    carried = " ".join([*_assumed(answer), *answer["remarks"]])
     count = answer["parameters"]
     model = "a model" if count is None else f"a model of {count:,} parameters"
     return (
@@ -340,6 +340,11 @@ def _cluster(answer: Mapping[str, Any]) -> str:
         f"{model} is {format_bytes(answer['model_bytes'])}\n{carried}"
         f"{' ' + answer['proxy'] if answer['proxy'] else ''}"
     )
+
+
+def _assumed(answer: Mapping[str, Any]) -> list[str]:
+    exchanges = {row["label"]: row["exchanges"] for row in answer["schemes"]}
+    return assumptions.assumed(answer["transport"], exchanges)
 
 
 def _routes(answer: Mapping[str, Any]) -> RenderableType:
@@ -392,7 +397,7 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
     per_worker = f" of {answer['gpus_per_worker']} GPUs" if answer["gpus_per_worker"] > 1 else ""
     head = (
         f"{answer['scenario']}: {answer['workers']} workers{per_worker}, {answer['parameters']:,} parameters,"
-        f" {answer['tokens_per_step']:,} tokens a step"
+        f" {answer['tokens_per_step']:,} tokens a step\n{' '.join(_assumed(answer))}"
     )
     hours = ["hours", "sent"] if answer["tokens"] is not None else []
     fails = ["goodput"] if any(row.get("goodput", 1.0) < 1.0 for row in answer["schemes"]) else []
@@ -402,7 +407,8 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         if row["problem"] is not None:
             add_text_row(times, row["label"], f"not known: {row['problem']}")
             continue
-        needed = ["never" if each is None else format_rate(each) for each in row["needed_bytes_per_s"]]
+        needs_s = row["needed_bytes_per_s"]
+        needed = ["never" if each is None else format_rate(each) if each else "any" for each in needs_s]
         cells = [f"{row['hours']:,.1f}", format_bytes(row["bytes_sent"])] if hours else []
         rate = "-" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
         computes = f"{100 * row['utilisation']:.1f} %"

@@ -18,6 +18,7 @@ from paceline.sim.records.summary import (
     MemoryRecord,
     SchemeSummary,
     Summary,
+    chance_known,
     is_by_step,
     is_uneven,
     main_source,
@@ -237,12 +238,14 @@ def confidence(summary: Summary, source: Source | None = None) -> str | None:
     best = rows[0]
     races = num_paired(summary, best["source"])
     if races < 2:
-        known = summary["verdict"]["interval"] is not None and best["source"] == main_source(summary)
-        return None if known else "One repeat: how much of this is chance is not known."
+        return None if chance_known(summary, best["source"]) else ONE_REPEAT
     text = f"{best['label']} was first in {best['wins']:g} of {races} paired repeats"
     if best["p_win"] is not None:
         text += f", so that its chance to be first once more is {percent(best['p_win'])}"
     return f"{text}."
+
+
+ONE_REPEAT: Final = "One repeat: how much of this is chance is not known."
 
 
 def tuning(summary: Summary) -> list[str]:

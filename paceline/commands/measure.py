@@ -222,7 +222,8 @@ def calibrate(
     write_atomically(out, profiles.dump(fit.profile))
     for sentence in fit.undetermined:
         say(sentence)
-    say(f"wrote {out} and {picture}: durations fit to {fit.profile.residual_pct:.1f} % (median)")
+    fits = f"durations on a {fit.profile.hosts} fit to {fit.profile.residual_pct:.1f} % (median)"
+    say(f"wrote {out} and {picture}: {fits}")
 
 
 def validate(

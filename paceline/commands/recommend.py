@@ -44,24 +44,30 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Say what to run: schemes, topologies, periods and codes race here, equally tuned."""
+    from paceline.reports.assumptions import assumed
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.recommend import candidates, period
     from paceline.sim.experiments.recommend import recommend as recommending
-    from paceline.sim.experiments.sweep import grid
+    from paceline.sim.records.scenario_facts import read_facts
     from paceline.sim.scenario.overrides import name_lines
+    from paceline.sim.scenario.schema import dump
 
     check_jobs(jobs)
     loaded, where = load_scenario(scenario, changes), prepare.device_named(device)
     recommending.check_goal(loaded, hours, euros)
     with connect(dask) as executor, name_lines(scenario, changes or []):
         if loaded.workload.timing_only and loaded.workload.curves is None:
-            rows = period.smallest_periods(prepare.resolve(loaded, where))
+            timed = prepare.resolve(loaded, where)
+            rows, known = period.smallest_periods(timed), read_facts(dump(timed)).transport
             if as_json:
-                print_json({"scenario": loaded.name, "share": period.SHARE, "schemes": rows})
+                print_json(
+                    {"scenario": loaded.name, "transport": known, "share": period.SHARE, "schemes": rows}
+                )
             else:
-                print_result("".join(f"{line}\n" for line in (*map(period.describe, rows), period.NOTE)))
+                lines = [*period.describe(rows), period.NOTE, *assumed(known)]
+                print_result("".join(f"{line}\n" for line in lines))
             return
         whole = candidates.with_candidates(loaded)
         command = f"recommend{f' --hours {hours}' if hours else ''}{f' --euros {euros}' if euros else ''}"
@@ -71,6 +77,6 @@ def recommend(
                 here = partial(partial, device=where, progress=progress, processes=processes)
                 last, tuning, race = here(recommending.run_race)(resolved, hours, euros, parts=parts)
                 runs = list(here(simulator.simulate)(last, parts=parts, warn=say))
-                answer = recommending.advise(last, runs, race, here(grid.simulate))
+                answer = recommending.advise(last, runs, race, euros, candidates.impossible(loaded))
             parts.check_not_replaced()
             hand_over(last, runs, out, as_json, False, tuning, recommendation=answer)

@@ -13,6 +13,7 @@ from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from paceline.sim.records.scenario_facts import TransportRecord
     from paceline.sim.topology import TopologyEntry
     from paceline.sim.topology.search import StepTime
 
@@ -111,13 +112,14 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Look for a graph on which averaging is fast, with a fixed degree or number of edges."""
+    from paceline.reports.assumptions import assumed
     from paceline.sim.config.files import check_out_file
     from paceline.sim.topology.search import MADE_BY, Budget, Request, default_budget, describe, save
     from paceline.sim.topology.search import search as find
 
     if objective not in ("spectral", "wall-clock"):
         raise InputError(f"--objective {objective}: {did_you_mean(objective, ['spectral', 'wall-clock'])}")
-    step_time, workers = _cluster(objective, scenario, workers)
+    step_time, known, workers = _cluster(objective, scenario, workers)
     if out is not None and out.suffix != ".json":
         instead = out.with_suffix(".json") if out.name else "graph.json"
         raise InputError(f"--out {out}: the file is JSON; call it {instead}")
@@ -127,7 +129,7 @@ def search(
     budget = Budget(usual.moves if moves is None else moves, usual.restarts if restarts is None else restarts)
     request = Request(workers, degree, edges, weights, seed, budget)
     result = find(request, step_time)
-    document = describe(result, step_time)
+    document = describe(result, step_time) | {"transport": known}
     if out is not None:
         save(result, out, objective)
         say(f"wrote {out}; scenarios say topology: {{file: {out}}}, weights: {weights}")
@@ -135,27 +137,31 @@ def search(
         print_json(document)
     else:
         _print(document)
+        print_result("".join(f"{each}\n" for each in assumed(known, {"averaging": ("mix",)})))
 
 
-def _cluster(objective: str, scenario: Path | None, workers: int | None) -> tuple[StepTime | None, int]:
-    """The step time on the scenario's cluster, if it counts, and the number of workers."""
+def _cluster(
+    objective: str, scenario: Path | None, workers: int | None
+) -> tuple[StepTime | None, TransportRecord | None, int]:
+    """The step time on the scenario's cluster and its transport, if they count, and the number of workers."""
     if scenario is None:
         if objective == "wall-clock":
             raise InputError("--objective wall-clock needs a cluster: add --scenario FILE")
         if workers is None:
             raise InputError("--workers N is missing (or give --scenario FILE)")
-        return None, workers
-    from paceline.sim.scenario.schema import load
+        return None, None, workers
+    from paceline.sim.records.scenario_facts import read_facts
+    from paceline.sim.scenario.schema import dump, load
 
     loaded = load(scenario)
     there = loaded.cluster.workers
     if workers is not None and workers != there:
         raise InputError(f"--workers {workers}: the cluster of {scenario} has {there}; leave it out")
     if objective == "spectral":
-        return None, there
+        return None, None, there
     from paceline.sim.experiments.costs.averaging_time import AveragingStepTime
 
-    return AveragingStepTime(loaded), there
+    return AveragingStepTime(loaded), read_facts(dump(loaded)).transport, there
 
 
 def _print(document: dict[str, Any]) -> None:

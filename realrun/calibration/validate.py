@@ -15,7 +15,7 @@ from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError, quote, shorten
 from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.parity import compare_iterates
-from paceline.sim.experiments.prepare import check_queue, prepare, seeds_of, with_units
+from paceline.sim.experiments.prepare import check_queue, prepare, seeds_of, with_chosen, with_units
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
@@ -33,6 +33,7 @@ from paceline.sim.records.comparison import (
 )
 from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE, VALIDATION_FILE, write_results
 from paceline.sim.records.run import Run
+from paceline.sim.records.scenario_facts import read_facts
 from paceline.sim.scenario.parts import Stop
 from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
@@ -148,6 +149,7 @@ def validate(
             comparison, done.measured, done.again(comparison, free, profile, tolerance_pct)
         )
     comparison = judge(comparison, done.repeated, tolerance_pct, failure)
+    comparison["transport"] = read_facts(dump(with_chosen(both, both.schemes))).transport
     return Validation(both, tuple(done.predicted), tuple(done.measured), comparison)
 
 

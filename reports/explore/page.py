@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from paceline.sim.config.files import claim, save_atomically
 
+from ..assumptions import assumed
 from ..folders import styles_of
 from ..page import render_template
 
@@ -34,7 +35,8 @@ def build(content: Mapping[str, Any], out: Path) -> None:
     text = render_template(
         "explore/page.html", title=content["name"], between=content["between"], left_out=content["left_out"],
         data=base64.b64encode(packed).decode(), script=Markup(script), own_style=Markup(style),
-        grids=grids, untrained=content.get("untrained"), script_hash=hashes[0], style_hash=hashes[1],
+        grids=grids, untrained=content.get("untrained"), assumed=assumed(content["transport"]),
+        script_hash=hashes[0], style_hash=hashes[1],
     )  # fmt: skip
     with claim(out):
         save_atomically(out, lambda new: new.write_text(text, encoding="utf-8"))

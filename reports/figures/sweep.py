@@ -74,7 +74,7 @@ def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pict
             ax.add_patch(
                 Rectangle(
                     (x - 0.5, y - 0.5), 1, 1, facecolor=stand_ins.get(verdict["first"], PAPER),
-                    alpha=_SETTLED if verdict["settled"] else _OPEN, edgecolor=PAPER,
+                    alpha=_SETTLED if row["settled"] else _OPEN, edgecolor=PAPER,
                 )
             )  # fmt: skip
             ax.text(x, y, _words(verdict), ha="center", va="center", fontsize=9, color=INK)

@@ -20,6 +20,15 @@ _OTHER_WORDS: Final = {
     "join": "nothing to write: batches run on across epochs, so no worker has fewer; a worker that leaves is "
     "'cluster: {stragglers: [{workers: [3], at: 100 steps, crash: true}]}'",
     "bucketcapmb": "write 'all_reduce: {overlap: true, bucket: 25 MiB}'",
+    "hsdp": "write 'all_reduce' with 'cluster: {island: {gpus: 8}}': a worker is the GPUs that shard a copy "
+    "of the model",
+    "clip clipgradnorm gradclip maxgradnorm": "gradients are not clipped; where they explode, "
+    "a smaller 'workload: {optimizer: {lr: 0.05}}' is the nearest",
+    "ncclalgo": "write nccl_ring or nccl_tree as 'all_reduce' of 'collectives', and nccl as 'transport' of "
+    "the network",
+    "globalbatchsize totalbatchsize": "'workload: {batch_size: 32}' is of a worker and a gradient: divide by "
+    "workers and 'accumulate'",
+    "maxsteps numsteps totalsteps maxiters": "write 'stop: {max_iterations: 1000}'",
     "mtu": "packets are not followed: write as 'bandwidth' what payloads get, as iperf3 says it",
     "worldsize nodes nnodes nprocpernode gpus": "write 'cluster: {workers: 8}'; with several GPUs a host "
     "also 'network: {host: {gpus: 4}}'",

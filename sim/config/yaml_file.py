@@ -44,6 +44,7 @@ _PLAIN: Final[tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...]] = tuple(
         (r"true|True|TRUE", lambda text: True),
         (r"false|False|FALSE", lambda text: False),
         (r"[-+]?[0-9]+", int),
+        (r"0o[0-7]+", lambda text: int(text, 8)),
         (r"0x[0-9a-fA-F]+", lambda text: int(text, 16)),
         (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
         (r"[-+]?\.(inf|Inf|INF)", lambda text: float(text.replace(".", ""))),

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from ..errors import shorten
 from .intervals import DRAWN_RUNS, or_inf
 from .run import LOST, Evaluation, Run, exact_exchanges, score_difference, sum_tolerance
+from .scenario_facts import TransportRecord
 from .summarise import summarise
 from .summary import SchemeSummary, is_by_step, ranking
 
@@ -120,6 +121,7 @@ class Comparison(TypedDict):
         noise_floor_pct: of these, as ``largest_typical_pct``; None where no run was repeated.
         verdict: see ``judge``.
         status: ``partial`` where it ended before all runs were made; ``message`` says why.
+        transport: of both sides.
     """
 
     cells: list[ErrorRow]
@@ -134,6 +136,7 @@ class Comparison(TypedDict):
     verdict: NotRequired[ToleranceVerdict]
     status: NotRequired[Literal["completed", "partial"]]
     message: NotRequired[str]
+    transport: NotRequired[TransportRecord | None]
 
 
 @dataclass(frozen=True)

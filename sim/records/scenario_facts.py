@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -11,7 +12,15 @@ from typing import Any, Final, NamedTuple, NotRequired, TypeVar
 from typing_extensions import TypedDict
 
 from ..config import yaml_file
-from ..config.units import Format, format_plain, format_rate, format_seconds, parse_bytes, parse_seconds
+from ..config.units import (
+    Format,
+    format_plain,
+    format_rate,
+    format_seconds,
+    parse_bandwidth,
+    parse_bytes,
+    parse_seconds,
+)
 from ..errors import InputError
 from .carry.scope import Scope, scope_of
 from .money.cost import PriceRecord, read_price
@@ -27,6 +36,7 @@ MEASURED: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = MappingProxyT
 netem_collectives (docs/board.md)."""
 MEASURED_CHUNK_BYTES: Final = 4 * 2**20
 """Smallest share of a model per worker that was measured over NCCL."""
+_NUMBER_BYTES: Final = 4
 _FORMATS: Final[Mapping[str, Format]] = {
     "workers": format_plain,
     "latency": format_seconds,
@@ -40,11 +50,13 @@ class TransportRecord(TypedDict):
     """The transport of a run, simulated or real, and its algorithm for a whole model among all workers.
 
     ``name``: ``ideal``, ``gloo`` or ``nccl``; None: a version before there were transports.
+    ``hosts``: ``tuned`` or ``stock``, by their TCP.
     ``assumed``: what the library's choice between two hosts rests on, if it makes one.
-    ``not_validated``: parts of the scenario that no measurement of this transport covers, as phrases.
+    ``not_validated``: parts of the scenario that no measurement of this library covers, as phrases.
     """
 
     name: str | None
+    hosts: str
     all_reduce: str
     assumed: NotRequired[str]
     not_validated: list[str]
@@ -194,7 +206,7 @@ def _target(document: Any) -> Goal:
     return Goal(metric=metric_name(str(target["metric"]), on, own), value=float(target["value"]))
 
 
-def beyond_measured(transport: str, quantity: str, values: Iterable[float]) -> list[str]:
+def _beyond_measured(transport: str, quantity: str, values: Iterable[float]) -> list[str]:
     """A phrase for the largest of a quantity's values outside ``MEASURED``, if any is; 0 is no latency."""
     low, high = MEASURED[transport][quantity]
     beyond = [value for value in values if value and not low <= value <= high]
@@ -205,20 +217,36 @@ def beyond_measured(transport: str, quantity: str, values: Iterable[float]) -> l
 
 def _transport(document: Any) -> TransportRecord:
     cluster, collectives = document["cluster"], document["collectives"]
-    name, workers = cluster["network"]["transport"], int(cluster["workers"])
+    network, workers = cluster["network"], int(cluster["workers"])
+    name = network["transport"]
     all_reduce = all_reduce_of(collectives)
     if all_reduce == "auto":  # a real run, whose library chooses
         all_reduce = "gloo_ring" if name == "gloo" else "its own choice"
-    payload = document["workload"].get("payload")
+    lone = max((network.get("sites") or {"": 2}).values()) == 1  # nobody is inside a site
+    crossed = {key: each for key, each in network.items() if key != "host" and not (lone and key == "within")}
     missing = []
-    if name == "nccl":
-        if payload is None or parse_bytes(payload) < workers * MEASURED_CHUNK_BYTES:
-            missing.append("messages this small")
-        missing += beyond_measured(name, "latency", _latencies_s(cluster["network"]))
-    record = TransportRecord(name=name, all_reduce=all_reduce, not_validated=missing)
+    if name == "nccl" and _model_bytes(document["workload"]) < workers * MEASURED_CHUNK_BYTES:
+        missing.append("messages this small")
+    for quantity, values in {
+        "workers": [float(workers)],
+        "latency": _settings_of(crossed, "latency", parse_seconds),
+        "bandwidth": _settings_of(crossed, "bandwidth", parse_bandwidth),
+    }.items():
+        missing += _beyond_measured(name, quantity, values) if name in MEASURED else []
+    hosts = network.get("hosts", "tuned")
+    record = TransportRecord(name=name, hosts=hosts, all_reduce=all_reduce, not_validated=missing)
     if assumed := collectives.get("assumed"):
         record["assumed"] = assumed
     return record
+
+
+def _model_bytes(workload: Mapping[str, Any]) -> float:
+    """Bytes of a large model; 0 of one that is trained here, infinite of one that the text only names."""
+    payload, profile = workload.get("payload"), workload.get("layer_profile")
+    if payload is not None or profile is None:
+        return 0.0 if payload is None else parse_bytes(payload)
+    rows = profile.get("rows")
+    return _NUMBER_BYTES * sum(row["parameters"] for row in rows) if rows else math.inf
 
 
 def all_reduce_of(collectives: Mapping[str, Any], label: str | None = None) -> str:
@@ -240,15 +268,14 @@ def sums_inside_of(collectives: Mapping[str, Any], label: str) -> str | None:
     return {"hosts": "host", "sites": "site"}.get(inside)
 
 
-def _latencies_s(settings: object) -> Iterator[float]:
-    if isinstance(settings, tuple):
+def _settings_of(settings: object, key: str, parse: Callable[[object], float]) -> Iterator[float]:
+    """Values of all settings with this key, of pairs of sites too."""
+    if isinstance(settings, tuple | list):
         for each in settings:
-            yield from _latencies_s(each)
+            yield from _settings_of(each, key, parse)
     elif isinstance(settings, dict):
-        for key, value in settings.items():
-            if key == "latency":
-                yield from (
-                    parse_seconds(v) for v in (value.values() if isinstance(value, dict) else [value])
-                )
+        for name, value in settings.items():
+            if name == key:
+                yield from map(parse, value.values() if isinstance(value, dict) else [value])
             else:
-                yield from _latencies_s(value)
+                yield from _settings_of(value, key, parse)

@@ -380,6 +380,20 @@ def num_paired(summary: Summary, source: Source) -> int:
     return len(set.intersection(*map(set, race_times(summary, source).values())))
 
 
+def chance_known(summary: Summary, source: Source | None) -> bool:
+    """Whether it is known how much of an order is chance: from repeats, or since nothing is random."""
+    if source is None or num_paired(summary, source) > 1:
+        return True
+    return source == main_source(summary) and summary["verdict"]["interval"] is not None
+
+
+def is_settled(summary: Summary) -> bool:
+    """Whether the order of a summary, of two or more, is settled and how much of it is chance is known."""
+    verdict = summary["verdict"]
+    known = chance_known(summary, main_source(summary)) or verdict["second"] is None
+    return verdict["settled"] and known
+
+
 def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[SchemeSummary]:
     """Rows of one source, best first: the winner, then by ratio to it; those without a time come last.
 

@@ -26,6 +26,7 @@ _DECADE: Final = 10.0
 _MAX_LETTERS: Final = 100
 _MOST: Final = 3.0
 """Standard deviations between the middle of a distribution and its ends."""
+_MOST_FACTOR: Final = 1e6
 _DIGITS: Final = 3
 """Digits of a drawn value; more where the range is narrow."""
 _STANDARD: Final = NormalDist()
@@ -36,7 +37,10 @@ _AMOUNT: Final = re.compile(r"[-+.\d]+(?:[eE][-+]?\d+)?")
 _RULES: Final = {
     ("", "to"): "two ends of one kind, the lower one first: 1 ms to 200 ms",
     ("normal", "+-"): "a mean above three deviations: normal 10 ms +- 2 ms",
-    ("lognormal", "by factor"): "a median above zero and a factor above 1: lognormal 10 ms by factor 2",
+    (
+        "lognormal",
+        "by factor",
+    ): "a median above zero and a factor above 1, at most 1e6: lognormal 10 ms by factor 2",
 }
 
 
@@ -77,7 +81,7 @@ def _law(kind: str, first: str, second: str) -> Callable[[float], Any] | None:
     value: Callable[[float], float]
     if kind == "normal" and 0 < _MOST * high < low:
         spread, value = high / low, lambda share: low + high * _deviations(share)
-    elif kind == "lognormal" and low > 0 and high > 1:
+    elif kind == "lognormal" and low > 0 and 1 < high <= _MOST_FACTOR:
         spread, value = high - 1, lambda share: low * high ** _deviations(share)
     elif kind or not low < high:
         return None

@@ -68,7 +68,9 @@ def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dic
         "exact_after": exact,
         "epsilon": EPSILON,
         "steps_to_epsilon": steps,
-        "transient_iterations": None if rate is None else spectra.transient_iterations(workers, rate),
+        "transient_iterations": None
+        if rate is None or (exact or 1) > 1
+        else spectra.transient_iterations(workers, rate),
         "decay": _decay(sequence, steps),
         "spectrum": _spectrum(sequence),
         "positions": _positions(graph).tolist() if workers <= MAX_DRAWN_WORKERS else None,

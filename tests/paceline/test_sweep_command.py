@@ -312,3 +312,49 @@ def test_bad_input(
     assert code == 2
     assert text in err
     assert not (tmp_path / "out").exists()
+
+
+def test_one_seed_settles_nothing_that_is_random(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = ("--set", "stop={max_iterations: 60, target: {metric: suboptimality, value: 0.5}}")
+    schemes = ("--set", "schemes=[all_reduce, {local_sgd: {period: 8}}]")
+    out, page = tmp_path / "out", tmp_path / "page.html"
+    for repeats, settled, stars in ((1, False, "☆"), (5, True, "★")):
+        command = (
+            "sweep",
+            tiny,
+            "--grid",
+            "cluster.network.latency=1 s,2 s",
+            *far,
+            *schemes,
+            "--set",
+            f"repeats={repeats}",
+        )
+        code, text, _ = run(monkeypatch, capsys, *command, "--out", out, "--force")
+        assert code == 0
+        assert text.count(stars) == 3  # of the settings, and in the key below
+        assert ("settled in 0; in 2 by one repeat" in " ".join(text.lower().split())) is not settled
+        run(monkeypatch, capsys, "report", out, "--out", page)
+        assert f"settled in {2 * settled}" in page.read_text().replace("\N{NO-BREAK SPACE}", " ")
+        run(monkeypatch, capsys, "report", out / "0001", "--out", page.with_name("one.html"))
+        alone = page.with_name("one.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+        assert ("One repeat: how much of this is chance is not known." in alone) is not settled
+        rows = json.loads((out / "sweep.json").read_text())["settings"]
+        assert [row["settled"] for row in rows] == [settled] * 2
+        assert all(row["verdict"]["settled"] for row in rows)
+
+
+@pytest.mark.parametrize(("between", "said"), [("1 h", True), ("3 s", False)])
+def test_runs_that_end_before_the_first_fault_are_named(
+    between: str, said: bool, tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = f"cluster.faults=[{{mean_time_between: {between}, back_after: 1 s}}]"
+    changes = (faults, "checkpoint={every: 1 s, write: 0.1 s}", "schemes=[all_reduce]")
+    rule = [word for change in changes for word in ("--set", change)]
+    command = ("sweep", tiny, "--grid", "checkpoint.every=1 s,2 s", *rule)
+    code, text, err = run(monkeypatch, capsys, *command)
+    assert code == 0, err
+    assert ("No fault comes before the runs end in 2 of 2 settings" in " ".join(text.split())) is said
+    rows = json.loads(run(monkeypatch, capsys, *command, "--json")[1])["settings"]
+    assert ([row["outages"] for row in rows] == [0, 0]) is said

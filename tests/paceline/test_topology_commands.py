@@ -40,6 +40,7 @@ def test_show_of_a_sequence_and_of_options(monkeypatch: Patch, capsys: Captured)
     found = shown(monkeypatch, capsys, "show", "one_peer_exponential", "--workers", 16)
     assert (found["period"], found["degree"], found["exact_after"], found["rate_per_step"]) == (4, 1, 4, 0)
     assert found["directed"]
+    assert found["transient_iterations"] is None  # the rate of 0 is that of whole periods
     assert [1, 2] in found["edges"]
     found = shown(
         monkeypatch, capsys, "show", "{ring_lattice: {degree: 4}}", "--workers", 16, "--weights", "laplacian"

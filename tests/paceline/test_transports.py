@@ -61,17 +61,22 @@ def test_the_transport_is_named_everywhere(scenario: Path, tmp_path: Path, run: 
     over_nccl = ["--set", "cluster.network.transport=nccl"]
     status, text = run("simulate", scenario, *over_nccl, "--out", out)
     assert status == 0
-    assert "The transport is NCCL; its all-reduce is nccl ring." in text
+    assert "The transport is NCCL, hosts are tuned; its all-reduce is nccl ring." in text
     assert "ad_psgd pays for that" in text
     assert "Not validated over NCCL: messages this small." in text
-    known = {"name": "nccl", "all_reduce": "nccl_ring", "not_validated": ["messages this small"]}
+    known = {
+        "name": "nccl",
+        "hosts": "tuned",
+        "all_reduce": "nccl_ring",
+        "not_validated": ["messages this small"],
+    }
     assert json.loads(run("simulate", scenario, *over_nccl, "--json")[1])["transport"] == known
     assert json.loads((out / "summary.json").read_text())["transport"] == known
     assert json.loads(run("check", scenario, "--json")[1])["transport"]["all_reduce"] == "double_tree"
     assert "The transport is ideal" in run("check", scenario)[1]
     assert run("report", out, "--out", page)[0] == 0
     assert "The transport is NCCL" in page.read_text()
-    assert "transport nccl; all-reduce by nccl_ring" in page.read_text()
+    assert "all-reduce by nccl_ring" in page.read_text()
     assert "Not validated over NCCL" in page.read_text()
 
 

@@ -215,7 +215,7 @@ def test_late_contributions_are_named_for_the_worst_and_summed_up_for_the_others
 
 
 def test_schemes_without_all_reduce_are_told_of_none() -> None:
-    carried = TransportRecord(name="ideal", all_reduce="ring", not_validated=[])
+    carried = TransportRecord(name="ideal", hosts="tuned", all_reduce="ring", not_validated=[])
 
     def said(*exchanges: tuple[str, ...] | None) -> str:
         runs = [replace(made_run(f"s{i}"), exchanges=each) for i, each in enumerate(exchanges)]

@@ -68,10 +68,12 @@ class Utilisation:
     def needed(self, share: float) -> float | None:
         """Least bandwidth, to ``PRECISION``, with which all workers compute that share of their time.
 
-        None where no bandwidth is enough.
+        None where no bandwidth is enough, 0 where any is: nothing crosses such links.
         """
         if self.share_of(self.at(_FASTEST)) < share:
             return None
+        if self.share_of(self.at(_SLOWEST)) >= share:
+            return 0.0
         low, high = math.log(_SLOWEST), math.log(_FASTEST)
         for known, step in self._known.items():  # results for other shares narrow this search
             if self.share_of(step) >= share:

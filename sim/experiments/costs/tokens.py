@@ -69,10 +69,10 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
             )
     resolved = resolve(scenario, torch.device("cpu"))
     batch = resolved.cluster.workers * resolved.workload.step_examples * length
-    price = read_facts(dump(resolved)).price
+    facts = read_facts(dump(resolved))
     with one_thread():
         entries = track("scheme", resolved.schemes)
-        rows = [_row(resolved, entry, batch, tokens, profile, price) for entry in entries]
+        rows = [_row(resolved, entry, batch, tokens, profile, facts.price) for entry in entries]
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
@@ -86,7 +86,8 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
         "utilisations": list(UTILISATIONS),
         "sent_over": _sent_over(resolved.cluster.network),
         "knob": "between two sites" if resolved.cluster.network.between is not None else "of a host",
-        "price": price,
+        "transport": facts.transport,
+        "price": facts.price,
         "schemes": rows,
     }
 
@@ -132,7 +133,7 @@ def _row(
             useful = goodput(churn, step.step_s, job.workers, job.cycle * step.step_s)
         needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
-        return {"label": entry.label, "problem": str(error)}
+        return {"label": entry.label, "problem": str(error), "exchanges": []}
     return {
         "label": entry.label,
         "problem": None,
@@ -147,6 +148,7 @@ def _row(
         "needed_bytes_per_s": needed,
         "hours": None if steps is None else steps * step.step_s / useful / _HOUR_S,
         "bytes_per_step": step.bytes_per_worker,
+        "exchanges": list(step.exchanges),
         "costs": None if price is None else _costs(step, price, batch, steps, useful),
         "bytes_sent": None if steps is None else steps * step.bytes_per_worker * scenario.cluster.workers,
     }

@@ -27,11 +27,11 @@ from ...network.settings import NetworkSettings
 from ...records.intervals import FEWEST, bound_place
 from ...records.money.cost import read_price
 from ...records.run import Run
-from ...records.scenario_facts import describe_proxy
+from ...records.scenario_facts import describe_proxy, read_facts
 from ...records.verdict import BEYOND_CHANCE, TIED_WITHIN
 from ...scenario.entries import SchemeEntry
 from ...scenario.ready import ready_clusters
-from ...scenario.schema import Scenario
+from ...scenario.schema import Scenario, dump
 from .. import prepare
 from ..jobs import ALONE, JobProcesses, PlannedRun
 from ..simulate import job_of, simulate_job
@@ -84,6 +84,7 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
     return {
         "name": scenario.name,
         "workers": scenario.cluster.workers,
+        "transport": read_facts(dump(scenario)).transport,
         "schemes": sorted(shown, key=lambda each: order.index(each["label"])),
         "left_out": left_out,
         "repeats": len(seeds),

@@ -1,1 +1,1 @@
-"""What to run: candidates, their race with equal tuning, and how far the winner's place holds."""
+"""What to run: candidates, and their race with equal tuning."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from ...config.problems import one_line
 from ...errors import RunError
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
@@ -26,16 +27,28 @@ def with_candidates(scenario: Scenario) -> Scenario:
     entries = list(map(_with_period, scenario.schemes))
     if not is_trained(scenario):
         return scenario
+    for _, entry in _tried_forms(scenario):
+        own = ((x.name, x.options, x.optimizer) for x in entries)
+        if isinstance(entry, SchemeEntry) and (entry.name, entry.options, None) not in own:
+            entries.append(entry)
+    return scenario.model_copy(update={"schemes": tuple(entries)})
+
+
+def impossible(scenario: Scenario) -> dict[str, str]:
+    """Label -> why a candidate is impossible in the scenario, or too large for a device."""
+    tried = _tried_forms(scenario) if is_trained(scenario) else ()
+    return {label: why for label, why in tried if isinstance(why, str)}
+
+
+def _tried_forms(scenario: Scenario) -> Iterator[tuple[str, SchemeEntry | str]]:
+    """Label of each form, and its entry or why it is none."""
     document = scenario.model_dump(mode="json")
     for name, label, options in _forms():
         written = {name: {**options, "label": label}}
         try:
-            entry = Scenario.model_validate({**document, "schemes": [written]}).schemes[0]
-        except ValidationError:  # impossible here, or too large for a device
-            continue
-        if not any((x.name, x.options, x.optimizer) == (entry.name, entry.options, None) for x in entries):
-            entries.append(entry)
-    return scenario.model_copy(update={"schemes": tuple(entries)})
+            yield label, Scenario.model_validate({**document, "schemes": [written]}).schemes[0]
+        except ValidationError as error:
+            yield label, one_line(error.errors()[0]["msg"].removeprefix("Value error, "), 200)
 
 
 def is_trained(scenario: Scenario) -> bool:

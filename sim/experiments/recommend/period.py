@@ -7,7 +7,7 @@ A <= s (H T + A) is ceil((1 / s - 1) A / T). Where computing times vary, T and A
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...config.units import format_seconds
@@ -35,16 +35,24 @@ def smallest_periods(scenario: Scenario) -> list[dict[str, Any]]:
     return [{"label": entry.label, **_smallest(scenario, entry)} for entry in entries]
 
 
-def describe(row: Mapping[str, Any]) -> str:
-    """A row in a sentence."""
+def describe(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each advice, with the labels of all rows that have it."""
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        labels.setdefault(_advice(row), []).append(row["label"])
+    return [f"{', '.join(own)}: {advice}" for advice, own in labels.items()]
+
+
+def _advice(row: Mapping[str, Any]) -> str:
     if "problem" in row:
-        return f"{row['label']}: {row['problem']}."
+        return f"{row['problem']}."
+    how, beyond = "in every step", ""
+    if row["period"] > 1:
+        how = f"every {row['period']:,} steps, or more seldom"
+        beyond = f", and over {100 * SHARE:g} % at shorter periods"
     step, average = format_seconds(row["step_s"]), format_seconds(row["average_s"])
-    return (
-        f"{row['label']}: average every {row['period']:,} steps, or more seldom. A step takes {step}, an "
-        f"average {average}: averages are {100 * row['share']:.1f} % of the time, and over {100 * SHARE:g} % "
-        "at shorter periods."
-    )
+    share = f"averages are {100 * row['share']:.1f} % of the time{beyond}"
+    return f"average {how}. A step takes {step}, an average {average}: {share}."
 
 
 def _smallest(scenario: Scenario, entry: SchemeEntry) -> dict[str, Any]:

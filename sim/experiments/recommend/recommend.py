@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import operator
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -19,7 +20,6 @@ from ...records.run import Run
 from ...records.scenario_facts import read_facts
 from ...records.summarise import summarise_resolved
 from ...records.summary import SchemeSummary, Tuned
-from ...records.sweeps.crossovers import Crossover
 from ...records.unfinished import NOTHING_KEPT, Parts
 from ...scenario.parts import TargetSettings
 from ...scenario.schema import Scenario, dump
@@ -27,8 +27,6 @@ from ..jobs import ALONE, JobProcesses, RunsProgress
 from ..simulate import processes_for, run_here
 from ..tune import deciding_score, with_chosen
 from .candidates import is_trained, outdone, step_seconds
-from .holds import FURTHEST, find_turns, nearest_turn, quantities
-from .measured import outside_measured
 from .race import Race
 
 _HOUR_S: Final = 3600.0
@@ -44,8 +42,10 @@ def check_goal(scenario: Scenario, hours: float | None, euros: float | None) -> 
         raise InputError("--hours: nothing is trained here, so no trials race; write 'stop.max_time' instead")
     if hours is None and trained and scenario.stop.target is None:
         raise InputError("stop.target: a race needs a goal; add one, or say --hours")
-    if euros is not None and (price is None or read_price_of(scenario)["currency"] != "EUR"):
-        raise InputError("--euros: needs prices in EUR; add for example 'price: {worker_hour: 2.5 EUR}'")
+    currency = None if price is None else read_price_of(scenario)["currency"]
+    if euros is not None and currency != "EUR":
+        instead = f"write those in {currency} in EUR too" if currency else "add some"
+        raise InputError(f"--euros: needs prices in EUR; {instead}, such as price: {{worker_hour: 2.5 EUR}}")
 
 
 def read_price_of(scenario: Scenario) -> PriceRecord:
@@ -110,41 +110,48 @@ def only(scenario: Scenario, labels: Any) -> Scenario:
 
 
 def advise(
-    last: Scenario, runs: Sequence[Run], race: Race, run_each: Callable[[list[Scenario]], list[list[Run]]]
+    last: Scenario,
+    runs: Sequence[Run],
+    race: Race,
+    euros: float | None = None,
+    impossible: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What the last runs of a race say, as plain values; ``text`` holds it in sentences.
 
-    ``run_each``: runs scenarios that differ in their networks (``sweep.grid.simulate``).
+    ``euros``: schemes that cost more are no advice. ``impossible``: label -> why it was no candidate.
     """
-    summary = summarise_resolved(dump(last), last.name, runs, facts={})
-    verdict, front = summary["verdict"], _front(summary["summary"])
-    first, second = verdict["first"], verdict["second"]
-    turns, text = dict[str, list[Crossover]](), list[str]()
+    rows = summarise_resolved(dump(last), last.name, runs, facts={})["summary"]
+    dear = {row["label"]: _costs(row)[2] for row in rows if _costs(row)[2] > (euros or math.inf)}
+    summary = summarise_resolved(dump(last), last.name, [x for x in runs if x.label not in dear], facts={})
+    verdict, front, text = summary["verdict"], _front(summary["summary"]), list[str]()
+    first, tried = verdict["first"], {entry.label for entry in race.scenario.schemes}
     if any(row["label"] == first and row["bytes_to_target"] == 0 for row in front):
         text.append(f"{first} reaches the target before it sends anything")
-    if first is not None and second is not None:
-        two = only(last, {first, second})
-        own = [run for run in runs if run.label in (first, second)]
-        turns = {name: find_turns(two, name, own, run_each) for name in quantities(two)}
-        text += [each["text"] for crossovers in turns.values() for each in crossovers]
-        if steady := [name for name, crossovers in turns.items() if not crossovers]:
-            span = f"{1 / FURTHEST:g} to {FURTHEST:g} times the {' or '.join(steady)}"
-            text.append(f"{first} stays ahead of {second} at {span}")
-        if near := nearest_turn(two, turns, verdict.get("break_even")):
-            text.append(f"Measure next: {near}")
-    outside = outside_measured(last)
-    covered = f"No measurement covers {', '.join(outside)}" if outside else "Such clusters were measured"
-    of = f"of {len(race.step_s)} candidates in {race.num_trials} trials and {len(runs)} runs"
-    head = f"Recommended: {first}, {of}" if first else f"Nothing to recommend {of}"
+    if dear:
+        over = ", ".join(f"{label} ({format_money(cost, 'EUR')})" for label, cost in dear.items())
+        text.append(f"over the {format_money(euros or 0.0, 'EUR')} that may be spent: {over}")
+    if alike := [label for label in race.step_s if label not in tried]:
+        text.append(f"not tried, since a plainer candidate's step is as fast: {', '.join(alike)}")
+    kinds: dict[str, list[str]] = {}
+    for label, why in impossible.items():  # sizes differ by candidate
+        kinds.setdefault(why[:_ALIKE], []).append(label)
+    text += [f"not possible here: {', '.join(own)} ({impossible[own[0]]})" for own in kinds.values()]
+    if not is_trained(last):
+        text.append("curves have no other schemes than the scenario's: no more candidates")
+    of = f"of {len(tried)} candidates in {race.num_trials} trials and {len(runs)} runs"
+    sure = "" if verdict["settled"] else " (not settled)"
+    head = f"Recommended: {first}{sure}, {of}" if first else f"Nothing to recommend {of}"
     sentences = [head, *([f"Pareto front: {'; '.join(map(_words, front))}"] if front else []), *text]
     return {
         "first": first, "candidates": race.step_s, "trials": race.num_trials,
         "front": [{key: row.get(key) for key in _COSTS} | {"label": row["label"]} for row in front],
-        "crossovers": turns, "outside_measured": outside,
-        "text": [f"{each[0].upper()}{each[1:]}." for each in [*sentences, f"{covered} (docs/board.md)"]],
+        "over_budget": dear, "not_tried": alike, "impossible": dict(impossible),
+        "text": [f"{each[0].upper()}{each[1:]}." for each in sentences],
     }  # fmt: skip
 
 
+_ALIKE: Final = 16
+"""Letters that reasons of one kind begin with."""
 _COSTS: Final = ("time_to_target_s", "bytes_to_target", "cost")
 
 

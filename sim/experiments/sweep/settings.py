@@ -90,6 +90,10 @@ def settings_of(
             raise InputError(
                 f"grid: {shorten(str(key))}: write a list of values, for example ['1 ms', '10 ms']"
             )
+    if together and sample is not None:
+        raise InputError(
+            "sample: each key is drawn by itself, and --zip keeps values together; leave one of the two out"
+        )
     lengths = [len(values) for values in grid.values()]
     if together and len(set(lengths)) > 1:
         numbers = " and ".join(", ".join(map(str, lengths)).rsplit(", ", 1))

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ...config.files import is_file, read_json
 from ...errors import InputError
 from ..folder import read_results
-from ..summary import Summary, is_by_step
+from ..summary import Summary, is_by_step, is_settled
 from .between import steps_between
 from .crossovers import find_crossovers
 from .draws import describe_draws
@@ -37,7 +37,10 @@ def describe_sweep(
             "set": dict(setting),
             "winner": summary["winner"],
             "verdict": summary["verdict"],
+            "settled": is_settled(summary),
+            "outages": _outages(summary),
             "by_step": is_by_step(summary),
+            "transport": summary.get("transport"),
             "summary": summary["summary"],
         }
         for folder, setting, summary in zip(folders, settings, summaries, strict=True)
@@ -53,6 +56,12 @@ def describe_sweep(
         **({"steps_between": between} if between else {}),
         **({"draws": describe_draws(settings, ranges, firsts)} if ranges else {}),
     }
+
+
+def _outages(summary: Summary) -> int | None:
+    """Number of faults in all runs; None where none can happen."""
+    known = [run["faults"]["outages"] for run in summary["runs"] if "faults" in run]
+    return sum(known) if known else None
 
 
 def is_sweep(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from ...config.keys import short_keys, show_value
 from ...config.units import Format, format_rate, read_numbers
 from ..intervals import Interval, of_median
-from ..summary import Summary, main_source, race_times
+from ..summary import Summary, is_settled, main_source, race_times
 
 
 class Crossover(TypedDict):
@@ -88,7 +88,7 @@ def _along(
             median=of_median(median)["median"], low=of_median(low)["low"], high=of_median(high)["high"]
         )
         left, right = (settings[line[near][1]] for near in (place, place + 1))
-        beside = all(summary["verdict"]["settled"] for summary in own[place : place + 2])
+        beside = all(map(is_settled, own[place : place + 2]))
         change = Crossover(
             text="", settled=beside or None not in at.values(), key=key, others=_others(left, key),
             before=before, after=after, between=[left[key], right[key]], at=at,

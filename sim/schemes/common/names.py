@@ -31,7 +31,7 @@ OTHER_NAMES: Final = (
     OtherNames(
         ("backup workers", "Sync-Opt", "K-sync SGD", "SyncReplicasOptimizer"), "all_reduce: {quorum: 6}"
     ),
-    OtherNames(("FSDP", "ZeRO"), "all_reduce: {part_reduce: true}"),
+    OtherNames(("FSDP", "ZeRO", "ZeRO-2", "ZeRO-3", "fully shard"), "all_reduce: {part_reduce: true}"),
     OtherNames(("QSGD",), "all_reduce: {compression: {qsgd: {bits: 8}}}"),
     OtherNames(("CPSGD", "periodic averaging"), "local_sgd: {period: 8}"),
     OtherNames(("LSGD", "leader SGD"), "leader_sgd: {period: 16}", "a leader pulls"),

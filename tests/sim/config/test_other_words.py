@@ -33,6 +33,11 @@ PLACES: list[tuple[str, tuple[str | int, ...]]] = [
     *((word, ("cluster", "network")) for word in ("rtt", "ping", "loss", "packet_loss", "round-trip", "mtu")),
     *((word, ("cluster",)) for word in ("nodes", "world_size", "gpus", "loss", "rtt", "nproc_per_node")),
     ("fp16", ("cluster", "compute")),
+    ("global_batch_size", ("workload",)),
+    ("clip_grad_norm", ("workload", "optimizer")),
+    ("max_steps", ("stop",)),
+    ("hsdp", SCHEME),
+    ("NCCL_ALGO", ("cluster", "network")),
 ]
 
 
@@ -62,6 +67,8 @@ def test_values_and_schemes_are_answered_too() -> None:
     assert "codes of 8 bits" in message_of(changed(SCHEME, "compression", "int8"))
     assert "codes of 8 bits" in message_of(changed(SCHEME, "compression", {"fp8": True}))
     assert "accumulate: 4" in message_of(changed((), "schemes", ["no_sync"]))
+    assert "island: {gpus: 8}" in message_of(changed((), "schemes", ["hsdp"]))
+    assert "part_reduce: true" in message_of(changed((), "schemes", ["zero3"]))
 
 
 def test_known_keys_are_not_answered() -> None:

@@ -15,17 +15,17 @@ from paceline.sim.errors import InputError
 
 def test_values_follow_yaml_1_2_and_places_are_lines() -> None:
     found = yaml_file.parse(
-        "on: yes\na:\n  - 1e-3\n  - [no, ~, 0x1F, 010, 12:30]\nb: {c: '5', d: -.5}\n", "f"
+        "on: yes\na:\n  - 1e-3\n  - [no, ~, 0x1F, 0o17, 010, 12:30]\nb: {c: '5', d: -.5}\n", "f"
     )
     assert found.value == {
         "on": "yes",
-        "a": (0.001, ("no", None, 31, 10, "12:30")),
+        "a": (0.001, ("no", None, 31, 15, 10, "12:30")),
         "b": {"c": "5", "d": -0.5},
     }
     assert found.place(("on",)) == SourceLine(1, "f")
     assert found.place(("a",)) == SourceLine(2, "f")
     assert found.place(("a", 0)) == SourceLine(3, "f")
-    assert found.place(("a", 1, 4)) == SourceLine(4, "f")
+    assert found.place(("a", 1, 5)) == SourceLine(4, "f")
     assert found.place(("b", "d")) == SourceLine(5, "f")
     assert found.place(("b", "missing", "key")) == SourceLine(5, "f")
     assert str(found.place(("missing",))) == "f:1"

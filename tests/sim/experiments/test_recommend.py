@@ -1,10 +1,11 @@
-"""Recommendations: the candidates, their race, how far the order holds, and periods by seconds."""
+"""Recommendations: the candidates, their race, what it did not try, and periods by seconds."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,7 @@ from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.costs.step_cost import follow_whole
 from paceline.sim.experiments.jobs import JobProcesses, PlannedRun
 from paceline.sim.experiments.prepare import resolve
-from paceline.sim.experiments.recommend.candidates import outdone, with_candidates
-from paceline.sim.experiments.recommend.holds import find_turns, nearest_turn, quantities
-from paceline.sim.experiments.recommend.measured import outside_measured
+from paceline.sim.experiments.recommend.candidates import impossible, outdone, with_candidates
 from paceline.sim.experiments.recommend.period import SHARE, smallest_period, smallest_periods
 from paceline.sim.experiments.recommend.race import FINALISTS, PATIENT, Race
 from paceline.sim.experiments.recommend.recommend import advise, check_goal, only, run_race
@@ -60,6 +59,7 @@ cluster: {workers: 4, compute: {time: 20 ms}, network: {latency: 2 ms, bandwidth
 schemes: [all_reduce]
 stop: {max_iterations: 1}
 """
+SHAPE = "{layers: 1, width: 8, feed_forward: 8, vocabulary: 16, length: 4}"
 seconds = st.floats(1e-3, 1e3)
 
 
@@ -182,44 +182,52 @@ def test_runs_beyond_the_money_are_behind() -> None:
     assert race.finalists()[0]["label"] == "local_sgd 16"
 
 
-@pytest.mark.slow
-@given(slow=st.floats(0.2, 5.0), at_ms=st.floats(2.0, 80.0))
-@settings(max_examples=10)
-def test_a_turn_is_where_two_lines_meet(slow: float, at_ms: float) -> None:
-    """Times of a + b L and of a constant that meet at a drawn latency."""
-    two = only(parse(TRAINED), ["all_reduce", "local_sgd"])
-
-    def runs_at(latency_s: float) -> list[Run]:
-        times = {"all_reduce": 1.0 + slow * latency_s, "local_sgd": 1.0 + slow * at_ms / 1000}
-        return [
-            made_run(name, seed, reached_s=(1 + seed / 100) * x)
-            for seed in range(6)
-            for name, x in times.items()
-        ]
-
-    def run_each(scenarios: list[Scenario]) -> list[list[Run]]:
-        return [runs_at(each.cluster.network.latency or 0.0) for each in scenarios]
-
-    turns = find_turns(two, "latency", runs_at(0.01), run_each)
-    assert [turn["at"]["median"] for turn in turns] == [pytest.approx(at_ms / 1000, rel=2e-3)]
-    assert nearest_turn(two, {"latency": turns}, None).startswith("the latency; at ")
-
-
-def test_where_nothing_turns_the_first_stays_ahead() -> None:
-    two = only(parse(TRAINED), ["all_reduce", "local_sgd"])
-    runs = [
-        made_run(name, seed, reached_s=x)
-        for seed in range(6)
-        for name, x in (("all_reduce", 2.0), ("local_sgd", 1.0))
-    ]
-    race = Race(two, {"all_reduce": 1.0, "local_sgd": 1.0}, lambda planned: [], ("test_accuracy", False))
-    answer = advise(two, runs, race, lambda scenarios: [runs for _ in scenarios])
-    assert answer["first"] == "local_sgd"
-    assert answer["crossovers"] == {"latency": [], "bandwidth": []}
-    assert (
-        "Local_sgd stays ahead of all_reduce at 0.1 to 10 times the latency or bandwidth." in answer["text"]
+def advice(
+    times: dict[str, float], candidates: tuple[str, ...] = (), seeds: int = 6, **limits: Any
+) -> dict[str, Any]:
+    """Advice after a race of made runs; ``candidates``: further labels that were not tried."""
+    raced = only(with_candidates(parse(TRAINED)), times)
+    runs = [made_run(label, seed, reached_s=x) for seed in range(seeds) for label, x in times.items()]
+    race = Race(
+        raced, dict.fromkeys((*times, *candidates), 1.0), lambda planned: [], ("test_accuracy", False)
     )
-    assert [row["label"] for row in answer["front"]] == ["local_sgd"]
+    return advise(raced, runs, race, **limits)
+
+
+def test_no_order_is_said_to_hold_where_nothing_was_priced() -> None:
+    answer = advice({"all_reduce": 1.1, "local_sgd 16": 1.0}, seeds=1)
+    of = "of 2 candidates in 0 trials and 2 runs."
+    assert answer["text"][0] == f"Recommended: local_sgd 16 (not settled), {of}"
+    assert [row["label"] for row in answer["front"]] == ["local_sgd 16"]
+    assert not any("stays ahead" in each or "times the" in each for each in answer["text"])
+    assert "(not settled)" not in advice({"all_reduce": 2.0, "local_sgd 16": 1.0})["text"][0]
+
+
+def test_what_was_not_tried_is_named() -> None:
+    answer = advice({"all_reduce": 2.0}, ("local_sgd 64", "all_reduce bf16"))
+    said = "Not tried, since a plainer candidate's step is as fast: local_sgd 64, all_reduce bf16."
+    assert said in answer["text"]
+    assert "of 1 candidates" in answer["text"][0]
+    memory = parse(TRAINED.replace("workers: 4", "workers: 4\n  memory: 43 MB"))
+    gone, whole = impossible(memory), {*labels(with_candidates(parse(TRAINED)))}
+    assert gone.keys() - impossible(parse(TRAINED)) == whole - {*labels(with_candidates(memory))}
+    texts = [x for x in advice({"all_reduce": 2.0}, impossible=gone)["text"] if "Not possible" in x]
+    assert len(texts) == 2
+    assert all(any(label in each for each in texts) for label in gone)
+    assert "has 43 MB" in texts[0]
+    assert "sites" in texts[1]
+
+
+@pytest.mark.parametrize(("euros", "first"), [(None, "local_sgd 16"), (5.0, "all_reduce"), (1.0, None)])
+def test_what_costs_more_than_may_be_spent_is_no_advice(euros: float | None, first: str | None) -> None:
+    priced = parse(f"{SITES}price: {{worker_hour: 3600 EUR, egress: 2 EUR}}\n")
+    two, sent = only(with_candidates(priced), ["all_reduce", "local_sgd 16"]), {"us": {"eu": 10**9}}
+    runs = [made_run("all_reduce", seed, reached_s=1.2) for seed in range(6)]  # 4.8 EUR
+    runs += [replace(made_run("local_sgd 16", seed, reached_s=1.0), between=sent) for seed in range(6)]
+    race = Race(two, {"all_reduce": 1.0, "local_sgd 16": 1.0}, lambda planned: [], ("test_accuracy", False))
+    answer = advise(two, runs, race, euros)
+    assert answer["first"] == first
+    assert ("over" in " ".join(answer["text"]).lower()) == (euros is not None)
 
 
 @pytest.mark.parametrize("other", [["--hours", "2"], ["--euros", "5"], ["--set", "seed=1"], []])
@@ -250,9 +258,18 @@ def test_the_folder_keeps_the_answer(tmp_path: Path) -> None:
     assert read_results(out).summary["runs"]
 
 
-def test_quantities_are_those_of_the_network() -> None:
-    assert quantities(parse(SITES)) == ["latency", "bandwidth"]
-    assert quantities(parse(TRAINED.replace(", bandwidth: 100 Mbit/s", ""))) == ["latency"]
+@pytest.mark.parametrize("command", ["recommend", "throughput"])
+def test_one_host_needs_no_network(command: str, tmp_path: Path) -> None:
+    alone = TIMED.replace("PAYLOAD", "1").replace("workers: 4", "workers: 1")
+    alone = alone.replace("[all_reduce]", "[local_sgd: {period: 4}, diloco: {period: 8}]")
+    if command == "throughput":
+        alone = alone.replace("payload: 1 MB", f"batch_size: 1, layer_profile: {{transformer: {SHAPE}}}")
+    (scenario := tmp_path / "alone.yaml").write_text(alone)
+    said = CliRunner().invoke(app, [command, str(scenario)]).stdout
+    assert "bit/s" not in said
+    assert "1 steps" not in said
+    advice = "local_sgd, diloco: average in every step. A step takes 20 ms, an average 0 s"
+    assert (advice if command == "recommend" else "any") in " ".join(said.split())
 
 
 @given(seconds, seconds)
@@ -307,18 +324,6 @@ def test_the_measured_ranges_are_those_of_the_tables() -> None:
             assert ranges[name] == pytest.approx((min(values), max(values)))
 
 
-def test_what_no_measurement_covers_is_named() -> None:
-    plain = parse(TRAINED.replace("100 Mbit/s", "1 Gbit/s, transport: nccl"))
-    assert outside_measured(plain) == []
-    far = parse(
-        TRAINED.replace(
-            "latency: 10 ms, bandwidth: 100 Mbit/s", "latency: 60 ms, bandwidth: 1 Gbit/s, transport: nccl"
-        )
-    )
-    assert outside_measured(far) == ["latency 60 ms (measured: 50 us to 10 ms)"]
-    assert outside_measured(parse(TRAINED)) == ["transport ideal, which is no library's (write gloo or nccl)"]
-
-
 @pytest.mark.parametrize(
     ("text", "hours", "euros", "message"),
     [
@@ -326,7 +331,7 @@ def test_what_no_measurement_covers_is_named() -> None:
         (TRAINED, 0.0, None, "--hours 0: must be more than 0, and finite"),
         (TRAINED, None, -1.0, "--euros -1: must be more than 0"),
         (TRAINED, None, 5.0, "--euros: needs prices in EUR"),
-        (TRAINED + "price: {worker_hour: $1}\n", None, 5.0, "--euros: needs prices in EUR"),
+        (TRAINED + "price: {worker_hour: $1}\n", None, 5.0, "write those in $ in EUR"),
         (TIMED.replace("PAYLOAD", "1"), 1.0, None, "--hours: nothing is trained here"),
     ],
 )  # fmt: skip

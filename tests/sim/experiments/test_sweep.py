@@ -373,6 +373,8 @@ def test_values_may_be_lists() -> None:
 def test_values_that_belong_together_are_run_in_pairs() -> None:
     grid: dict[str, list[Any]] = {"a": [1, 2, 3], "b": ["x", "y", "z"]}
     assert settings_of(grid, together=True) == [{"a": a, "b": b} for a, b in ((1, "x"), (2, "y"), (3, "z"))]
+    with pytest.raises(InputError, match="leave one of the two out"):
+        settings_of(grid, together=True, sample=3)
     with pytest.raises(InputError, match="the keys have 1 and 3 values"):
         settings_of({**grid, "a": [1]}, together=True)
 

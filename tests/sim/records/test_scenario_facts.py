@@ -22,6 +22,7 @@ def test_workers_target_and_transport_are_read() -> None:
     assert known.target == {"metric": "train_loss", "value": 0.5}
     assert known.transport == {
         "name": "nccl",
+        "hosts": "tuned",
         "all_reduce": "its own choice",
         "not_validated": ["messages this small", "latency 20 ms (measured: 50 us to 10 ms)"],
     }
