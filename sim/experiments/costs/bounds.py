@@ -33,6 +33,7 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...schemes import find_scheme
 from ...seeds import Floats
+from .chance import chance
 from .step_cost import follow, whole_job
 
 FOLLOWED_STEPS: Final = 64
@@ -73,13 +74,13 @@ def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, 
 def is_random(scenario: Scenario, entry: SchemeEntry) -> bool:
     """Whether the time of a scheme's step is random, as in ``Bounds``; true where it cannot be followed."""
     job = whole_job(scenario, entry)
-    if _is_random(job):
+    if chance(job):
         return True
     try:
-        whole = follow(job, lambda complete, _: complete > 1)
-        return follow(_redrawn(job), whole.span).step_s != whole.step_s
+        follow(job, lambda complete, _: complete > 0)
     except RunError:
         return True
+    return False
 
 
 def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
@@ -133,7 +134,7 @@ def _bounds(job: Job, cycles: int, bandwidths: Sequence[float]) -> Bounds:
         slow_workers=min(of_slow, gains["waiting"]) / total,
         step_s=whole_s,
         steps=whole.steps,
-        random=_is_random(job) or step_s(_redrawn(job)) != whole_s,
+        random=bool(chance(job)),
         by_bandwidth=[[x, step_s(_with_transfer(job, seconds_per_byte=1 / x))] for x in bandwidths],
     )
 
@@ -154,20 +155,6 @@ def _always_slow(job: Job) -> tuple[int, ...]:
     medians = [float(np.median(job.compute.block_s(rank, 0))) for rank in range(job.workers)]
     typical_s = statistics.median(medians)
     return tuple(rank for rank, median_s in enumerate(medians) if median_s > ALWAYS_SLOW * typical_s)
-
-
-def _is_random(job: Job) -> bool:
-    transfer = job.transfer
-    return (
-        job.compute.random
-        or transfer.network.varies
-        or bool(transfer.wake_up_delays_s or transfer.resume_jitter_s or transfer.uneven)
-    )
-
-
-def _redrawn(job: Job) -> Job:
-    seed, compute = job.seed + 1, replace(job.compute, seed=job.seed + 1)
-    return replace(job, seed=seed, compute=compute, transfer=replace(job.transfer, seed=seed))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.ready import ready_clusters
 from ...scenario.schema import Scenario
 from .. import prepare
+from ..costs.chance import chance
 from ..jobs import ALONE, JobProcesses, PlannedRun
 from ..simulate import job_of, simulate_job
 from .interpolation import step_grid, why_not_interpolated
@@ -79,7 +80,7 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
         whys = "; ".join(f"{label}: {why}" for label, why in left_out.items())
         raise InputError(f"no scheme's clock follows from a record ({whys}); use 'paceline sweep'")
     order = [each.label for each in scenario.schemes]
-    first = _job(scenario, scenario.schemes[0], scenario.seed, device)
+    jobs = [_job(scenario, each, scenario.seed, device) for each in scenario.schemes]
     return {
         "name": scenario.name,
         "workers": scenario.cluster.workers,
@@ -91,12 +92,12 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
             "place": bound_place(len(seeds)),
             "beyond": BEYOND_CHANCE,
             "tied": TIED_WITHIN,
-            "exact": scenario.stop.target is None and not first.computing.random,
+            "exact": scenario.stop.target is None and not any(map(chance, jobs)),
         },
         "target": scenario.stop.target and scenario.stop.target.model_dump(mode="json"),
         "durations": {key: _pack(*each) for key, each in drawn.items()},
         **tables.rows,
-        **_costs(scenario, first),
+        **_costs(scenario, jobs[0]),
     }
 
 

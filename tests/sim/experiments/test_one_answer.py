@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.sim.experiments.costs.bounds import measure_bounds
+from paceline.sim.experiments.costs.bounds import is_random, measure_bounds
 from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import simulate
@@ -69,3 +69,39 @@ def test_running_buffers_have_no_momentum_to_send() -> None:
         [len(each) for each in NullOptimizer.like(like, x).init(x).moments] for like in (rule, rule.rule)
     ]
     assert sizes == [[3], [5]]
+
+
+# --- chance -------------------------------------------------------------------------------------------------
+
+DRAWN: list[tuple[Any, dict[str, Any]]] = [
+    ("all_reduce", {"faults": [{"mean_time_between": "1000 s", "back_after": "5 s"}]}),
+    ("all_reduce", {"compute": {"time": "1 s", "spread": 0.2}}),
+    ("all_reduce", {"compute": {"time": "1 s", "jitter": {"lognormal": {"cv": 0.01}}}}),
+    ("all_reduce", {"stragglers": [{"probability": 0.01, "slowdown": 2}]}),
+    ({"gossip": {"topology": "random_matching"}}, {}),
+    ({"sgp": {"topology": {"erdos_renyi": {"probability": 0.7}}}}, {}),
+    ({"gossip": {"topology": {"matcha": {"budget": 0.5}}}}, {}),
+    ({"fedavg": {"period": 2, "participation": 0.5}}, {}),
+    ("ad_psgd", {}),
+]
+
+
+@pytest.mark.parametrize(("scheme", "changes"), DRAWN)
+def test_chance_is_asked_of_the_scenario(scheme: Any, changes: dict[str, Any]) -> None:
+    """Whatever the two next seeds would draw."""
+    wanted = scenario(scheme, **changes)
+    assert is_random(wanted, wanted.schemes[0])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "changes"),
+    [
+        ("all_reduce", {"faults": [{"at": "2 s", "back_after": "5 s"}]}),
+        ("all_reduce", {"stragglers": [{"workers": [1], "slowdown": 2}]}),
+        ({"gossip": {"topology": "one_peer_exponential"}}, {}),
+        ({"fedavg": {"period": 2}}, {}),
+    ],
+)
+def test_where_nothing_is_drawn_nothing_is_random(scheme: Any, changes: dict[str, Any]) -> None:
+    wanted = scenario(scheme, **changes)
+    assert not is_random(wanted, wanted.schemes[0])
