@@ -156,6 +156,7 @@ class PaceRecord(TypedDict):
     steps: list[float]
     averages: list[float]
     lost: NotRequired[list[int]]
+    between: NotRequired[dict[str, dict[str, int]]]
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,7 @@ class Pace:
         averages: number of steps in which each worker sent anything [n].
         bytes_sent: by all workers.
         lost: ranks of the workers that died, unless all did; they count in no mean.
+        between: bytes from each site to each by its end; empty where they are those of the run, or none.
     """
 
     time_s: float
@@ -178,6 +180,7 @@ class Pace:
     averages: tuple[float, ...]
     bytes_sent: float = 0.0
     lost: tuple[int, ...] = ()
+    between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def mean_steps(self) -> float:
@@ -206,13 +209,19 @@ class Pace:
     def record(self) -> PaceRecord:
         """JSON form of the pace."""
         record = PaceRecord(time_s=self.time_s, steps=list(self.steps), averages=list(self.averages))
-        return {**record, "lost": list(self.lost)} if self.lost else record
+        between = {site: dict(row) for site, row in self.between.items()}
+        return (
+            record
+            | ({"lost": list(self.lost)} if self.lost else {})
+            | ({"between": between} if between else {})
+        )
 
     @classmethod
     def read(cls, record: PaceRecord) -> Pace:
         """Inverse of ``record``."""
         steps, averages = tuple(record["steps"]), tuple(record["averages"])
-        return cls(record["time_s"], steps, averages, lost=tuple(record.get("lost", ())))
+        lost, between = tuple(record.get("lost", ())), record.get("between", {})
+        return cls(record["time_s"], steps, averages, lost=lost, between=between)
 
     def since(self, earlier: Pace) -> Pace:
         """Progress after an earlier moment of the same run."""

@@ -25,7 +25,7 @@ from ...network.build import build_network
 from ...network.network import Network, rate_of
 from ...network.settings import NetworkSettings
 from ...records.intervals import FEWEST, bound_place
-from ...records.money.cost import read_price
+from ...records.money.cost import cost_to_end, read_price
 from ...records.run import Run
 from ...records.verdict import BEYOND_CHANCE, TIED_WITHIN
 from ...scenario.entries import SchemeEntry
@@ -68,7 +68,9 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
                 drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
                 met = None if run.met is None else run.evaluations.index(run.met)
                 scores = _scores(run, job.every * job.workers)
-                runs.append({"steps": steps, "durations": key, "scores": scores, "met": met})
+                runs.append(
+                    {"steps": steps, "durations": key, "scores": scores, "met": met} | _egress(run, scenario)
+                )
             shown.append({"label": entry.label, "scheme": entry.name, "steady": steady, "runs": runs})
         for entry in [each for each in scenario.schemes if each.label in left_out]:
             try:
@@ -80,7 +82,7 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
         whys = "; ".join(f"{label}: {why}" for label, why in left_out.items())
         raise InputError(f"no scheme's clock follows from a record ({whys}); use 'paceline sweep'")
     order = [each.label for each in scenario.schemes]
-    jobs = [_job(scenario, each, scenario.seed, device) for each in scenario.schemes]
+    first = _job(scenario, scenario.schemes[0], scenario.seed, device)
     return {
         "name": scenario.name,
         "workers": scenario.cluster.workers,
@@ -92,12 +94,13 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
             "place": bound_place(len(seeds)),
             "beyond": BEYOND_CHANCE,
             "tied": TIED_WITHIN,
-            "exact": scenario.stop.target is None and not any(map(chance, jobs)),
+            "exact": scenario.stop.target is None
+            and not any(chance(scenario, each) for each in scenario.schemes),
         },
         "target": scenario.stop.target and scenario.stop.target.model_dump(mode="json"),
         "durations": {key: _pack(*each) for key, each in drawn.items()},
         **tables.rows,
-        **_costs(scenario, jobs[0]),
+        **_costs(scenario, first),
     }
 
 
@@ -148,8 +151,17 @@ def _interpolated(
         scores = _scores(run, job.every * job.workers)
         runs.append(
             {"steps": steps, "step_s": run.step_s, "computed_s": computed_s, "scores": scores, "met": met}
+            | _egress(run, scenario)
         )
     return {"label": entry.label, "scheme": entry.name, "grid": grid, "runs": runs}
+
+
+def _egress(run: Run, scenario: Scenario) -> dict[str, float]:
+    """What the bytes of a run between sites cost up to its target; nothing without prices."""
+    if scenario.price is None:
+        return {}
+    price = read_price(scenario.model_dump(mode="json"))
+    return {"egress": cost_to_end(run, price | {"per_hour": 0.0})}
 
 
 def _scores(run: Run, every: int) -> list[tuple[int, dict[str, float | None]]]:

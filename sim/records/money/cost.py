@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from ...errors import InputError, quote
 from ..intervals import Interval, or_inf
 from ..rows import RunRow
-from ..run import Run
+from ..run import Pace, Run
 
 OTHERS: Final = "default"
 """Name of all sites, or pairs of sites, without a price of their own."""
@@ -92,8 +92,9 @@ def cost(
 
 
 def add_costs(row: RunRow, run: Run, price: PriceRecord) -> None:
-    """Add the cost of a run, and to its target, by when each pair of sites has its part of the bytes."""
+    """Add costs of a run, a step, and to the target, by when each pair of sites has its part of the bytes."""
     row["cost"] = cost(price, run.wall_clock_s, run.between)
+    row["cost_of_step"] = cost_of_step(run, price)
     row["cost_to_target"] = None if run.met is None else cost_to_end(run, price)
 
 
@@ -104,9 +105,15 @@ def cost_to_end(run: Run, price: PriceRecord) -> float:
     return cost(price, met.time_s, run.between, met.bytes_sent / max(run.bytes_sent, 1))
 
 
+def cost_of_step(run: Run, price: PriceRecord) -> float | None:
+    """Cost of a step, by the pace and so without an idle end: of its time and its bytes; None: no steps."""
+    pace = run.pace or Pace(run.wall_clock_s, (run.iterations,), ())
+    sent, step_s = pace.between or run.between, pace.step_s
+    return None if step_s is None else cost(price, step_s, sent, 1 / pace.mean_steps)
+
+
 def race_cost(run: RunRow, by_step: bool) -> float:
     """Cost to the target, or of a step; infinite for a run that did not get there."""
-    spent = run["cost_to_target"]
     if by_step:
-        spent = run["cost"] / run["iterations"] if run["status"] == "completed" else None
-    return or_inf(spent)
+        return or_inf(run.get("cost_of_step") if run["status"] == "completed" else None)
+    return or_inf(run["cost_to_target"])

@@ -7,31 +7,41 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.sim.experiments.costs import step_cost as step_costs
+from paceline.sim.experiments.costs import tokens
 from paceline.sim.experiments.costs.bounds import is_random, measure_bounds
 from paceline.sim.experiments.costs.step_cost import step_cost
+from paceline.sim.experiments.explore.export import export
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
-from paceline.sim.scenario.schema import Scenario, resolve_scenario
+from paceline.sim.records.summarise import summarise_resolved
+from paceline.sim.scenario.schema import Scenario, dump, resolve_scenario
 from paceline.sim.training.optimizer import NullOptimizer, Sgd, WithBuffers
 
 HERE = torch.device("cpu")
-TOP = ("workload", "seed", "stop", "price", "checkpoint", "collectives")
+SIZES = {"layers": 1, "width": 8, "feed_forward": 16, "vocabulary": 50, "length": 8, "positions": 8}
+LANGUAGE = {"timing_only": True, "batch_size": 8, "layer_profile": {"transformer": SIZES}}
+TOP = ("workload", "seed", "stop", "price", "checkpoint", "collectives", "evaluate", "repeats")
+
+
+@pytest.fixture(autouse=True)
+def in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer steps are followed, and no bandwidths looked for."""
+    monkeypatch.setattr(step_costs, "ENOUGH_WORK", 4_000)
+    monkeypatch.setattr(tokens, "UTILISATIONS", ())
 
 
 def scenario(*schemes: Any, **changes: Any) -> Scenario:
     """Resolved; ``changes``: other top-level keys, or keys of the cluster."""
-    top = {
-        key: changes.pop(key)
-        for key in [*changes]
-        if key in ("workload", "seed", "stop", "price", "checkpoint")
-    }
+    top = {key: changes.pop(key) for key in [*changes] if key in TOP}
     cluster = {"workers": 8, "compute": {"time": "100 ms"}}
     cluster["network"] = {"latency": "0.1 ms", "bandwidth": "10 Gbit/s"}
     written = {
         "name": "s", "workload": {"timing_only": True, "payload": "1 MB", "batch_size": 8},
         "stop": {"max_iterations": 24}, "schemes": list(schemes), "cluster": cluster | changes,
     }  # fmt: skip
+    written["cluster"] = {key: value for key, value in written["cluster"].items() if value is not None}
     return resolve(resolve_scenario(written | top, None, ()), HERE)
 
 
@@ -105,3 +115,60 @@ def test_chance_is_asked_of_the_scenario(scheme: Any, changes: dict[str, Any]) -
 def test_where_nothing_is_drawn_nothing_is_random(scheme: Any, changes: dict[str, Any]) -> None:
     wanted = scenario(scheme, **changes)
     assert not is_random(wanted, wanted.schemes[0])
+
+
+# --- money --------------------------------------------------------------------------------------------------
+
+ONE_SLOW = {
+    "stragglers": [{"workers": [7], "slowdown": 10}],
+    "network": {"latency": "1 ms", "bandwidth": "10 Gbit/s"},
+}
+TWO_SITES = {
+    "workers": None, "stragglers": [{"workers": [0], "slowdown": 3}],
+    "network": {
+        "sites": {"us": 1, "eu": 3}, "within": {"latency": "0.1 ms", "bandwidth": "10 Gbit/s"},
+        "between": {"latency": "20 ms", "bandwidth": "1 Gbit/s"}, "sharing": "none",
+    },
+    "price": {"worker_hour": "$3", "egress": {"us-eu": "$1", "eu-us": "$2"}},
+}  # fmt: skip
+
+
+def test_the_money_of_a_step_pays_no_idle_end() -> None:
+    wanted = scenario(
+        "ad_psgd", {"all_reduce": {"quorum": 7, "label": "quorum 7"}}, "all_reduce",
+        compute={"time": "50 ms"}, price={"worker_hour": "$3"}, stop={"max_iterations": 60}, **ONE_SLOW,
+        collectives={"all_reduce": "ring"},
+    )  # fmt: skip
+    summary = summarise_resolved(dump(wanted), "s", [*simulated(wanted).values()])
+    costs = {row["label"]: row["cost"]["median"] or 0.0 for row in summary["summary"]}
+    assert costs["ad_psgd"] == pytest.approx(0.000376, rel=0.01)
+    assert costs["quorum 7"] > costs["ad_psgd"]
+    assert summary["verdict"]["cheapest"] == "ad_psgd"
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "ad_psgd",
+        {"downpour": {"period": 2}},
+        {"halos": {"period": 2, "exchange": 2}},
+        {"local_sgd": {"period": 2}},
+    ],
+)
+def test_a_step_costs_the_same_in_throughput(scheme: Any) -> None:
+    wanted = scenario(scheme, stop={"max_iterations": 200}, workload=LANGUAGE, **TWO_SITES)
+    summary = summarise_resolved(dump(wanted), "s", [*simulated(wanted).values()])
+    (row,) = tokens.throughput(wanted)["schemes"]
+    assert summary["summary"][0]["cost"]["median"] == pytest.approx(row["costs"]["a step"], rel=0.02)
+
+
+def test_the_page_of_explore_pays_for_bytes_between_sites() -> None:
+    wanted = scenario(
+        "all_reduce", {"local_sgd": {"period": 4}}, **TWO_SITES, workload={"task": "quadratic"} | TRAINED,
+        stop={"max_iterations": 40, "target": {"metric": "train_loss", "value": 21.5}},
+    )  # fmt: skip
+    summary = summarise_resolved(dump(wanted), "s", [*simulated(wanted).values()])
+    for own, row in zip(export(wanted, HERE)["schemes"], summary["runs"], strict=True):
+        rent = 12 * (row["time_to_target_s"] or 0.0) / 3600
+        assert own["runs"][0]["egress"] > 0.1
+        assert rent + own["runs"][0]["egress"] == pytest.approx(row["cost_to_target"])
