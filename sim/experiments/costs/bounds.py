@@ -73,11 +73,10 @@ def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, 
 
 def is_random(scenario: Scenario, entry: SchemeEntry) -> bool:
     """Whether the time of a scheme's step is random, as in ``Bounds``; true where it cannot be followed."""
-    job = whole_job(scenario, entry)
-    if chance(job):
+    if chance(scenario, entry):
         return True
     try:
-        follow(job, lambda complete, _: complete > 0)
+        follow(whole_job(scenario, entry), lambda complete, _: complete > 0)
     except RunError:
         return True
     return False
@@ -97,12 +96,13 @@ def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
             return None
         cycles = min(math.ceil(FOLLOWED_STEPS / cycle), BOUNDS_WORK // max(first.work, 1))
         # Only a race to a target has use for these, and its gradients take far longer.
-        return _bounds(job, max(2, cycles), BANDWIDTHS if scenario.stop.target else ())
+        bandwidths, random = BANDWIDTHS if scenario.stop.target else (), bool(chance(scenario, entry))
+        return _bounds(job, max(2, cycles), bandwidths, random)
     except RunError:
         return None
 
 
-def _bounds(job: Job, cycles: int, bandwidths: Sequence[float]) -> Bounds:
+def _bounds(job: Job, cycles: int, bandwidths: Sequence[float], random: bool) -> Bounds:
     """Shares of a step, the mean over ``cycles`` without those of the start."""
     whole = follow(job, lambda complete, _: complete >= cycles)
 
@@ -134,7 +134,7 @@ def _bounds(job: Job, cycles: int, bandwidths: Sequence[float]) -> Bounds:
         slow_workers=min(of_slow, gains["waiting"]) / total,
         step_s=whole_s,
         steps=whole.steps,
-        random=bool(chance(job)),
+        random=random,
         by_bandwidth=[[x, step_s(_with_transfer(job, seconds_per_byte=1 / x))] for x in bandwidths],
     )
 

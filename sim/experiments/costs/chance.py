@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from ...drivers.job import Job
+from ...scenario.entries import SchemeEntry
+from ...scenario.schema import Scenario
+from ..prepare import over_profile, prepare
 
 
-def chance(job: Job) -> list[str]:
-    """What a job draws from its seed for its times and faults, as phrases; none: all repeats are alike.
+def chance(scenario: Scenario, entry: SchemeEntry) -> list[str]:
+    """What a scheme's times and faults draw from the seed, as phrases; none: all repeats are alike.
 
-    A run whose times depend on values, which clocks alone cannot follow, is random besides.
+    A run whose times depend on values, which the clock alone does not show, is random besides.
     """
+    job = over_profile(prepare(scenario, entry, scenario.seed), scenario.cluster.profile)
     transfer, compute = job.transfer, job.compute
     phrases = {
         "computing times": compute.random or compute.compute.spread is not None,

@@ -210,6 +210,7 @@ def endless(job: Job) -> Job:
         job,
         compute=replace(job.compute, stragglers=staying),
         transfer=replace(job.transfer, connect_s=0.0),
+        churn=None,
         options=job.scheme.long_run(job.options),
         max_iterations=MOST_WORK,  # which ends a scheme that publishes nothing
     )

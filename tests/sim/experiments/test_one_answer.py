@@ -172,3 +172,31 @@ def test_the_page_of_explore_pays_for_bytes_between_sites() -> None:
         rent = 12 * (row["time_to_target_s"] or 0.0) / 3600
         assert own["runs"][0]["egress"] > 0.1
         assert rent + own["runs"][0]["egress"] == pytest.approx(row["cost_to_target"])
+
+
+# --- goodput ------------------------------------------------------------------------------------------------
+
+SLOW = [{"workers": [3], "slowdown": 8}]
+WRITES = {"checkpoint": {"every": "2 steps", "write": "1 s"}, "stragglers": SLOW}
+SKIPS = {"quorum": 3, "on_fault": "skip"}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "between", "changes"),
+    [
+        ("ad_psgd", "150 s", WRITES),
+        ({"downpour": {"period": 2}}, "150 s", WRITES),
+        ({"local_sgd": {"period": 8, **SKIPS}}, "40 s", {}),
+        ({"local_sgd": {"period": 1, **SKIPS}}, "40 s", {"stragglers": SLOW}),
+    ],
+)
+def test_goodput_is_that_of_simulated_runs(scheme: Any, between: str, changes: dict[str, Any]) -> None:
+    fault = {"mean_time_between": between, "back_after": "2 s", "workers": [1, 2, 3]}
+    wanted = scenario(
+        scheme, workers=4, compute={"time": "1 s"}, workload=LANGUAGE, faults=[fault],
+        stop={"max_iterations": 250}, collectives={"all_reduce": "ring"}, **changes,
+    )  # fmt: skip
+    (row,) = tokens.throughput(wanted)["schemes"]
+    (own,) = summarise_resolved(dump(wanted), "s", [*simulate(wanted)])["summary"]
+    assert 1 - own["goodput"] == pytest.approx(1 - row["goodput"], rel=0.2)
+    assert own["step_s"]["median"] == pytest.approx(row["step_s"] / row["goodput"], rel=0.1)
