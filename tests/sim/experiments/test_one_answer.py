@@ -12,8 +12,8 @@ from paceline.sim.experiments.costs import tokens
 from paceline.sim.experiments.costs.bounds import is_random, measure_bounds
 from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.experiments.explore.export import export
-from paceline.sim.experiments.prepare import resolve
-from paceline.sim.experiments.simulate import simulate
+from paceline.sim.experiments.prepare import prepare, resolve
+from paceline.sim.experiments.simulate import simulate, simulate_job
 from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise_resolved
 from paceline.sim.scenario.schema import Scenario, dump, resolve_scenario
@@ -200,3 +200,19 @@ def test_goodput_is_that_of_simulated_runs(scheme: Any, between: str, changes: d
     (own,) = summarise_resolved(dump(wanted), "s", [*simulate(wanted)])["summary"]
     assert 1 - own["goodput"] == pytest.approx(1 - row["goodput"], rel=0.2)
     assert own["step_s"]["median"] == pytest.approx(row["step_s"] / row["goodput"], rel=0.1)
+
+
+# --- engines
+
+
+def test_gpus_of_a_host_that_share_its_link_are_one_number_on_both_drivers() -> None:
+    """A collective begins on some while the last one's bytes of others are still on their way."""
+    network = {"latency": "10 ms", "bandwidth": "1 Gbit/s"}
+    network |= {"host": {"gpus": 3, "latency": "1 us", "bandwidth": "10 Gbit/s"}}
+    wanted = scenario(
+        "all_reduce", workers=9, compute={"time": "10 ms"}, network=network, stop={"max_iterations": 3},
+        workload={"timing_only": True, "payload": "10 MB"}, collectives={"all_reduce": "halving_doubling"},
+    )  # fmt: skip
+    job = prepare(wanted, wanted.schemes[0], 0)
+    runs = [simulate_job(job), simulate_job(job, engine="event")]
+    assert [run.wall_clock_s for run in runs] == pytest.approx([1.4322] * 2, rel=1e-4)
