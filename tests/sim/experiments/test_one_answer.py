@@ -216,3 +216,36 @@ def test_gpus_of_a_host_that_share_its_link_are_one_number_on_both_drivers() -> 
     job = prepare(wanted, wanted.schemes[0], 0)
     runs = [simulate_job(job), simulate_job(job, engine="event")]
     assert [run.wall_clock_s for run in runs] == pytest.approx([1.4322] * 2, rel=1e-4)
+
+
+# --- sites of unequal speed, and connections --------------------------------------------------------------
+
+
+def test_sites_of_unequal_speed_compute_what_both_together_compute() -> None:
+    """A fast site that waits for one 2.2 times slower computes 1 / 2.2 of the time, on any network."""
+    slow = [{"workers": [1], "slowdown": 2.2}]
+    wanted = scenario("all_reduce", "ad_psgd", workers=2, workload=LANGUAGE, stragglers=slow)
+    both, free = (row["utilisation"] for row in tokens.throughput(wanted)["schemes"])
+    assert both == pytest.approx((1 + 1 / 2.2) / 2, rel=2e-3)
+    assert free == pytest.approx(1, rel=2e-3)
+    assert both == pytest.approx(simulated(wanted)["all_reduce"].time_s.compute / (24 * 0.2202), rel=1e-3)
+
+
+PIPE: dict[str, Any] = {
+    "sites": {"us": 1, "eu": 1}, "within": {"latency": "0.01 ms", "bandwidth": "200 Gbit/s"},
+    "between": {"latency": "35 ms", "bandwidth": "10 Gbit/s"}, "hosts": "stock",
+    "tcp": {"connections": 8, "send_buffer": "512 MB", "receive_buffer": "512 MB"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("per_flow", "step_s"), [(None, 2.640), ("1.31 Gbit/s", 2.640), ("0.5 Gbit/s", 5.674)]
+)
+def test_a_limit_of_a_connection_is_of_each_of_several(per_flow: str | None, step_s: float) -> None:
+    network = PIPE | {"between": PIPE["between"] | ({"per_flow": per_flow} if per_flow else {})}
+    wanted = scenario(
+        "all_reduce", workers=None, compute={"time": "375.799 ms"}, network=network,
+        workload={"timing_only": True, "payload": "2.63163904 GB"}, collectives={"all_reduce": "ring"},
+        stop={"max_iterations": 2},
+    )  # fmt: skip
+    assert step_cost(wanted, wanted.schemes[0]).step_s == pytest.approx(step_s, rel=1e-3)
