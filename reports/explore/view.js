@@ -102,7 +102,7 @@ function show(data) {
   function table(schemes) {
     const rent = (n * price * factor("price")) / 3600;
     const cost = ({ priced, runs, took }) => {
-      const each = priced.map((run, number) => run.took * rent + (runs[number].egress ?? 0) * factor("payload"));
+      const each = priced.map((run, number) => run.took * rent + runs[number].egress * factor("payload"));
       return took < Infinity ? money(median(each)) : "-";
     };
     const cell = (name, ...content) => html("td", { "data-name": name }, html("div", {}, ...content));

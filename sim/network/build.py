@@ -101,13 +101,10 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
     for variation in settings.variation:
         links = _vary(links, variation)
     network = replace(network, links=links, jitter=settings.jitter)
-    flows = 1 if settings.tcp is None else settings.tcp.connections
-    return network if flows == 1 else _with_connections(network, flows)
-
-
-def _with_connections(network: Network, number: int) -> Network:
-    """The network where a message between two hosts travels on several connections."""
-    caps, routes = network.per_flow_bytes_per_s, network.routes.items()
+    number = 1 if settings.tcp is None else settings.tcp.connections
+    if number == 1:
+        return network
+    caps, routes = network.per_flow_bytes_per_s, network.routes.items()  # of one connection so far
     return replace(
         network,
         per_flow_bytes_per_s=tuple(tuple(number * each for each in row) for row in caps),

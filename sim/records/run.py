@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NotRequired
+from typing import Final, Literal, NotRequired, cast
 
 from typing_extensions import TypedDict
 
@@ -209,19 +209,15 @@ class Pace:
     def record(self) -> PaceRecord:
         """JSON form of the pace."""
         record = PaceRecord(time_s=self.time_s, steps=list(self.steps), averages=list(self.averages))
-        between = {site: dict(row) for site, row in self.between.items()}
-        return (
-            record
-            | ({"lost": list(self.lost)} if self.lost else {})
-            | ({"between": between} if between else {})
-        )
+        optional = {"lost": list(self.lost), "between": self.between}
+        return record | cast(PaceRecord, {key: value for key, value in optional.items() if value})
 
     @classmethod
     def read(cls, record: PaceRecord) -> Pace:
         """Inverse of ``record``."""
         steps, averages = tuple(record["steps"]), tuple(record["averages"])
-        lost, between = tuple(record.get("lost", ())), record.get("between", {})
-        return cls(record["time_s"], steps, averages, lost=lost, between=between)
+        lost = tuple(record.get("lost", ()))
+        return cls(record["time_s"], steps, averages, lost=lost, between=record.get("between", {}))
 
     def since(self, earlier: Pace) -> Pace:
         """Progress after an earlier moment of the same run."""

@@ -95,11 +95,8 @@ class CollectiveTimes:
             else:
                 end_s[:, members] = np.maximum(last_s + done_s, each.last_of_group_s)
                 last_of_all_s[:, members] = each.last_of_group_s
-            if self._shared and not placed.access_only:
-                idle_s = done_s.max()
-            elif self._shared and not placed.separate:
-                idle_s = self._on_hosts(idle_s, members)
-            self._idle_s[:, members] = last_s + idle_s
+            meets_all = self._shared and not placed.separate
+            self._idle_s[:, members] = last_s + (done_s.max() if meets_all else idle_s)
             sent[members] = placed.collective.bytes_sent
             messages += placed.collective.messages
             work += min(placed.collective.messages, PRICED_WORK * len(members))
@@ -108,13 +105,6 @@ class CollectiveTimes:
             tuple((each.on_each.each[0].collective, each.on_each.each[0].members) for each in joined)
         )
         return Collected(end_s, last_of_all_s, sent, sends, messages, work)
-
-    def _on_hosts(self, idle_s: Floats, members: list[int]) -> Floats:
-        """When all members on each one's host, which share its links, are idle: [jobs, members]."""
-        hosts = np.array(self._job.transfer.network.nodes)[members]
-        idle_of_s = np.full((len(idle_s), hosts.max() + 1), -np.inf)
-        np.maximum.at(idle_of_s, (slice(None), hosts), idle_s)
-        return idle_of_s[:, hosts]
 
     def _after_connecting(self, operation: Any, joined_s: Floats) -> Floats:
         """When each member has connected to its group."""

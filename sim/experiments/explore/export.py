@@ -25,7 +25,7 @@ from ...network.build import build_network
 from ...network.network import Network, rate_of
 from ...network.settings import NetworkSettings
 from ...records.intervals import FEWEST, bound_place
-from ...records.money.cost import cost_to_end, read_price
+from ...records.money.cost import PriceRecord, cost_to_end, read_price
 from ...records.run import Run
 from ...records.verdict import BEYOND_CHANCE, TIED_WITHIN
 from ...scenario.entries import SchemeEntry
@@ -49,6 +49,7 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
     """
     tables, shown, left_out = Tables(), list[dict[str, Any]](), dict[str, str]()
     seeds, drawn = prepare.seeds_of(scenario), dict[str, tuple[int, Job]]()
+    price = None if scenario.price is None else read_price(scenario.model_dump(mode="json"))
     with one_thread():
         for entry in track("scheme", list(scenario.schemes)):
             try:
@@ -66,15 +67,11 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
                     seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
                 key = f"{job.seed} {job.averaging_share}"
                 drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
-                met = None if run.met is None else run.evaluations.index(run.met)
-                scores = _scores(run, job.every * job.workers)
-                runs.append(
-                    {"steps": steps, "durations": key, "scores": scores, "met": met} | _egress(run, scenario)
-                )
+                runs.append({"steps": steps, "durations": key} | _recorded(run, job, price))
             shown.append({"label": entry.label, "scheme": entry.name, "steady": steady, "runs": runs})
         for entry in [each for each in scenario.schemes if each.label in left_out]:
             try:
-                shown.append(_interpolated(scenario, entry, seeds, device, processes))
+                shown.append(_interpolated(scenario, entry, seeds, device, processes, price))
                 del left_out[entry.label]
             except RunError as error:
                 left_out[entry.label] = str(error)
@@ -100,7 +97,7 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
         "target": scenario.stop.target and scenario.stop.target.model_dump(mode="json"),
         "durations": {key: _pack(*each) for key, each in drawn.items()},
         **tables.rows,
-        **_costs(scenario, first),
+        **_costs(scenario, first, price),
     }
 
 
@@ -134,6 +131,7 @@ def _interpolated(
     seeds: Sequence[int],
     device: torch.device,
     processes: JobProcesses,
+    price: PriceRecord | None,
 ) -> dict[str, Any]:
     """A scheme with recorded scores whose step is interpolated; ``RunError``: it cannot be."""
     job = _job(scenario, entry, scenario.seed, device)
@@ -146,30 +144,26 @@ def _interpolated(
         run = simulate_job(job)
         if run.status == "partial" or run.step_s is None:
             raise RunError(run.message)
-        met = None if run.met is None else run.evaluations.index(run.met)
         steps, computed_s = round(run.iterations), run.time_s.compute / run.iterations
-        scores = _scores(run, job.every * job.workers)
-        runs.append(
-            {"steps": steps, "step_s": run.step_s, "computed_s": computed_s, "scores": scores, "met": met}
-            | _egress(run, scenario)
-        )
+        own = _recorded(run, job, price)
+        runs.append({"steps": steps, "step_s": run.step_s, "computed_s": computed_s} | own)
     return {"label": entry.label, "scheme": entry.name, "grid": grid, "runs": runs}
 
 
-def _egress(run: Run, scenario: Scenario) -> dict[str, float]:
-    """What the bytes of a run between sites cost up to its target; nothing without prices."""
-    if scenario.price is None:
-        return {}
-    price = read_price(scenario.model_dump(mode="json"))
-    return {"egress": cost_to_end(run, price | {"per_hour": 0.0})}
+def _recorded(run: Run, job: Job, price: PriceRecord | None) -> dict[str, Any]:
+    """Its scores, which of them met the target, and what its bytes between sites cost by then.
 
-
-def _scores(run: Run, every: int) -> list[tuple[int, dict[str, float | None]]]:
-    """Each score after how many publications: a multiple of ``every``, though others fell on that instant."""
+    Each score is after how many publications: a multiple of ``every``, though others fell on that instant.
+    """
+    every = job.every * job.workers
     totals = [sum(each.steps) for each in run.evaluations]
     due = [total // every * every for total in totals]
     done = [new if new > old else total for old, new, total in zip([-1, *due], due, totals, strict=False)]
-    return [(number, each.metrics) for number, each in zip(done, run.evaluations, strict=True)]
+    return {
+        "scores": [(number, each.metrics) for number, each in zip(done, run.evaluations, strict=True)],
+        "met": None if run.met is None else run.evaluations.index(run.met),
+        "egress": 0.0 if price is None else cost_to_end(run, price | {"per_hour": 0.0}),
+    }
 
 
 def _pack(gradients: int, job: Job) -> str:
@@ -179,11 +173,10 @@ def _pack(gradients: int, job: Job) -> str:
     return base64.b64encode(rows.astype("<f8").tobytes()).decode()
 
 
-def _costs(scenario: Scenario, job: Job) -> dict[str, Any]:
+def _costs(scenario: Scenario, job: Job, price: PriceRecord | None) -> dict[str, Any]:
     """Costs of messages, and what the sliders start from."""
     model, compute = job.transfer, steady_compute(job.compute, job.workers)
     payload, segments = len(job.start) * job.bytes_per_parameter, 2 * TREE_SEGMENTS * TREE_SEGMENT_BYTES
-    price = None if scenario.price is None else read_price(scenario.model_dump(mode="json"))
     whole = job.transport.name == "ideal" and payload > segments  # else blocks change with the payload
     return {
         **pairs_of(model),

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from ...errors import InputError, quote
 from ..intervals import Interval, or_inf
 from ..rows import RunRow
-from ..run import Pace, Run
+from ..run import Run
 
 OTHERS: Final = "default"
 """Name of all sites, or pairs of sites, without a price of their own."""
@@ -106,14 +106,11 @@ def cost_to_end(run: Run, price: PriceRecord) -> float:
 
 
 def cost_of_step(run: Run, price: PriceRecord) -> float | None:
-    """Cost of a step, by the pace and so without an idle end: of its time and its bytes; None: no steps."""
-    pace = run.pace or Pace(run.wall_clock_s, (run.iterations,), ())
-    sent, step_s = pace.between or run.between, pace.step_s
-    return None if step_s is None else cost(price, step_s, sent, 1 / pace.mean_steps)
+    """Cost of a step of a completed run, of its time and bytes by the pace and so without an idle end."""
+    pace = run.pace if run.status == "completed" else None
+    return pace and cost(price, pace.time_s, pace.between or run.between) / pace.mean_steps
 
 
 def race_cost(run: RunRow, by_step: bool) -> float:
     """Cost to the target, or of a step; infinite for a run that did not get there."""
-    if by_step:
-        return or_inf(run.get("cost_of_step") if run["status"] == "completed" else None)
-    return or_inf(run["cost_to_target"])
+    return or_inf(run.get("cost_of_step" if by_step else "cost_to_target"))
