@@ -37,6 +37,12 @@ def cycle_of_graphs(options: Any, workers: int) -> int:
     return topology.plan(options.topology, workers, options.weights).period or 1
 
 
+def draws_graphs(options: Any) -> bool:
+    """``draws`` of a scheme that draws nothing but perhaps the graphs of its topology."""
+    graphs = getattr(options, "topology", None)
+    return isinstance(graphs, topology.TopologyEntry) and topology.topology_named(graphs.name).drawn
+
+
 @dataclass(frozen=True)
 class Scheme:
     """An averaging scheme: its program, its options, and facts that follow from the options.
@@ -64,7 +70,7 @@ class Scheme:
         collectives: whether it may use any; a scheme that mixes alone has no algorithm to choose.
         shrinks: whether the living can go on without a worker that fails, and take it in again.
         split: from what a worker had (``Worker.kept``), what it and the worker that it heals resume from.
-        draws_own: whether it draws whom or what it sends from the seed, besides the graphs of its topology.
+        draws: whether its messages depend on the seed (default: where a topology does).
         inside: places whose workers act as one, ``hosts`` or ``sites``; None: each acts alone.
     """
 
@@ -87,7 +93,7 @@ class Scheme:
     collectives: Callable[[Any], bool] = lambda options: True
     shrinks: Callable[[Any], bool] = lambda options: False
     split: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda kept: kept
-    draws_own: Callable[[Any], bool] = lambda options: False
+    draws: Callable[[Any], bool] = draws_graphs
     inside: Callable[[Any], str | None] = lambda options: None
 
     @property
@@ -108,12 +114,6 @@ class Scheme:
     def units(self, options: Settings, network: Network) -> int:
         """Number of workers, or groups of them (``inside``), that act on their own."""
         return count_units(self.inside(options), network)
-
-    def draws(self, options: Settings) -> bool:
-        """Whether its messages depend on the seed under these options."""
-        graphs = getattr(options, "topology", None)
-        drawn = isinstance(graphs, topology.TopologyEntry) and topology.topology_named(graphs.name).drawn
-        return drawn or self.draws_own(options)
 
     def publishes_averages(self, options: Settings) -> bool | None:
         """Whether the scheme publishes averages under these options; None: unknown."""

@@ -100,7 +100,7 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
 
     functools.update_wrapper(program, function, ("__doc__",), ())
     # What the function draws is unknown.
-    return UserScheme(path, program, options, True, check=_plan_of, cycle=cycle, draws_own=lambda given: True)
+    return UserScheme(path, program, options, True, check=_plan_of, cycle=cycle, draws=lambda given: True)
 
 
 def _plan_of(options: Any, workers: int) -> topology.Plan | None:

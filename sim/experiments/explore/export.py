@@ -32,7 +32,7 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.ready import ready_clusters
 from ...scenario.schema import Scenario
 from .. import prepare
-from ..costs.chance import chance
+from ..costs.bounds import chance
 from ..jobs import ALONE, JobProcesses, PlannedRun
 from ..simulate import job_of, simulate_job
 from .interpolation import step_grid, why_not_interpolated

@@ -107,10 +107,10 @@ def cost_to_end(run: Run, price: PriceRecord) -> float:
 
 def cost_of_step(run: Run, price: PriceRecord) -> float | None:
     """Cost of a step of a completed run, of its time and bytes by the pace and so without an idle end."""
-    pace = run.pace if run.status == "completed" else None
-    return pace and cost(price, pace.time_s, pace.between or run.between) / pace.mean_steps
+    pace = run.pace if run.status == "completed" and run.step_s else None
+    return None if pace is None else cost(price, pace.time_s, pace.between or run.between) / pace.mean_steps
 
 
 def race_cost(run: RunRow, by_step: bool) -> float:
     """Cost to the target, or of a step; infinite for a run that did not get there."""
-    return or_inf(run.get("cost_of_step" if by_step else "cost_to_target"))
+    return or_inf(run.get("cost_of_step") if by_step else run["cost_to_target"])

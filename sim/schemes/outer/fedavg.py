@@ -137,5 +137,5 @@ def participants(seed: int, turn: int, workers: int, number: int) -> tuple[int, 
 FEDAVG: Final = Scheme(
     "fedavg", fedavg, FedavgOptions, True, check, averages=True, cycle=one_period, held=held,
     depends_on_timing=leaves_out, encodes=encodes_averages,
-    draws_own=lambda options: options.participation < 1,
+    draws=lambda options: options.participation < 1,
 )  # fmt: skip
