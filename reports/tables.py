@@ -417,7 +417,7 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         add_text_row(needs, row["label"], *needed)
     if hours:
         times.caption = f"sent: by all workers together, {answer['sent_over']}"
-    needs.caption = f"bandwidth {answer['knob']} at which workers compute this share of the time"
+    needs.caption = f"bandwidth {answer['knob']} for this share of the pace without a network"
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
     lines: list[RenderableType] = [Text(head), "", times, "", *_throughput_costs(answer), *beside, "", needs]
     if answer["tokens"] is not None:

@@ -102,7 +102,11 @@ function show(data) {
   }
 
   function table(schemes) {
-    const cost = (took) => (took < Infinity ? money((took / 3600) * n * price * factor("price")) : "-");
+    const rent = (n * price * factor("price")) / 3600;
+    const cost = ({ priced, runs, took }) => {
+      const each = priced.map((run, number) => run.took * rent + runs[number].egress * factor("payload"));
+      return took < Infinity ? money(median(each)) : "-";
+    };
     const cell = (name, ...content) => html("td", { "data-name": name }, html("div", {}, ...content));
     const time = (took, steps) => (took < Infinity ? seconds(took) : `not in ${steps} steps`);
     $("rows").replaceChildren(...schemes.map((each) => html("tr", {},
@@ -110,7 +114,7 @@ function show(data) {
       ...(reached ? [cell(`Time to ${reached}`, time(each.took, each.priced[0].count))] : []),
       cell("Step", seconds(median(each.priced.map((run) => run.step)))),
       cell("Computing", `${Math.round(100 * median(each.priced.map((run) => run.busy)))} %`),
-      ...(reached ? [cell("Cost", cost(each.took))] : []),
+      ...(reached ? [cell("Cost", cost(each))] : []),
       cell("Algorithm", Object.values(each.names).join(", ").replaceAll("_", " ") || "-"))));
     const names = ["Scheme", ...[...$("rows").querySelectorAll("tr:first-child td")].map((each) => each.dataset.name)];
     $("head").replaceChildren(...names.map((name, place) => html("th", { scope: "col", class: place ? "" : "left" }, name)));

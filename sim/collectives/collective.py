@@ -8,7 +8,7 @@ and its receiver has posted it: a round of a table is one post; receives posted 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -224,29 +224,6 @@ def posted_ahead(
         receives=Lists.grouped(destination, numbers, ranks),
         sends=Lists.grouped(source, numbers, ranks),
         rendezvous=False,
-    )
-
-
-def side_by_side(collectives: Sequence[Collective]) -> Collective:
-    """Merge simultaneous collectives of posted-ahead blocks without tails, numbering their ranks in turn."""
-    first = np.cumsum([0, *(c.messages for c in collectives)])
-    ranks = np.cumsum([0, *(c.ranks for c in collectives)])
-
-    def joined(columns: Iterable[Integers], shifts: Integers) -> Integers:
-        return np.concatenate([each + shift for each, shift in zip(columns, shifts, strict=False)])
-
-    def lists(of: Sequence[Lists]) -> Lists:
-        owners, numbers = (joined(each, first) for each in zip(*((o.owner, o.flat) for o in of), strict=True))
-        return Lists.grouped(owners, numbers, int(first[-1]))
-
-    source = joined((c.source for c in collectives), ranks)
-    destination = joined((c.destination for c in collectives), ranks)
-    num_bytes = np.concatenate([c.num_bytes for c in collectives])
-    return replace(
-        posted_ahead(int(ranks[-1]), source, destination, num_bytes),
-        pieces=np.concatenate([c.pieces for c in collectives]),
-        after=lists([c.after for c in collectives]),
-        behind=lists([c.behind for c in collectives]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import simpy.core
@@ -169,8 +169,11 @@ class EventDriver(ClockedRunner[Pending]):
         if not self._absences:
             return None
         outages = sum(each.outages for each in self._absences)
-        down_s = sum(each.down_s for each in self._absences) / self.job.workers
-        return FaultCost(outages=outages, down_s=down_s, repeated_s=0.0, writing_s=0.0)
+        down_s, repeated_s = (
+            sum(getattr(each, name) for each in self._absences) / self.job.workers
+            for name in ("down_s", "repeated_s")
+        )
+        return FaultCost(outages=outages, down_s=down_s, repeated_s=repeated_s, writing_s=0.0)
 
     @override
     def close(self, rank: int) -> None:
@@ -186,7 +189,7 @@ class EventDriver(ClockedRunner[Pending]):
 
     def _breakdowns_now(self) -> list[TimeBreakdown]:
         mains = [tasks[0] for tasks in self.tasks.values()]
-        now = [copy(task.breakdown) for task in mains]
+        now = [replace(task.breakdown, sent_to=dict(task.breakdown.sent_to)) for task in mains]
         for task, breakdown in zip(mains, now, strict=True):
             self._interrupted(task, breakdown)
         return now

@@ -86,6 +86,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
     bytes_sent = sum(a.bytes_sent for a in outcome.breakdowns)
     between, on_links = bytes_carried(job.transfer.network, [a.sent_to for a in outcome.breakdowns])
     until_s = outcome.pace.time_s if outcome.counted else outcome.wall_s
+    by_then, _ = bytes_carried(job.transfer.network, [a.sent_to for a in outcome.counted])
     status, message, curve = outcome.status, outcome.message, job.curve
     if status == "completed" and scorer.diverged:
         status, message = "diverged", "the loss is not finite" if curve is None else curve.divergence
@@ -116,7 +117,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         left_out=tuple((a.left_out, a.averages) for a in outcome.breakdowns)
         if any(a.averages for a in outcome.breakdowns)
         else (),
-        pace=outcome.pace,
+        pace=replace(outcome.pace, between=by_then if outcome.counted else {}),
         gradients=tuple(scorer.noise.points) if scorer.noise is not None else (),
         between=between,
         on_links=on_links,

@@ -309,7 +309,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         workers=cluster.workers,
         seed=seed,
         start=start,
-        optimizer=rule if problem else NullOptimizer(len(rule.init(start).moments)),
+        optimizer=rule if problem else NullOptimizer.like(rule, start),
         problem=problem,
         task=task if problem else None,
         bytes_per_parameter=model_bytes / start.numel(),
@@ -440,8 +440,8 @@ def over_profile(job: Job, profile: Profile | None) -> Job:
 def clock_only(job: Job) -> Job:
     """``job`` without training, target, limit of time and events: only its steps' costs are left."""
     return replace(
-        job, problem=None, task=None, curve=None, target=None, optimizer=NullOptimizer(),
-        record_events=False, max_time_s=math.inf,
+        job, problem=None, task=None, curve=None, target=None, record_events=False,
+        optimizer=NullOptimizer.like(job.optimizer, job.start), max_time_s=math.inf,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -27,16 +28,18 @@ class _EvenSteps:
         return (place + 1) * self._step_s
 
 
-def goodput(churn: Churn, step_s: float, workers: int, round_s: float) -> float:
+def goodput(churn: Churn, steps_s: Sequence[float], round_s: float) -> float:
     """Useful steps of all workers over those without faults, in a long run; single faults do not count.
 
     Args:
-        step_s: of one step.
+        steps_s: of one step of each worker, or under ``skip`` of its gradient, which it repeats; the longest
+            is that of all, after which checkpoints are due.
         round_s: from one exchange to the next.
 
     Raises:
         RunError: faults come too often for any progress.
     """
+    step_s, workers = max(steps_s), len(steps_s)
     random = [
         (fault, units)
         for fault, units in zip(churn.faults, churn.units, strict=True)
@@ -48,16 +51,19 @@ def goodput(churn: Churn, step_s: float, workers: int, round_s: float) -> float:
         if fault.mean_time_between
     )
     if churn.policy in ("shrink", "skip"):
-        # Who returns waits for half a round. The others repeat half a step, and compute on until their next
-        # exchange, if the fault is not seen before.
-        lost_s = 0.0
+        # Who returns waits for half a round, or under ``skip`` begins its gradient anew. The others repeat
+        # half a step, and compute on until their next exchange, if the fault is not seen before.
+        lost_s, skips = 0.0, churn.policy == "skip"
         for fault, units in random:
             away_s, detect_s = max(fault.back_after, fault.detect), fault.detect
             cycle_s = (fault.mean_time_between or 0.0) + away_s
             blocked_s = detect_s - round_s / 2 if detect_s > round_s else detect_s**2 / (2 * round_s)
             for unit in units:
-                others = (workers - len(unit)) * (1 - away_s / cycle_s) * (churn.policy == "shrink")
-                lost_s += len(unit) * (away_s + round_s / 2) / cycle_s
+                own_s = away_s + round_s / 2
+                if skips:
+                    own_s = fault.back_after + sum(steps_s[rank] for rank in unit) / len(unit) / 2
+                others = (workers - len(unit)) * (1 - away_s / cycle_s) * (not skips)
+                lost_s += len(unit) * own_s / cycle_s
                 lost_s += others * (blocked_s + step_s / 2) / cycle_s
         return max(0.0, 1.0 - lost_s / workers)
     saves, checkpoint = churn.policy == "restart", churn.checkpoint

@@ -102,7 +102,7 @@ class Absences:
 
     Attributes:
         outages: that have struck so far.
-        down_s: for which it was away.
+        down_s, repeated_s: for which it was away, and for which it had computed what it began anew.
     """
 
     def __init__(self, churn: Churn, rank: int) -> None:
@@ -112,13 +112,14 @@ class Absences:
             step: [fault for fault, workers in faults if rank in workers]
             for step, faults in churn.at_steps().items()
         }
-        self.outages, self.down_s = 0, 0.0
+        self.outages, self.down_s, self.repeated_s = 0, 0.0, 0.0
 
     def end_s(self, index: int, start_s: float, duration_s: float) -> float:
         """When computation ``index``, the next one, ends."""
         for fault in self._at_steps.pop(index, ()):
             start_s = self._return_s(start_s, start_s + fault.back_after)
         while self._next is not None and self._next.at_s < start_s + duration_s:
+            self.repeated_s += max(0.0, self._next.at_s - start_s)
             start_s = self._return_s(max(start_s, self._next.at_s), self._next.back_s)
             self._next = next(self._coming, None)
         return start_s + duration_s

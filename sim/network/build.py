@@ -100,7 +100,19 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
     links = network.links
     for variation in settings.variation:
         links = _vary(links, variation)
-    return replace(network, links=links, jitter=settings.jitter)
+    network = replace(network, links=links, jitter=settings.jitter)
+    number = 1 if settings.tcp is None else settings.tcp.connections
+    if number == 1:
+        return network
+    caps, routes = network.per_flow_bytes_per_s, network.routes.items()  # of one connection so far
+    return replace(
+        network,
+        per_flow_bytes_per_s=tuple(tuple(number * each for each in row) for row in caps),
+        routes={
+            pair: replace(route, per_flow_bytes_per_s=number * route.per_flow_bytes_per_s)
+            for pair, route in routes
+        },
+    )
 
 
 def _with_gpus(network: Network, host: GpuHost, workers: int) -> Network:

@@ -34,7 +34,7 @@ class Route:
     Attributes:
         links: indices into ``Network.links``, in the order in which they are crossed.
         latency_s: one-way latency, end to end.
-        per_flow_bytes_per_s: limit of one connection (``inf`` if nothing limits it).
+        per_flow_bytes_per_s: limit of the connections of two hosts together (``inf`` if nothing limits it).
     """
 
     links: tuple[int, ...]
@@ -83,7 +83,7 @@ class Network:
         inner_latency_s: one-way latency between two hosts of a node.
         jitter: of a message's latency around that of its route; None: none.
         latency_s: one-way latency [site, site], end to end between hosts; the diagonal is within a site.
-        per_flow_bytes_per_s: cap on one connection [site, site].
+        per_flow_bytes_per_s: cap on the connections of two hosts [site, site], as of a ``Route``.
     """
 
     sites: tuple[str, ...]

@@ -100,6 +100,7 @@ class RunRow(TypedDict):
     bytes_between: NotRequired[dict[str, dict[str, int]]]
     bytes_on_links: NotRequired[dict[str, int]]
     cost: NotRequired[float]
+    cost_of_step: NotRequired[float | None]
     cost_to_target: NotRequired[float | None]
     gradients: NotRequired[list[NoisePoint]]
     faults: NotRequired[FaultCost]

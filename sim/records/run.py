@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NotRequired
+from typing import Final, Literal, NotRequired, cast
 
 from typing_extensions import TypedDict
 
@@ -175,6 +175,7 @@ class PaceRecord(TypedDict):
     steps: list[float]
     averages: list[float]
     lost: NotRequired[list[int]]
+    between: NotRequired[dict[str, dict[str, int]]]
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,7 @@ class Pace:
         averages: number of steps in which each worker sent anything [n].
         bytes_sent: by all workers.
         lost: ranks of the workers that died, unless all did; they count in no mean.
+        between: bytes from each site to each by its end; empty where they are those of the run, or none.
     """
 
     time_s: float
@@ -197,6 +199,7 @@ class Pace:
     averages: tuple[float, ...]
     bytes_sent: float = 0.0
     lost: tuple[int, ...] = ()
+    between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def mean_steps(self) -> float:
@@ -225,13 +228,15 @@ class Pace:
     def record(self) -> PaceRecord:
         """JSON form of the pace."""
         record = PaceRecord(time_s=self.time_s, steps=list(self.steps), averages=list(self.averages))
-        return {**record, "lost": list(self.lost)} if self.lost else record
+        optional = {"lost": list(self.lost), "between": self.between}
+        return record | cast(PaceRecord, {key: value for key, value in optional.items() if value})
 
     @classmethod
     def read(cls, record: PaceRecord) -> Pace:
         """Inverse of ``record``."""
         steps, averages = tuple(record["steps"]), tuple(record["averages"])
-        return cls(record["time_s"], steps, averages, lost=tuple(record.get("lost", ())))
+        lost = tuple(record.get("lost", ()))
+        return cls(record["time_s"], steps, averages, lost=lost, between=record.get("between", {}))
 
     def since(self, earlier: Pace) -> Pace:
         """Progress after an earlier moment of the same run."""

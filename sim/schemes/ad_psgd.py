@@ -145,6 +145,7 @@ async def _answer(worker: Worker, host: _Host) -> None:
 
 AD_PSGD: Final = Scheme(
     "ad_psgd", ad_psgd, AdPsgdOptions, False, check, publishes=publishes_none,
+    draws=lambda options: True,
     # The gradient's point; an offer and its answer, and the last ones.
     held=lambda options, sizes: Held(optimizer=sizes.moments, anchors=1, in_flight=2 * (1 + REPLACED)),
 )  # fmt: skip

@@ -53,6 +53,12 @@ def cycle_of_graphs(options: Any, workers: int) -> int:
     return topology.plan(options.topology, workers, options.weights).period or 1
 
 
+def draws_graphs(options: Any) -> bool:
+    """``draws`` of a scheme that draws nothing but perhaps the graphs of its topology."""
+    graphs = getattr(options, "topology", None)
+    return isinstance(graphs, topology.TopologyEntry) and topology.topology_named(graphs.name).drawn
+
+
 @dataclass(frozen=True)
 class Scheme:
     """An averaging scheme: its program, its options, and facts that follow from the options.
@@ -81,6 +87,7 @@ class Scheme:
         collectives: whether it may use any; a scheme that mixes alone has no algorithm to choose.
         shrinks: whether the living can go on without a worker that fails, and take it in again.
         split: from what a worker had (``Worker.kept``), what it and the worker that it heals resume from.
+        draws: whether its messages depend on the seed (default: where a topology does).
         inside: places whose workers act as one, ``hosts`` or ``sites``; None: each acts alone.
     """
 
@@ -103,6 +110,7 @@ class Scheme:
     collectives: Callable[[Any], bool] = lambda options: True
     shrinks: Callable[[Any], bool] = lambda options: False
     split: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda kept: kept
+    draws: Callable[[Any], bool] = draws_graphs
     inside: Callable[[Any], str | None] = lambda options: None
 
     @property

@@ -99,7 +99,8 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         return math.lcm(_repeats_after(program, given), 1 if mixing is None else mixing.period or 1)
 
     functools.update_wrapper(program, function, ("__doc__",), ())
-    return UserScheme(path, program, options, True, check=_plan_of, cycle=cycle)
+    # What the function draws is unknown.
+    return UserScheme(path, program, options, True, check=_plan_of, cycle=cycle, draws=lambda given: True)
 
 
 def _plan_of(options: Any, workers: int) -> topology.Plan | None:

@@ -170,5 +170,10 @@ def best_share(laplacians: Sequence[Floats], probabilities: Floats) -> tuple[flo
 
 
 MATCHA: Final = Topology(
-    "matcha", matcha, MatchaOptions, "those of `graph`, up to 500", "`budget` x that of `graph` on average"
+    "matcha",
+    matcha,
+    MatchaOptions,
+    "those of `graph`, up to 500",
+    "`budget` x that of `graph` on average",
+    drawn=True,
 )

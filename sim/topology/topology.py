@@ -40,6 +40,7 @@ class Topology:
         build: (workers, options, seed) -> the graphs; raises ``InputError`` where there are none.
         workers, degree: accepted numbers of workers, and number of others heard in a step, in words.
         directed: whether i may hear j without j hearing i.
+        drawn: whether the graphs depend on the seed.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Topology:
     workers: str
     degree: str
     directed: bool = False
+    drawn: bool = False
 
 
 def static(graph: Matrix) -> Graphs:

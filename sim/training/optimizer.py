@@ -98,13 +98,23 @@ def make_optimizer(settings: OptimizerSettings, num_buffers: int = 0) -> Optimiz
 
 @dataclass(frozen=True)
 class NullOptimizer(Optimizer):
-    """No update: for runs in which only the clock matters. Some schemes send its ``moments``."""
+    """No update: for runs in which only the clock matters. Some schemes send its ``moments``.
+
+    ``num_buffers``: elements at the end of a model, its running buffers, that have no moments.
+    """
 
     moments: int = 0
+    num_buffers: int = 0
+
+    @classmethod
+    def like(cls, rule: Optimizer, x: Tensor) -> Self:
+        """One whose state is as large as that of a rule for models like ``x``."""
+        moments = rule.init(x).moments
+        return cls(len(moments), sum(x.shape[-1] - each.shape[-1] for each in moments[:1]))
 
     @override
     def init(self, x: Tensor) -> State:
-        return State(0, (x,) * self.moments)
+        return State(0, (x[..., : x.shape[-1] - self.num_buffers],) * self.moments)
 
     @override
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:

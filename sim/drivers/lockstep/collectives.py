@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ...collectives.collective import side_by_side
 from ...collectives.sends import Sends, sends_of
 from ...errors import NotInLockstep
 from ...program import operations as ops
@@ -39,21 +38,19 @@ class Collected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinedCollective:
-    """A collective of one group, or those of all groups at once, that its members are about to join.
+    """A collective of one group that its members are about to join.
 
     Attributes:
         on_each: on its hosts, in each job.
         last_s: when the last member joins it [jobs, 1].
         ready_s: when each member joins, relative to ``last_s`` [jobs, members].
         root: of a broadcast, else -1.
-        last_of_group_s: when the last member of its own group joins, per member.
     """
 
     on_each: PlacedOnEach
     last_s: Floats
     ready_s: Floats
     root: int
-    last_of_group_s: Floats
 
 
 class CollectiveTimes:
@@ -93,9 +90,9 @@ class CollectiveTimes:
                 end_s[:, members] = last_s + done_s
                 last_of_all_s[:, members] = np.maximum(joined_s[:, members], joined_s[:, [each.root]])
             else:
-                end_s[:, members] = np.maximum(last_s + done_s, each.last_of_group_s)
-                last_of_all_s[:, members] = each.last_of_group_s
-            meets_all = self._shared and not placed.access_only
+                end_s[:, members] = np.maximum(last_s + done_s, last_s)
+                last_of_all_s[:, members] = last_s
+            meets_all = self._shared and not placed.separate
             self._idle_s[:, members] = last_s + (done_s.max() if meets_all else idle_s)
             sent[members] = placed.collective.bytes_sent
             messages += placed.collective.messages
@@ -131,34 +128,15 @@ class CollectiveTimes:
                 placed = self._placed[*kind, root, group] = self._place(of_one_worker(operation), group)
             joined.append(self._join(placed, joined_s, root))
         if self._shared and len(joined) > 1 and not all(each.on_each.each[0].access_only for each in joined):
-            joined = [self._join_together(operation, joined, joined_s)]
+            name = ops.name_of(type(operation))
+            raise NotInLockstep(f"{name}: groups share links with each other (network.sharing)")
         self._joined = operation, joined_s, joined
         return joined
 
     def _join(self, placed: PlacedOnEach, joined_s: Floats, root: int = -1) -> JoinedCollective:
         times_s = joined_s[:, list(placed.each[0].members)]
         last_s = times_s.max(axis=1, keepdims=True)
-        return JoinedCollective(placed, last_s, times_s - last_s, root, last_s)
-
-    def _join_together(
-        self, operation: Any, apart: list[JoinedCollective], joined_s: Floats
-    ) -> JoinedCollective:
-        all_placed = [each.on_each.each[0] for each in apart]
-        key = tuple(map(id, all_placed))  # ids of objects kept in _placed
-        placed = self._placed.get(key)
-        if placed is None:
-            collectives = [each.collective for each in all_placed]
-            if isinstance(operation, ops.Broadcast) or any(c.rendezvous or c.tail for c in collectives):
-                name = ops.name_of(type(operation))
-                raise NotInLockstep(f"{name}: groups share links with each other (network.sharing)")
-            members = tuple(host for each in all_placed for host in each.members)
-            placed = self._placed[key] = PlacedOnEach(
-                (place(side_by_side(collectives), members, self._job.transfer),)
-            )
-        of_groups = np.repeat(
-            [each.last_s[0, 0] for each in apart], [len(each.members) for each in all_placed]
-        )
-        return replace(self._join(placed, joined_s), last_of_group_s=of_groups)
+        return JoinedCollective(placed, last_s, times_s - last_s, root)
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedOnEach:
         taken = [each.choice.collective_of(operation, members, members[0]) for each in self._jobs]

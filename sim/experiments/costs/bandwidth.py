@@ -28,7 +28,7 @@ _SLOWEST, _FASTEST = 1e3, 1e15
 
 
 class Utilisation:
-    """Share of a scheme's step spent computing, by bandwidth.
+    """Share of a scheme's step that all workers together spend computing, by bandwidth.
 
     The scenario is resolved, in the flat form or with sites. ``step`` has the scenario's own bandwidth, as in
     ``paceline check``; ``share`` is that of this step.
@@ -49,11 +49,12 @@ class Utilisation:
             )
         self.step = follow_whole(scenario, entry)
         free = on_free_network(whole_job(scenario, entry))
-        self.share = follow(free, self.step.span).step_s / self.step.step_s if self.step.step_s else 1.0
+        alone = follow(free, self.step.span)
+        self.share = alone.computing * (alone.step_s / self.step.step_s if self.step.step_s else 1.0)
         self._free = follow(free, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK)
 
     def share_of(self, step: Followed) -> float:
-        """Share of its time that the most delayed worker computes."""
+        """Share of its pace on a free network that the most delayed worker keeps."""
         free, mine = self._free.pace, step.pace
         longer = mine.time_s / free.time_s if free.time_s else 1.0
         return min(a / b / longer for a, b in zip(mine.steps, free.steps, strict=True) if b)
@@ -66,7 +67,7 @@ class Utilisation:
         return self._known[bytes_per_s]
 
     def needed(self, share: float) -> float | None:
-        """Least bandwidth, to ``PRECISION``, with which all workers compute that share of their time.
+        """Least bandwidth, to ``PRECISION``, with which all workers keep that share of a free network's pace.
 
         None where no bandwidth is enough, 0 where any is: nothing crosses such links.
         """

@@ -33,6 +33,7 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...schemes import find_scheme
 from ...seeds import Floats
+from ..prepare import over_profile, prepare
 from .step_cost import follow, whole_job
 
 FOLLOWED_STEPS: Final = 64
@@ -70,16 +71,32 @@ def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, 
         return facts
 
 
+def chance(scenario: Scenario, entry: SchemeEntry) -> list[str]:
+    """What a scheme's times and faults draw from the seed, as phrases; none: all repeats are alike.
+
+    A run whose times depend on values, which the clock alone does not show, is random besides.
+    """
+    job = over_profile(prepare(scenario, entry, scenario.seed), scenario.cluster.profile)
+    transfer, compute = job.transfer, job.compute
+    phrases = {
+        "computing times": compute.random or compute.compute.spread is not None,
+        "latencies or bandwidths": transfer.network.varies,
+        "messages of the profile": transfer.wake_up_delays_s or transfer.resume_jitter_s or transfer.uneven,
+        "faults": job.churn is not None and any(each.mean_time_between for each in job.churn.faults),
+        "the scheme's own draws": job.scheme.draws(job.options),
+    }
+    return [phrase for phrase, there in phrases.items() if there]
+
+
 def is_random(scenario: Scenario, entry: SchemeEntry) -> bool:
     """Whether the time of a scheme's step is random, as in ``Bounds``; true where it cannot be followed."""
-    job = whole_job(scenario, entry)
-    if _is_random(job):
+    if chance(scenario, entry):
         return True
     try:
-        whole = follow(job, lambda complete, _: complete > 1)
-        return follow(_redrawn(job), whole.span).step_s != whole.step_s
+        follow(whole_job(scenario, entry), lambda complete, _: complete > 0)
     except RunError:
         return True
+    return False
 
 
 def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
@@ -96,12 +113,13 @@ def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
             return None
         cycles = min(math.ceil(FOLLOWED_STEPS / cycle), BOUNDS_WORK // max(first.work, 1))
         # Only a race to a target has use for these, and its gradients take far longer.
-        return _bounds(job, max(2, cycles), BANDWIDTHS if scenario.stop.target else ())
+        bandwidths, random = BANDWIDTHS if scenario.stop.target else (), bool(chance(scenario, entry))
+        return _bounds(job, max(2, cycles), bandwidths, random)
     except RunError:
         return None
 
 
-def _bounds(job: Job, cycles: int, bandwidths: Sequence[float]) -> Bounds:
+def _bounds(job: Job, cycles: int, bandwidths: Sequence[float], random: bool) -> Bounds:
     """Shares of a step, the mean over ``cycles`` without those of the start."""
     whole = follow(job, lambda complete, _: complete >= cycles)
 
@@ -133,7 +151,7 @@ def _bounds(job: Job, cycles: int, bandwidths: Sequence[float]) -> Bounds:
         slow_workers=min(of_slow, gains["waiting"]) / total,
         step_s=whole_s,
         steps=whole.steps,
-        random=_is_random(job) or step_s(_redrawn(job)) != whole_s,
+        random=random,
         by_bandwidth=[[x, step_s(_with_transfer(job, seconds_per_byte=1 / x))] for x in bandwidths],
     )
 
@@ -154,20 +172,6 @@ def _always_slow(job: Job) -> tuple[int, ...]:
     medians = [float(np.median(job.compute.block_s(rank, 0))) for rank in range(job.workers)]
     typical_s = statistics.median(medians)
     return tuple(rank for rank, median_s in enumerate(medians) if median_s > ALWAYS_SLOW * typical_s)
-
-
-def _is_random(job: Job) -> bool:
-    transfer = job.transfer
-    return (
-        job.compute.random
-        or transfer.network.varies
-        or bool(transfer.wake_up_delays_s or transfer.resume_jitter_s or transfer.uneven)
-    )
-
-
-def _redrawn(job: Job) -> Job:
-    seed, compute = job.seed + 1, replace(job.compute, seed=job.seed + 1)
-    return replace(job, seed=seed, compute=compute, transfer=replace(job.transfer, seed=seed))
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from ...faults.heartbeat import Heartbeats, needed_bytes_per_s
 from ...network.carried import bytes_carried, shares_on_links
 from ...network.network import Network, Route
 from ...program import operations as ops
-from ...records.accounting import PaceMarks
+from ...records.accounting import PaceMarks, mean_share
 from ...records.run import Pace, untimed
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
@@ -218,6 +218,7 @@ def endless(job: Job) -> Job:
         job,
         compute=replace(job.compute, stragglers=staying),
         transfer=replace(job.transfer, connect_s=0.0),
+        churn=None,
         options=job.scheme.long_run(job.options),
         max_iterations=MOST_WORK,  # which ends a scheme that publishes nothing
     )
@@ -254,6 +255,7 @@ class Followed:
         exchanges: names of the operations by which workers exchanged anything, sorted.
         between: bytes from each site to each, the start included.
         sent_to: receiver -> bytes, of each worker, the start included.
+        computing: share of their time that all workers together compute, the start included.
     """
 
     span: Span
@@ -264,6 +266,7 @@ class Followed:
     exchanges: tuple[str, ...] = ()
     between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sent_to: Sequence[Mapping[int, int]] = ()
+    computing: float = 1.0
 
     @property
     def steps(self) -> int:
@@ -400,7 +403,11 @@ def follow(job: Job, wanted: Enough | Span) -> Followed:
 def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
     sent_to = [each.sent_to for each in outcome.breakdowns]
     between, _ = bytes_carried(job.transfer.network, sent_to)
-    return replace(followed, exchanges=outcome.exchanges, between=between, sent_to=sent_to)
+    shares = mean_share(outcome.breakdowns, outcome.wall_s, outcome.wall_s)
+    computing = shares.compute / (outcome.wall_s or 1.0)
+    return replace(
+        followed, exchanges=outcome.exchanges, between=between, sent_to=sent_to, computing=computing
+    )
 
 
 def _watch(job: Job, wanted: Enough | Span) -> _Watch:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from ...compute.model import steady_compute
 from ...config.tracking import track
 from ...devices import one_thread
 from ...errors import InputError, RunError
@@ -130,7 +131,11 @@ def _row(
         job = prepare(scenario, entry, scenario.seed)
         useful = 1.0
         if churn is not None and step.step_s:
-            useful = goodput(churn, step.step_s, job.workers, job.cycle * step.step_s)
+            steps_s = [step.pace.time_s / max(steps, 1.0) for steps in step.pace.steps]
+            if churn.policy == "skip":
+                compute = steady_compute(job.computing, job.workers)
+                steps_s = [compute.duration_s(rank, 0) for rank in range(job.workers)]
+            useful = goodput(churn, steps_s, job.cycle * step.step_s)
         needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
         return {"label": entry.label, "problem": str(error), "exchanges": []}

@@ -25,7 +25,7 @@ from ...network.build import build_network
 from ...network.network import Network, rate_of
 from ...network.settings import NetworkSettings
 from ...records.intervals import FEWEST, bound_place
-from ...records.money.cost import read_price
+from ...records.money.cost import PriceRecord, cost_to_end, read_price
 from ...records.run import Run
 from ...records.scenario_facts import describe_proxy, read_facts
 from ...records.verdict import BEYOND_CHANCE, TIED_WITHIN
@@ -33,6 +33,7 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.ready import ready_clusters
 from ...scenario.schema import Scenario, dump
 from .. import prepare
+from ..costs.bounds import chance
 from ..jobs import ALONE, JobProcesses, PlannedRun
 from ..simulate import job_of, simulate_job
 from .interpolation import step_grid, why_not_interpolated
@@ -49,6 +50,7 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
     """
     tables, shown, left_out = Tables(), list[dict[str, Any]](), dict[str, str]()
     seeds, drawn = prepare.seeds_of(scenario), dict[str, tuple[int, Job]]()
+    price = None if scenario.price is None else read_price(scenario.model_dump(mode="json"))
     with one_thread():
         for entry in track("scheme", list(scenario.schemes)):
             try:
@@ -66,13 +68,13 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
                     seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
                 key = f"{job.seed} {job.computing.longer} {job.computing.launches_s}"
                 drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
-                runs.append({"steps": steps, "durations": key, **_scores(run, job)})
+                runs.append({"steps": steps, "durations": key} | _recorded(run, job, price))
             later = tables.hand_over(_job(scenario, entry, scenario.seed, device))
             facts = {"steady": steady, "later": later, "runs": runs}
             shown.append({"label": entry.label, "scheme": entry.name, **facts})
         for entry in [each for each in scenario.schemes if each.label in left_out]:
             try:
-                shown.append(_interpolated(scenario, entry, seeds, device, processes))
+                shown.append(_interpolated(scenario, entry, seeds, device, processes, price))
                 del left_out[entry.label]
             except RunError as error:
                 left_out[entry.label] = str(error)
@@ -93,12 +95,13 @@ def export(scenario: Scenario, device: torch.device, processes: JobProcesses = A
             "place": bound_place(len(seeds)),
             "beyond": BEYOND_CHANCE,
             "tied": TIED_WITHIN,
-            "exact": scenario.stop.target is None and not first.computing.random,
+            "exact": scenario.stop.target is None
+            and not any(chance(scenario, each) for each in scenario.schemes),
         },
         "target": scenario.stop.target and scenario.stop.target.model_dump(mode="json"),
         "durations": {key: _pack(*each) for key, each in drawn.items()},
         **tables.rows,
-        **_costs(scenario, first),
+        **_costs(scenario, first, price),
         **({} if first.problem else {"untrained": describe_proxy(scenario.model_dump(mode="json"))}),
     }
 
@@ -133,6 +136,7 @@ def _interpolated(
     seeds: Sequence[int],
     device: torch.device,
     processes: JobProcesses,
+    price: PriceRecord | None,
 ) -> dict[str, Any]:
     """A scheme with recorded scores whose step is interpolated; ``RunError``: it cannot be."""
     job = _job(scenario, entry, scenario.seed, device)
@@ -146,23 +150,27 @@ def _interpolated(
         if run.status == "partial" or run.step_s is None:
             raise RunError(run.message)
         steps, computed_s = round(run.iterations), run.time_s.compute / run.iterations
-        priced = {"steps": steps, "step_s": run.step_s, "computed_s": computed_s}
-        runs.append({**priced, **_scores(run, job)})
+        own = _recorded(run, job, price)
+        runs.append({"steps": steps, "step_s": run.step_s, "computed_s": computed_s} | own)
     later_s = job.hand_over.time_s if job.problem else 0.0
     return {"label": entry.label, "scheme": entry.name, "grid": grid, "later_s": later_s, "runs": runs}
 
 
-def _scores(run: Run, job: Job) -> dict[str, Any]:
-    """Each score after how many publications, and which one met the target.
+def _recorded(run: Run, job: Job, price: PriceRecord | None) -> dict[str, Any]:
+    """Its scores, which of them met the target, and what its bytes between sites cost by then.
 
-    The number is a multiple of the steps between two scorings, though others fell on that instant.
+    Each score is after how many publications: a multiple of the steps between two scorings, though others
+    fell on that instant.
     """
     totals = [sum(each.steps) for each in run.evaluations]
     every = 1 if job.curve else job.every * job.workers
     due = [total // every * every for total in totals]
     done = [new if new > old else total for old, new, total in zip([-1, *due], due, totals, strict=False)]
-    scores = [(number, each.metrics) for number, each in zip(done, run.evaluations, strict=True)]
-    return {"scores": scores, "met": None if run.met is None else run.evaluations.index(run.met)}
+    return {
+        "scores": [(number, each.metrics) for number, each in zip(done, run.evaluations, strict=True)],
+        "met": None if run.met is None else run.evaluations.index(run.met),
+        "egress": 0.0 if price is None else cost_to_end(run, price | {"per_hour": 0.0}),
+    }
 
 
 def _pack(gradients: int, job: Job) -> str:
@@ -172,11 +180,10 @@ def _pack(gradients: int, job: Job) -> str:
     return base64.b64encode(rows.astype("<f8").tobytes()).decode()
 
 
-def _costs(scenario: Scenario, job: Job) -> dict[str, Any]:
+def _costs(scenario: Scenario, job: Job, price: PriceRecord | None) -> dict[str, Any]:
     """Costs of messages, and what the sliders start from."""
     model, compute = job.transfer, steady_compute(job.compute, job.workers)
     payload, segments = len(job.start) * job.bytes_per_parameter, 2 * TREE_SEGMENTS * TREE_SEGMENT_BYTES
-    price = None if scenario.price is None else read_price(scenario.model_dump(mode="json"))
     whole = job.transport.name == "ideal" and payload > segments  # else blocks change with the payload
     return {
         **pairs_of(model),

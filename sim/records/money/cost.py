@@ -92,8 +92,9 @@ def cost(
 
 
 def add_costs(row: RunRow, run: Run, price: PriceRecord) -> None:
-    """Add the cost of a run, and to its target, by when each pair of sites has its part of the bytes."""
+    """Add costs of a run, a step, and to the target, by when each pair of sites has its part of the bytes."""
     row["cost"] = cost(price, run.wall_clock_s, run.between)
+    row["cost_of_step"] = cost_of_step(run, price)
     row["cost_to_target"] = None if run.met is None else cost_to_end(run, price)
 
 
@@ -104,9 +105,12 @@ def cost_to_end(run: Run, price: PriceRecord) -> float:
     return cost(price, met.time_s, run.between, met.bytes_sent / max(run.bytes_sent, 1))
 
 
+def cost_of_step(run: Run, price: PriceRecord) -> float | None:
+    """Cost of a step of a completed run, of its time and bytes by the pace and so without an idle end."""
+    pace = run.pace if run.status == "completed" and run.step_s else None
+    return None if pace is None else cost(price, pace.time_s, pace.between or run.between) / pace.mean_steps
+
+
 def race_cost(run: RunRow, by_step: bool) -> float:
     """Cost to the target, or of a step; infinite for a run that did not get there."""
-    spent = run["cost_to_target"]
-    if by_step:
-        spent = run["cost"] / run["iterations"] if run["status"] == "completed" else None
-    return or_inf(spent)
+    return or_inf(run.get("cost_of_step") if by_step else run["cost_to_target"])

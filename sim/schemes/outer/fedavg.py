@@ -140,4 +140,5 @@ def participants(seed: int, turn: int, workers: int, number: int) -> tuple[int, 
 FEDAVG: Final = Scheme(
     "fedavg", fedavg, FedavgOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     depends_on_timing=leaves_out, encodes=encodes_averages,
+    draws=lambda options: options.participation < 1,
 )  # fmt: skip

@@ -182,10 +182,15 @@ def small_world(workers: int, options: SmallWorld, seed: int) -> Graphs:
 
 
 RANDOM_REGULAR: Final = Topology(
-    "random_regular", random_regular, Degree, "more than the degree; even for an odd one", "`degree`"
+    "random_regular",
+    random_regular,
+    Degree,
+    "more than the degree; even for an odd one",
+    "`degree`",
+    drawn=True,
 )
-ERDOS_RENYI: Final = Topology("erdos_renyi", erdos_renyi, Probability, "any", "varies")
-RANDOM_GEOMETRIC: Final = Topology("random_geometric", random_geometric, Radius, "any", "varies")
+ERDOS_RENYI: Final = Topology("erdos_renyi", erdos_renyi, Probability, "any", "varies", drawn=True)
+RANDOM_GEOMETRIC: Final = Topology("random_geometric", random_geometric, Radius, "any", "varies", drawn=True)
 SMALL_WORLD: Final = Topology(
-    "small_world", small_world, SmallWorld, "more than the degree", "`degree` on average"
+    "small_world", small_world, SmallWorld, "more than the degree", "`degree` on average", drawn=True
 )

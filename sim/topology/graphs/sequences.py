@@ -74,4 +74,6 @@ ONE_PEER_EXPONENTIAL: Final = Topology(
 P_PEER_EXPONENTIAL: Final = Topology(
     "p_peer_exponential", p_peer_exponential, NumPeers, "more than `peers`", "up to `peers`", directed=True
 )
-RANDOM_MATCHING: Final = Topology("random_matching", random_matching, NoOptions, "any", "1 (or 0)")
+RANDOM_MATCHING: Final = Topology(
+    "random_matching", random_matching, NoOptions, "any", "1 (or 0)", drawn=True
+)

@@ -1,0 +1,184 @@
+"""Laws of answers on drawn clusters: the same numbers in every command, chance, and both drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, reject, settings
+from hypothesis import strategies as st
+
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.costs import step_cost as step_costs
+from paceline.sim.experiments.costs import tokens
+from paceline.sim.experiments.costs.bounds import describe_schemes
+from paceline.sim.experiments.costs.step_cost import endless, follow_whole, step_cost
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.simulate import simulate, simulate_job
+from paceline.sim.network.transport import TRANSPORTS
+from paceline.sim.records.money.cost import cost_of_step, read_price
+from paceline.sim.records.summarise import summarise_resolved
+from paceline.sim.scenario.schema import Scenario, dump
+from tests.sim.experiments.test_one_answer import LANGUAGE, scenario
+from tests.support.scheme_forms import FORMS, INSIDE, SYNCHRONOUS, WORKERS, Form
+
+UNEVEN: list[Any] = [
+    [], [{"workers": [1, 4], "slowdown": 3}], [{"workers": [5], "slowdown": 8}],
+    [{"probability": 0.1, "slowdown": 4}],
+]  # fmt: skip
+SITES: dict[str, Any] = {
+    "sites": {"a": 2, "b": 4}, "within": {"latency": "0.1 ms", "bandwidth": "10 Gbit/s"},
+    "between": {"latency": "10 ms", "bandwidth": "1 Gbit/s"},
+}  # fmt: skip
+FLAT: dict[str, Any] = {"latency": "2 ms", "bandwidth": "1 Gbit/s"}
+PRICE = {"worker_hour": "$3", "egress": {"default": "$2"}}
+NEEDS_VALUES = {"adaptive_local_sgd", "leader_sgd"}
+"""Schemes in which values decide when and to whom models are sent."""
+ON_THE_CLOCK = [form for form in SYNCHRONOUS if form.scheme not in NEEDS_VALUES]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_steps() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_costs, "ENOUGH_WORK", 2_000)
+        patch.setattr(tokens, "UTILISATIONS", ())
+        yield
+
+
+def law(examples: int, deep: int, **drawn: Any) -> Callable[[Callable[..., None]], Any]:
+    """A test of ``examples`` settings, and as a slow one of ``deep``; none is shrunk, which takes minutes."""
+
+    def decorate(check: Callable[..., None]) -> Any:
+        def run(number: int) -> None:
+            settings(max_examples=number, phases=[Phase.generate])(given(**drawn)(check))()
+
+        slow = pytest.param(deep, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
+        return pytest.mark.parametrize("number", [examples, slow])(run)
+
+    return decorate
+
+
+def of_form(form: Form, **changes: Any) -> Scenario:
+    """A scenario with one form of a scheme; ``reject``ed where it does not fit."""
+    bucket = {"bucket": "2 MB"} if form.options.get("overlap") is True else {}
+    try:
+        return scenario(
+            {form.scheme: form.options | bucket},
+            workers=None if "sites" in changes["network"] else WORKERS,
+            **changes,
+        )
+    except InputError:
+        reject()
+
+
+@law(
+    6, 300, form=st.sampled_from(FORMS), uneven=st.sampled_from(UNEVEN),
+    network=st.sampled_from([FLAT, SITES]), payload=st.sampled_from(["1 MB", "10 MB"]),
+)  # fmt: skip
+def test_a_step_has_one_time_size_and_price(
+    form: Form, uneven: Any, network: dict[str, Any], payload: str
+) -> None:
+    """In ``check``, ``throughput`` and a run that trains, over the same steps of the long run."""
+    workload = {"task": "quadratic", "batch_size": 4, "payload": payload}
+    workload["optimizer"] = {"lr": 0.001, "momentum": form.momentum}
+    wanted = of_form(form, network=network, stragglers=uneven, workload=workload, price=PRICE)
+    entry = wanted.schemes[0]
+    cost = step_cost(wanted, entry)
+    if cost.problem:
+        return
+    whole, price = follow_whole(wanted, entry), read_price(wanted.model_dump(mode="json"))
+    job = endless(prepare(wanted, entry, 0))
+    runs = [
+        simulate_job(replace(job, max_iterations=max(1, end * job.cycle)))
+        for end in (whole.span.first, whole.span.last)
+    ]
+    paces = [run.pace for run in runs if run.pace is not None]
+    pace, said = paces[1].since(paces[0]) if whole.span.first else paces[1], (form, uneven, network, payload)
+    assert cost.step_s == pytest.approx(pace.step_s, rel=0.03), said
+    # Lockstep counts bytes by run, all others at the moments of the pace.
+    sent = pace.bytes_sent or runs[1].bytes_sent - (runs[0].bytes_sent if whole.span.first else 0)
+    assert cost.bytes_per_worker == pytest.approx(sent / sum(pace.steps), rel=0.05), said
+    of_step = tokens._costs(whole, price, 1, None, 1.0)["a step"]
+    assert form.scheme in NEEDS_VALUES or of_step == pytest.approx(cost_of_step(runs[1], price), rel=0.06), (
+        said
+    )
+
+
+@law(
+    3, 60, form=st.sampled_from([form for form in FORMS if form.scheme not in NEEDS_VALUES]),
+    uneven=st.sampled_from(UNEVEN), every=st.sampled_from([None, "3 steps", "15 s"]),
+)  # fmt: skip
+def test_goodput_is_that_of_a_long_run(form: Form, uneven: Any, every: str | None) -> None:
+    fault = {"mean_time_between": "150 s", "back_after": "3 s"}
+    changes = {} if every is None else {"checkpoint": {"every": every, "write": "0.5 s"}}
+    wanted = of_form(
+        form, network=FLAT, stragglers=uneven, compute={"time": "1 s"}, workload=LANGUAGE, faults=[fault],
+        stop={"max_iterations": 300}, **changes,
+    )  # fmt: skip
+    (row,) = tokens.throughput(wanted)["schemes"]
+    if row["problem"]:
+        return
+    (own,) = summarise_resolved(dump(wanted), "s", [*simulate(wanted)])["summary"]
+    assert 1 - own["goodput"] == pytest.approx(1 - row["goodput"], rel=0.45), (form, uneven, every)
+
+
+@law(
+    3, 60, forms=st.lists(st.sampled_from(ON_THE_CLOCK), min_size=2, max_size=3, unique_by=str),
+    uneven=st.sampled_from(UNEVEN), spread=st.sampled_from([None, 0.1]), faulty=st.booleans(),
+    network=st.sampled_from([FLAT, SITES]),
+)  # fmt: skip
+def test_what_one_repeat_settles_stays(
+    forms: list[Form], uneven: Any, spread: float | None, faulty: bool, network: dict[str, Any]
+) -> None:
+    """The same scheme is first on at least 19 of 20 fresh seeds."""
+    faults = [{"mean_time_between": "20 s", "back_after": "1 s"}] if faulty else []
+    labelled = [{form.scheme: form.options | {"label": str(form)}} for form in forms]
+    compute = {"time": "100 ms"} | ({"spread": spread} if spread else {})
+    first = []
+    try:
+        for seed in range(21):
+            wanted = scenario(
+                *labelled, workers=None if "sites" in network else WORKERS, network=network, faults=faults,
+                compute=compute, stragglers=uneven, seed=seed, stop={"max_iterations": 12},
+            )  # fmt: skip
+            facts = describe_schemes(wanted, with_bounds=False)
+            summary = summarise_resolved(dump(wanted), "s", [*simulate(wanted)], facts=facts)
+            first.append(summary["verdict"]["first"])
+            if not summary["verdict"]["settled"] and not seed:
+                return
+    except InputError:
+        reject()
+    assert first[1:].count(first[0]) >= 19, (labelled, uneven, spread, faulty)
+
+
+@law(
+    15, 400, form=st.sampled_from([*SYNCHRONOUS, *INSIDE]), gpus=st.integers(1, 5), hosts=st.integers(1, 4),
+    algorithm=st.sampled_from(TRANSPORTS[None].all_reduces),
+    time=st.sampled_from(["1 ms", "10 ms", "200 ms"]), latency=st.sampled_from(["10 ms", "0.1 ms"]),
+    jitter=st.sampled_from([None, {"lognormal": {"cv": 0.4}}]), sharing=st.sampled_from(["max_min", "none"]),
+    uneven=st.sampled_from([[], [{"workers": [1], "slowdown": 3}]]),
+    inside=st.sampled_from(["1 Gbit/s", "10 Gbit/s"]),
+)  # fmt: skip
+def test_lockstep_is_the_event_driver_on_hosts_of_gpus(
+    form: Form, gpus: int, hosts: int, algorithm: str, time: str, jitter: Any, uneven: Any, sharing: str,
+    latency: str, inside: str,
+) -> None:  # fmt: skip
+    host = {"gpus": gpus, "latency": "1 us", "bandwidth": inside}
+    network = {"latency": latency, "bandwidth": "1 Gbit/s", "sharing": sharing, "host": host}
+    bucket = {"bucket": "2 MB"} if form.options.get("overlap") is True else {}
+    try:
+        wanted = scenario(
+            {form.scheme: form.options | bucket}, workers=gpus * hosts, stragglers=uneven, network=network,
+            compute={"time": time} | ({"jitter": jitter} if jitter else {}), stop={"max_iterations": 6},
+            workload={"timing_only": True, "payload": "10 MB"}, collectives={"all_reduce": algorithm},
+        )  # fmt: skip
+    except InputError:
+        reject()
+    job = prepare(wanted, wanted.schemes[0], 0)
+    run = simulate_job(job)
+    if run.engine == "lockstep":
+        expected = simulate_job(job, engine="event")
+        assert run.wall_clock_s == pytest.approx(expected.wall_clock_s, rel=1e-9)
+        assert run.bytes_sent == expected.bytes_sent
