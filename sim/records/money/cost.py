@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from ...errors import InputError, quote
 from ..intervals import Interval, or_inf
 from ..rows import RunRow
-from ..run import Run
+from ..run import Pace, Run
 
 OTHERS: Final = "default"
 """Name of all sites, or pairs of sites, without a price of their own."""
@@ -107,8 +107,10 @@ def cost_to_end(run: Run, price: PriceRecord) -> float:
 
 def cost_of_step(run: Run, price: PriceRecord) -> float | None:
     """Cost of a step of a completed run, of its time and bytes by the pace and so without an idle end."""
-    pace = run.pace if run.status == "completed" and run.step_s else None
-    return None if pace is None else cost(price, pace.time_s, pace.between or run.between) / pace.mean_steps
+    pace = run.pace or Pace(run.wall_clock_s, (run.iterations,), ())
+    if run.status != "completed" or not run.step_s:
+        return None
+    return cost(price, pace.time_s, pace.between or run.between) / pace.mean_steps
 
 
 def race_cost(run: RunRow, by_step: bool) -> float:
