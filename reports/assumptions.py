@@ -145,7 +145,8 @@ def assumed(
     all_reduces = not exchanges or any("all_reduce" in each for each in exchanges.values())
     all_reduce = known.get("assumed", known["all_reduce"].replace("_", " "))
     by = f"; its all-reduce is {all_reduce}" if all_reduces else ""
-    sentences = [f"{law}, hosts are {known['hosts']}{by}."]
+    hosts = f", hosts are {known['hosts']}" if "hosts" in known else ""
+    sentences = [f"{law}{hosts}{by}."]
     paying = [label for label, each in exchanges.items() if {"send", "receive"}.intersection(each)]
     if known["name"] == "nccl" and paying:
         sentences.append(

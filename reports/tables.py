@@ -343,7 +343,7 @@ def _cluster(answer: Mapping[str, Any]) -> str:
 
 
 def _assumed(answer: Mapping[str, Any]) -> list[str]:
-    exchanges = {row["label"]: row["exchanges"] for row in answer["schemes"]}
+    exchanges = {row["label"]: row["exchanges"] for row in answer["schemes"] if row["problem"] is None}
     return assumptions.assumed(answer["transport"], exchanges)
 
 

@@ -212,7 +212,10 @@ class Job:
         """A fresh scorer of this job, for models that ``fetch`` gets."""
         published = self.scheme.publishes(self.options)
         if self.curve is not None:
-            return CurveScorer(None, None, self.every, self.on, self.target, fetch, points=self.curve)
+            return CurveScorer(
+                None, None, self.every, self.on, self.target, fetch, points=self.curve, published=published,
+                hand_over=self.hand_over,
+            )  # fmt: skip
         every, problem = self.gradient_noise, self.problem
         meter = NoiseMeter(problem, every, self.optimizer.lr_at) if every and problem else None
         workload = problem.workload if problem else None
@@ -229,7 +232,8 @@ class Job:
         collective, order = self.choice.collective_of(
             ops.AllReduce(self.start), tuple(range(self.workers)), 0
         )
-        steady = replace(self.transfer, network=self.transfer.network.steady)
+        nominal = self.priced or self.transfer  # alike in a real run and its prediction
+        steady = replace(nominal, network=nominal.network.steady)
         return HandOver(price_s(place(collective, order, steady)), int(collective.num_bytes.sum()))
 
     def kept(self, operation: ops.Publish) -> tuple[torch.Tensor | None, ...]:

@@ -434,7 +434,8 @@ def over_profile(job: Job, profile: Profile | None) -> Job:
     transport = TRANSPORTS[profile.hosts.transport]
     known = job.transport is transport and job.all_reduce in transport.all_reduces
     all_reduce = job.all_reduce if known else AUTO_ALGORITHM
-    return replace(job, transfer=profile.transfer(job.transfer), transport=transport, all_reduce=all_reduce)
+    transfer, nominal = profile.transfer(job.transfer), job.priced or job.transfer
+    return replace(job, transfer=transfer, transport=transport, all_reduce=all_reduce, priced=nominal)
 
 
 def clock_only(job: Job) -> Job:

@@ -50,13 +50,13 @@ class TransportRecord(TypedDict):
     """The transport of a run, simulated or real, and its algorithm for a whole model among all workers.
 
     ``name``: ``ideal``, ``gloo`` or ``nccl``; None: a version before there were transports.
-    ``hosts``: ``tuned`` or ``stock``, by their TCP.
+    ``hosts``: ``tuned`` or ``stock``, by their TCP; absent in older records.
     ``assumed``: what the library's choice between two hosts rests on, if it makes one.
     ``not_validated``: parts of the scenario that no measurement of this library covers, as phrases.
     """
 
     name: str | None
-    hosts: str
+    hosts: NotRequired[str]
     all_reduce: str
     assumed: NotRequired[str]
     not_validated: list[str]

@@ -86,9 +86,9 @@ def price(curves: Curves, labels: Sequence[str], workers: int, on: On, stop: Sto
         metric = next((name for name in ("test_accuracy", "train_loss") if name in names), known)
         return Priced(compared, metric, None, workers, stop.max_iterations)
     metric = metric_name(goal.metric, goal.on, on)
-    said = {each.falls for each in curves.files}
+    given = {each.falls for each in curves.files}
     seen = (_seen(run, metric, goal.value) for run in compared)
-    either = said - {None} or {falls(metric)} - {None} or set[bool | None]().union(*seen)
+    either = given - {None} or {falls(metric)} - {None} or set[bool | None]().union(*seen)
     directions = frozenset(map(bool, either))
     target = Target(goal.metric, goal.value, True in directions, goal.on)
     return Priced(compared, metric, target, workers, stop.max_iterations, directions)

@@ -224,7 +224,8 @@ def test_no_command_says_of_curves_that_they_are_something_else(
         assert "really computed" not in file.read_text()
         assert "loss of the proxy" not in file.read_text()
     said = " ".join(run(monkeypatch, capsys, "recommend", scenario, *three)[1].split())
-    assert "Measure next: more seeds of these curves; at" in said
+    assert "Curves have no other schemes than the scenario's: no more candidates." in said
+    assert "loss curves" not in said
     err = run(monkeypatch, capsys, "recommend", scenario, "--hours", "1")[2]
     assert "no trials race; write 'stop.max_time'" in err
 

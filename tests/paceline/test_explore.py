@@ -90,6 +90,7 @@ def tags(folder: Path, name: str) -> list[str]:
     """All start tags of the page of a study in which everything has this name."""
     scheme = {"label": name, "scheme": "all_reduce", "runs": []}
     content = {"name": name, "schemes": [scheme], "left_out": {name: name}, "between": "workers"}
+    content["transport"] = {"name": "ideal", "all_reduce": name, "not_validated": []}
     build(content, folder / "page.html")
     return re.findall(r"<(\w+)", (folder / "page.html").read_text(encoding="utf-8"))
 

@@ -138,7 +138,7 @@ def _row(
             useful = goodput(churn, steps_s, job.cycle * step.step_s)
         needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
-        return {"label": entry.label, "problem": str(error), "exchanges": []}
+        return {"label": entry.label, "problem": str(error)}
     return {
         "label": entry.label,
         "problem": None,

@@ -127,8 +127,9 @@ class CurveScorer(Scorer[V]):
         score = self.points.score_at(end.total)
         if self.target is not None and self.target.reached(score):
             self._taken += 1
-            scores = {self.points.metric: score}
-            self._judge(Evaluation(end.step, end.time_s, end.bytes_sent, {**scores}, end.steps))
+            later, scores = self._later(end), {self.points.metric: score}
+            time_s, num_bytes = end.time_s + later.time_s, end.bytes_sent + later.num_bytes
+            self._judge(Evaluation(end.step, time_s, num_bytes, {**scores}, end.steps))
 
     @override
     def _scores(self, snapshot: Snapshot[V]) -> Mapping[On, Scores]:

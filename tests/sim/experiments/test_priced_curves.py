@@ -176,7 +176,7 @@ def test_another_task_rate_or_scored_model_than_the_folders_is_refused(tmp_path:
         ("workload.partition={kind: dirichlet, alpha: 0.1}", "workload.partition"),
         ("schemes.0.local_sgd.period=8", "period 4"),
         ("cluster.workers=2", "workers 4"),
-        ("evaluate.on=workers", "evaluate.on mean"),
+        ("evaluate.on=workers", "evaluate.on published"),
     ):
         with pytest.raises(InputError, match=f"was measured with {named}"):
             parse(text, changes=[own, change])
