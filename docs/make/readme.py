@@ -96,7 +96,7 @@ def _sentences() -> Iterator[tuple[str, Sequence[str]]]:
     demo = json.loads(VERDICT.read_text(encoding="utf-8"))
     ratios = [demo["break_even"][key]["median"] for key in ("examples", "here")]
     yield (
-        r"verdict: AD-PSGD first,\s(\S+) times as fast as local SGD, as long as it needs fewer than\s(\S+)"
+        r"verdict: AD-PSGD first,\s(\S+) times as fast as all-reduce, as long as it needs fewer than\s(\S+)"
         r" times its examples; this small\stask says (\d\S*\d)\.",
         [f"{ratio:.2f}" for ratio in (demo["factor"], *ratios)],
     )
