@@ -247,7 +247,7 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
     "set-minus": ("simulate s.yaml --set stop.max_iterations=-0", "max_iterations"),
     "set-underscore": ("simulate s.yaml --set cluster.workers=1_0", "workers"),
     "set-hex": ("simulate s.yaml --set cluster.workers=0x0", "workers"),
-    "set-octal": ("simulate s.yaml --set cluster.workers=0o10", "workers"),
+    "set-octal": ("simulate s.yaml --set cluster.workers=0o8", "workers"),
     "set-exponent": ("simulate s.yaml --set cluster.workers=1e1", "workers"),
 }
 """What follows ``paceline``, its words apart by blanks, and what the message names."""
