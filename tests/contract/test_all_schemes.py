@@ -46,8 +46,8 @@ def test_bytes_per_step_are_those_that_are_claimed(form: Form) -> None:
 def test_no_scheme_is_another_one() -> None:
     """From the same data, in the same times, each ends at models of its own, to the last form of each.
 
-    Bits may be equal only where a form is about how the same is sent, or how long it takes. The learning rate falls, so that the
-    adaptive period has a reason to move.
+    Bits may be equal only where a form is about how the same is sent, or how long it takes. The learning rate
+    falls, so that the adaptive period has a reason to move.
     """
     ends: dict[str, str] = {}
     for form in DISTINCT:
