@@ -210,24 +210,33 @@ class Job:
 
     def scorer_of(self, fetch: Fetch[V]) -> Scorer[V]:
         """A fresh scorer of this job, for models that ``fetch`` gets."""
-        published = self.scheme.publishes(self.options)
         if self.curve is not None:
             return CurveScorer(
-                None, None, self.every, self.on, self.target, fetch, points=self.curve, published=published,
-                hand_over=self.hand_over,
+                None, None, self.every, self.on, self.target, fetch, points=self.curve,
+                published=self.publishes, hand_over=self.hand_over,
             )  # fmt: skip
         every, problem = self.gradient_noise, self.problem
         meter = NoiseMeter(problem, every, self.optimizer.lr_at) if every and problem else None
         workload = problem.workload if problem else None
         return Scorer(
-            workload, self.task, self.every, self.on, self.target, fetch, noise=meter, published=published,
-            hand_over=self.hand_over if workload else HandOver(),
+            workload, self.task, self.every, self.on, self.target, fetch, noise=meter,
+            published=self.publishes, hand_over=self.hand_over if workload else HandOver(),
         )  # fmt: skip
+
+    @property
+    def publishes(self) -> On | None:
+        """The kind of model that ``published`` stands for; None: what has been published by then."""
+        return self.scheme.publishes(self.options)
+
+    @property
+    def scored_kind(self) -> On | None:
+        """The kind of model that ``on`` stands for, as above."""
+        return self.publishes if self.on == "published" else self.on
 
     @cached_property
     def hand_over(self) -> HandOver:
         """One all-reduce of the whole model, on idle links; nothing where a model of all is published."""
-        if self.scheme.publishes(self.options) not in ("mean", None) or "published" not in self.scored_on:
+        if self.publishes not in ("mean", None) or "published" not in self.scored_on:
             return HandOver()
         collective, order = self.choice.collective_of(
             ops.AllReduce(self.start), tuple(range(self.workers)), 0
@@ -243,9 +252,7 @@ class Job:
         models all that are not made at every step.
         """
         kinds, here = self._kinds, self.keeps.at(operation.step + 1)
-        seldom = (
-            self.scheme.publishes(self.options) is None or self.scheme.cycle(self.options, self.units) > 1
-        )
+        seldom = self.publishes is None or self.scheme.cycle(self.options, self.units) > 1
         averaged = ("averaged" in kinds and (here or seldom)) or (here and self.gradient_noise)
         return (
             operation.value if here else None,
@@ -266,9 +273,9 @@ class Job:
     @cached_property
     def _kinds(self) -> frozenset[On]:
         """What these kinds may stand for: ``published`` for what the scheme publishes."""
-        own, each = self.scheme.publishes(self.options), frozenset(self.scored_on)
+        each = frozenset(self.scored_on)
         any_of_three = frozenset[On](("averaged", "leader", "mean"))
-        published = any_of_three if own is None else frozenset((own,))
+        published = any_of_three if self.publishes is None else frozenset((self.publishes,))
         return each - {"published"} | published if "published" in each else each
 
     def published(

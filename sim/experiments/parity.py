@@ -68,7 +68,7 @@ class Models:
     _last: dict[int, tuple[int, Tensor]] = field(default_factory=dict)
 
     def take(self, worker: int, steps: int, value: Tensor, averaged: Tensor | None) -> None:
-        """Note what a worker publishes after so many steps."""
+        """Note what a worker publishes after ``steps``."""
         if averaged is not None:
             self._last[worker] = steps, averaged
         if (worker, steps) in self.wanted:
@@ -82,7 +82,7 @@ def score_again(job: Job, evaluation: Evaluation, models: Models) -> Mapping[str
 
     An average is known where every model was kept: else a later one may have been scored.
     """
-    kind = job.scheme.publishes(job.options) if job.on == "published" else job.on
+    kind = job.scored_kind
     if job.problem is None or job.task is None or not evaluation.steps or kind in ("leader", None):
         return None
     there = [(worker, step) for worker, step in enumerate(evaluation.steps) if step != LOST]

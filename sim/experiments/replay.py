@@ -108,7 +108,7 @@ def _replay_run(job: Job, workload: Workload, task: Task, run: Run) -> Replayed:
     number, worst = worst_difference(job, run.evaluations, models)
     difference = worst if number else None
     recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
-    kind = job.scheme.publishes(job.options) if job.on == "published" else job.on
+    kind = job.scored_kind
     if difference is None and recorded is not None and kind not in ("averaged", None):
         scores = score_models(workload, task, finals, (kind,))[kind]
         difference = score_difference({"train_loss": scores["train_loss"]}, {"train_loss": recorded})

@@ -353,9 +353,14 @@ class Scorer(Generic[V]):
         return "; ".join([" ".join(map(str, snapshot.steps)), " ".join(kinds), *models])
 
     def _evaluate(self, snapshot: Snapshot[V], numbers: Mapping[str, Sequence[float]]) -> Evaluation:
-        row, later = as_row(self._scores(snapshot), self.on), self._later(snapshot)
+        row = as_row(self._scores(snapshot), self.on)
         for name, values in numbers.items():
             row |= {name: math.fsum(values) / len(values), f"{name}_max": max(values)}
+        return self._evaluation(snapshot, row)
+
+    def _evaluation(self, snapshot: Snapshot[V], row: Scores) -> Evaluation:
+        """A moment's scores, at the time and with the bytes at which somebody has them."""
+        later = self._later(snapshot)
         time_s, num_bytes = snapshot.time_s + later.time_s, snapshot.bytes_sent + later.num_bytes
         return Evaluation(snapshot.step, time_s, num_bytes, row, snapshot.steps)
 

@@ -127,9 +127,7 @@ class CurveScorer(Scorer[V]):
         score = self.points.score_at(end.total)
         if self.target is not None and self.target.reached(score):
             self._taken += 1
-            later, scores = self._later(end), {self.points.metric: score}
-            time_s, num_bytes = end.time_s + later.time_s, end.bytes_sent + later.num_bytes
-            self._judge(Evaluation(end.step, time_s, num_bytes, {**scores}, end.steps))
+            self._judge(self._evaluation(end, {self.points.metric: score}))
 
     @override
     def _scores(self, snapshot: Snapshot[V]) -> Mapping[On, Scores]:
