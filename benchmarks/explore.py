@@ -16,9 +16,9 @@ from typing import Final
 
 import torch
 
-from paceline.reports.explore.page import build
+from paceline.extras.explore.export import export
+from paceline.extras.explore.page import build
 from paceline.sim.experiments import prepare
-from paceline.sim.experiments.explore.export import export
 from paceline.sim.scenario.schema import parse
 
 SCENARIO: Final = """

@@ -23,14 +23,14 @@ import torch
 
 from benchmarks.board.diloco_measured.mapping import COMPUTE_S, PAYLOAD_OF_FRAME, SCENARIO
 from benchmarks.board.tables import HERE
+from paceline.extras.recommend.candidates import with_candidates
+from paceline.extras.recommend.period import smallest_period, smallest_periods
+from paceline.extras.recommend.race import tune_of
+from paceline.extras.recommend.recommend import run_race
 from paceline.sim.config.tables import read_table
 from paceline.sim.config.units import parse_bandwidth
 from paceline.sim.devices import one_thread
 from paceline.sim.experiments.prepare import resolve
-from paceline.sim.experiments.recommend.candidates import with_candidates
-from paceline.sim.experiments.recommend.period import smallest_period, smallest_periods
-from paceline.sim.experiments.recommend.race import tune_of
-from paceline.sim.experiments.recommend.recommend import run_race
 from paceline.sim.experiments.simulate import run_here, simulate
 from paceline.sim.experiments.tune import choose, next_trials
 from paceline.sim.records.intervals import of_ratio

@@ -26,14 +26,14 @@ import numpy as np
 import torch
 
 from benchmarks.recommend import OTHER_SEED, draw, first_of
+from paceline.extras.recommend.candidates import with_candidates
+from paceline.extras.recommend.race import tune_of
+from paceline.extras.recommend.recommend import run_race
 from paceline.realrun.calibration.validate import lab_of, successful_run, with_step_limit
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import resolve
-from paceline.sim.experiments.recommend.candidates import with_candidates
-from paceline.sim.experiments.recommend.race import tune_of
-from paceline.sim.experiments.recommend.recommend import run_race
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.experiments.tune import best_first
 from paceline.sim.network.build import build_network

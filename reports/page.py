@@ -55,6 +55,7 @@ from .tables import (
 )
 
 _HERE: Final = Path(__file__).parent
+STYLE_FILE: Final = _HERE / "style.css"
 _DEADLINES: Final = (0.25, 0.5)
 """Earlier deadlines, as shares of the equal time."""
 _LINES_OF_TRAFFIC: Final = 20
@@ -112,17 +113,17 @@ def _render(studies: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -
     )  # fmt: skip
 
 
-def render_template(name: str, **content: Any) -> str:
-    """Render a template of this folder with the style sheet and the glossary."""
+def render_template(name: str, *folders: Path, **content: Any) -> str:
+    """Render a template of this folder, or of others, with the style sheet and the glossary."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
+        loader=jinja2.FileSystemLoader([_HERE, *folders]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters.update(tight=tight, breakable=breakable)
-    style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))
+    style = Markup(STYLE_FILE.read_text(encoding="utf-8"))
     terms = csv.DictReader((_HERE / "glossary.csv").read_text(encoding="utf-8").splitlines())
     return environment.get_template(name).render(style=style, terms=[*terms], **content).lstrip()
 

@@ -51,10 +51,11 @@ COMMANDS: Final = _Commands(
         "simulate": ".predict:simulate", "realrun": ".measure:realrun", "probe": ".measure:probe",
         "calibrate": ".measure:calibrate", "validate": ".measure:validate", "sweep": ".sweep:sweep",
         "check": ".predict:check", "throughput": ".predict:throughput", "netem": ".measure:netem",
-        "replay": ".predict:replay", "report": ".app:report", "schema": ".app:schema",
+        "replay": "..extras.replay.command:replay", "report": ".app:report", "schema": ".app:schema",
         "list": ".app:list_names", "new": ".app:new", "lab": ".measure:lab_app",
-        "topology": ".topology:topology_app", "recommend": ".recommend:recommend",
-        "import": ".foreign_files:import_files", "explore": ".explore:explore", "help": ".app:show_help",
+        "topology": ".topology:topology_app", "recommend": "..extras.recommend.command:recommend",
+        "import": "..extras.importers.command:import_files", "explore": "..extras.explore.command:explore",
+        "help": ".app:show_help",
     },
 )  # fmt: skip
 

@@ -1,11 +1,10 @@
-"""Commands that predict: simulate, check, throughput, replay."""
+"""Commands that predict: simulate, check, throughput."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,7 +25,6 @@ from paceline.commands.console import (
     hand_over,
     load_scenario,
     print_answer,
-    print_result,
     say,
     watching,
 )
@@ -135,30 +133,3 @@ def throughput(
         with name_lines(scenario, changes or []):
             findings = counting.throughput(loaded, tokens, loss)
     print_answer(findings, as_json, tables.render_throughput)
-
-
-def replay(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a result folder with all events")],
-) -> None:
-    """Replay recorded runs in one process, and compare the models."""
-    from paceline.sim.config.user_code.code_files import code_files
-    from paceline.sim.devices import one_thread
-    from paceline.sim.experiments.replay import verify_replay
-    from paceline.sim.scenario.ready import refuse_scenarios
-
-    refuse_scenarios([folder])
-    agree = True
-    with one_thread():
-        for number, replayed in enumerate(verify_replay(folder)):
-            if number == 0:
-                for name, file in code_files().items():
-                    say(f"the record names code, which is not in it: {name} is {file}")
-            agree &= replayed.agrees
-            verdict = "the same final parameters, bit for bit"
-            if not replayed.same_bits:
-                apart = "unknown" if replayed.difference is None else f"{replayed.difference:.1e}"
-                verdict = f"other final parameters; relative difference of the final loss {apart}"
-            run = replayed.run
-            print_result(f"{run.label}, seed {run.seed}, {run.source}: {verdict}\n")
-    if not agree:
-        raise typer.Exit(1)

@@ -18,7 +18,7 @@ from paceline.commands.topology import topology_app
 from paceline.reports.assumptions import assumed, assumed_in
 from paceline.sim.records.scenario_facts import TransportRecord, read_facts
 from paceline.sim.scenario.schema import dump, parse
-from tests.paceline.test_explore import content_of
+from tests.paceline.extras.explore.test_command import content_of
 
 pytestmark = pytest.mark.usefixtures("little_work")
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import paceline
+from paceline.extras.replay.verify import verify_replay
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.replay import verify_replay
 from paceline.sim.records.folder import read_results
 from tests.support import warm
 

@@ -43,12 +43,9 @@ TRAILERS: Final = {SURFACE_FILE: "Surface:", SIZE_FILE: "Size:"}
 EXTRAS: Final = (
     "paceline/extras/",
     # Extras at their places before they move there:
-    "sim/importers/", "sim/foreign.py", "sim/experiments/explore/", "reports/explore/",
-    "sim/experiments/recommend/", "sim/topology/search/", "sim/experiments/replay.py",
-    "sim/drivers/replay.py", "sim/drivers/views.py", "sim/drivers/membership.py", "realrun/lab/",
-    "realrun/attach/", "sim/scenario/price.py", "sim/records/money/", "paceline/commands/explore.py",
-    "paceline/commands/foreign_files.py", "paceline/commands/recommend.py", "sim/topology/matcha.py",
-    "sim/records/sweeps/draws.py", "sim/scenario/ranges.py",
+    "sim/foreign.py", "sim/topology/search/", "sim/topology/matcha.py", "sim/drivers/views.py",
+    "sim/drivers/membership.py", "realrun/lab/", "realrun/attach/", "sim/scenario/price.py",
+    "sim/records/money/", "sim/records/sweeps/draws.py", "sim/scenario/ranges.py",
     "sim/scenario/uncertain.py",
 )  # fmt: skip
 

@@ -129,4 +129,4 @@ def test_the_page_to_try_has_the_scripts_of_today() -> None:
     """Else run: paceline explore four-regions --out docs/explore/four-regions.html."""
     shown = (ROOT / "docs" / "explore" / "four-regions.html").read_text(encoding="utf-8")
     for name in ("law.js", "view.js"):
-        assert (ROOT / "reports" / "explore" / name).read_text(encoding="utf-8") in shown
+        assert (ROOT / "paceline" / "extras" / "explore" / name).read_text(encoding="utf-8") in shown

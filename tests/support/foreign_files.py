@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.sim.importers.maps import samples
-from tests.sim.importers.measured.test_iperf3 import made
-from tests.sim.importers.measured.test_mtr import JSON
-from tests.sim.importers.measured.test_nccl_tests import TEXT
-from tests.sim.importers.measured.test_ping import LINUX
-from tests.sim.importers.measured.test_traces_of_steps import TIMELINE, TRACE
+from tests.paceline.extras.importers.maps import samples
+from tests.paceline.extras.importers.measured.test_iperf3 import made
+from tests.paceline.extras.importers.measured.test_mtr import JSON
+from tests.paceline.extras.importers.measured.test_nccl_tests import TEXT
+from tests.paceline.extras.importers.measured.test_ping import LINUX
+from tests.paceline.extras.importers.measured.test_traces_of_steps import TIMELINE, TRACE
 
 SAMPLES = {
     "ping": LINUX,

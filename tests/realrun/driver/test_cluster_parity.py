@@ -11,6 +11,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
+from paceline.extras.replay.driver import replay
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group
 from paceline.realrun.transport import connections
@@ -19,7 +20,6 @@ from paceline.realrun.transport.collectives import Collectives
 from paceline.realrun.transport.connections import COLLECTIVES_AT_ONCE
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.replay import replay
 from paceline.sim.experiments.parity import Models, Recorder, combinations, compare_iterates, worst_difference
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker

@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.nccl_contract import contract_on
+from paceline.extras.replay.driver import replay
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group, leave
 from paceline.realrun.transport.buffers import StagingBuffers, unpack
 from paceline.realrun.transport.device import CPU, device_of
 from paceline.sim import topology
-from paceline.sim.drivers.replay import replay
 from paceline.sim.errors import InputError, PeerLost
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker

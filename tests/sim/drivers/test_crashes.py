@@ -8,11 +8,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from paceline.extras.replay.driver import replay
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes, measure_runs
 from paceline.reports.tables import render_summary, warnings
 from paceline.reports.words import failures
-from paceline.sim.drivers.replay import replay
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.experiments.prepare import prepare

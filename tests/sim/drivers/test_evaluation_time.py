@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import paceline
+from paceline.extras.replay.verify import verify_replay
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.experiments.costs.step_cost import step_cost
-from paceline.sim.experiments.replay import verify_replay
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.folder import write_results
 from paceline.sim.scenario.schema import Scenario, dump, resolve_scenario

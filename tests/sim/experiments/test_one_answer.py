@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.extras.explore.export import export
 from paceline.sim.experiments.costs import step_cost as step_costs
 from paceline.sim.experiments.costs import tokens
 from paceline.sim.experiments.costs.bounds import is_random, measure_bounds
 from paceline.sim.experiments.costs.step_cost import step_cost
-from paceline.sim.experiments.explore.export import export
 from paceline.sim.experiments.prepare import prepare, resolve
 from paceline.sim.experiments.simulate import simulate, simulate_job
 from paceline.sim.records.run import Run

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.extras.recommend.period import smallest_periods
+from paceline.extras.replay.verify import verify_replay
 from paceline.realrun.attach.attach import attach
 from paceline.realrun.calibration.training_run import round_s
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.costs.bounds import measure_bounds
 from paceline.sim.experiments.costs.check import check
-from paceline.sim.experiments.recommend.period import smallest_periods
-from paceline.sim.experiments.replay import verify_replay
 from paceline.sim.experiments.simulate import simulate, simulate_job
 from paceline.sim.records.folder import write_results
 from paceline.sim.records.run import Event

@@ -1,0 +1,218 @@
+"""A study as the page of ``paceline explore`` re-prices it: trained once, then any cluster."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from paceline.sim.collectives.pipelines import TREE_SEGMENT_BYTES, TREE_SEGMENTS
+from paceline.sim.compute.model import steady_compute
+from paceline.sim.config import yaml_file
+from paceline.sim.config.tracking import track
+from paceline.sim.devices import one_thread
+from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.lockstep.clock import Durations
+from paceline.sim.drivers.lockstep.exact import why_not
+from paceline.sim.errors import InputError, NotInLockstep, RunError
+from paceline.sim.experiments import prepare
+from paceline.sim.experiments.costs.bounds import chance
+from paceline.sim.experiments.jobs import ALONE, JobProcesses, PlannedRun
+from paceline.sim.experiments.simulate import job_of, simulate_job
+from paceline.sim.network.build import build_network
+from paceline.sim.network.network import Network, rate_of
+from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.records.intervals import FEWEST, bound_place
+from paceline.sim.records.money.cost import PriceRecord, cost_to_end, read_price
+from paceline.sim.records.run import Run
+from paceline.sim.records.scenario_facts import describe_proxy, read_facts
+from paceline.sim.records.verdict import BEYOND_CHANCE, TIED_WITHIN
+from paceline.sim.scenario.entries import SchemeEntry
+from paceline.sim.scenario.ready import ready_clusters
+from paceline.sim.scenario.schema import Scenario, dump
+
+from .interpolation import step_grid, why_not_interpolated
+from .recording import Tables, pairs_of, record
+
+MAX_DRAWS: Final = 40_000
+"""Most computing times of one scheme in a page, which has as many repeats as they allow."""
+
+
+def export(scenario: Scenario, device: torch.device, processes: JobProcesses = ALONE) -> dict[str, Any]:
+    """Train a resolved scenario's schemes in lockstep; return the content of the page, ready for JSON.
+
+    Clocks without a closed form are interpolated; ``InputError``, with the reasons, if none can be.
+    """
+    tables, shown, left_out = Tables(), list[dict[str, Any]](), dict[str, str]()
+    seeds, drawn = prepare.seeds_of(scenario), dict[str, tuple[int, Job]]()
+    price = None if scenario.price is None else read_price(scenario.model_dump(mode="json"))
+    with one_thread():
+        for entry in track("scheme", list(scenario.schemes)):
+            try:
+                steady = _steady(scenario, entry, tables, device)
+            except RunError as error:
+                left_out[entry.label] = str(error)
+                continue
+            runs = list[dict[str, Any]]()
+            while len(runs) < len(seeds):
+                job = _job(scenario, entry, seeds[len(runs)], device)
+                run, steps = record(job, tables)
+                kinds = [kind for step in steps for kind, _ in tables.rows["steps"][step]]
+                gradients = kinds.count("gradient") if job.computing.varies else 1
+                if not drawn:
+                    seeds = seeds[: max(1, MAX_DRAWS // (gradients * job.workers))]
+                key = f"{job.seed} {job.computing.longer} {job.computing.launches_s}"
+                drawn[key] = max(drawn.get(key, (0, job)), (gradients, job), key=lambda each: each[0])
+                runs.append({"steps": steps, "durations": key} | _recorded(run, job, price))
+            later = tables.hand_over(_job(scenario, entry, scenario.seed, device))
+            facts = {"steady": steady, "later": later, "runs": runs}
+            shown.append({"label": entry.label, "scheme": entry.name, **facts})
+        for entry in [each for each in scenario.schemes if each.label in left_out]:
+            try:
+                shown.append(_interpolated(scenario, entry, seeds, device, processes, price))
+                del left_out[entry.label]
+            except RunError as error:
+                left_out[entry.label] = str(error)
+    if not shown:
+        whys = "; ".join(f"{label}: {why}" for label, why in left_out.items())
+        raise InputError(f"no scheme's clock follows from a record ({whys}); use 'paceline sweep'")
+    order = [each.label for each in scenario.schemes]
+    first = _job(scenario, scenario.schemes[0], scenario.seed, device)
+    return {
+        "name": scenario.name,
+        "workers": scenario.cluster.workers,
+        "transport": read_facts(dump(scenario)).transport,
+        "schemes": sorted(shown, key=lambda each: order.index(each["label"])),
+        "left_out": left_out,
+        "repeats": len(seeds),
+        "race": {
+            "fewest": FEWEST,
+            "place": bound_place(len(seeds)),
+            "beyond": BEYOND_CHANCE,
+            "tied": TIED_WITHIN,
+            "exact": scenario.stop.target is None
+            and not any(chance(scenario, each) for each in scenario.schemes),
+        },
+        "target": scenario.stop.target and scenario.stop.target.model_dump(mode="json"),
+        "durations": {key: _pack(*each) for key, each in drawn.items()},
+        **tables.rows,
+        **_costs(scenario, first, price),
+        **({} if first.problem else {"untrained": describe_proxy(scenario.model_dump(mode="json"))}),
+    }
+
+
+def _job(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.device) -> Job:
+    """The job of a run without events, and without a limit of time unless nothing else stops it."""
+    job = job_of(PlannedRun("trial", 0, scenario, entry, seed), device)
+    job = prepare.over_profile(job, scenario.cluster.profile)
+    return job if job.max_iterations is None else replace(job, max_time_s=math.inf)
+
+
+def _steady(scenario: Scenario, entry: SchemeEntry, tables: Tables, device: torch.device) -> dict[str, Any]:
+    """Three cycles on the clock alone, to choose algorithms by; ``RunError``: no closed form."""
+    job = _job(scenario, entry, scenario.seed, device)
+    if job.transfer.connect_s or job.churn or len(prepare.units_to_encode(scenario, job)) > 1:
+        raise NotInLockstep("connecting, faults and values encoded by site are only simulated")
+    if reason := why_not(job):
+        raise NotInLockstep(reason)
+    compute = steady_compute(job.compute, job.workers)
+    job = prepare.clock_only(replace(job, compute=compute, options=job.scheme.long_run(job.options)))
+    cycle, chosen = job.scheme.cycle(job.options, job.units), scenario.collectives.chosen
+    return {
+        "steps": record(replace(job, max_iterations=3 * cycle), tables)[1],
+        "durations": Durations([job.computing], job.workers).next_s()[0].tolist(),
+        "tries": isinstance(chosen, dict) and entry.label in chosen,
+    }
+
+
+def _interpolated(
+    scenario: Scenario,
+    entry: SchemeEntry,
+    seeds: Sequence[int],
+    device: torch.device,
+    processes: JobProcesses,
+    price: PriceRecord | None,
+) -> dict[str, Any]:
+    """A scheme with recorded scores whose step is interpolated; ``RunError``: it cannot be."""
+    job = _job(scenario, entry, scenario.seed, device)
+    if reason := why_not_interpolated(scenario, job):
+        raise NotInLockstep(reason)
+    grid = step_grid(scenario, entry, _typical_link(job.transfer.network), processes)
+    runs = list[dict[str, Any]]()
+    for seed in track(f"{entry.label}: repeat", seeds):
+        job = _job(scenario, entry, seed, device)
+        run = simulate_job(job)
+        if run.status == "partial" or run.step_s is None:
+            raise RunError(run.message)
+        steps, computed_s = round(run.iterations), run.time_s.compute / run.iterations
+        own = _recorded(run, job, price)
+        runs.append({"steps": steps, "step_s": run.step_s, "computed_s": computed_s} | own)
+    later_s = job.hand_over.time_s if job.problem else 0.0
+    return {"label": entry.label, "scheme": entry.name, "grid": grid, "later_s": later_s, "runs": runs}
+
+
+def _recorded(run: Run, job: Job, price: PriceRecord | None) -> dict[str, Any]:
+    """Its scores, which of them met the target, and what its bytes between sites cost by then.
+
+    Each score is after how many publications: a multiple of the steps between two scorings, though others
+    fell on that instant.
+    """
+    totals = [sum(each.steps) for each in run.evaluations]
+    every = 1 if job.curve else job.every * job.workers
+    due = [total // every * every for total in totals]
+    done = [new if new > old else total for old, new, total in zip([-1, *due], due, totals, strict=False)]
+    return {
+        "scores": [(number, each.metrics) for number, each in zip(done, run.evaluations, strict=True)],
+        "met": None if run.met is None else run.evaluations.index(run.met),
+        "egress": 0.0 if price is None else cost_to_end(run, price | {"per_hour": 0.0}),
+    }
+
+
+def _pack(gradients: int, job: Job) -> str:
+    """Computing times [gradients, n], or [n] where they do not vary, in base64."""
+    durations = Durations([job.computing], job.workers)
+    rows = np.stack([durations.next_s()[0] for _ in range(gradients)])
+    return base64.b64encode(rows.astype("<f8").tobytes()).decode()
+
+
+def _costs(scenario: Scenario, job: Job, price: PriceRecord | None) -> dict[str, Any]:
+    """Costs of messages, and what the sliders start from."""
+    model, compute = job.transfer, steady_compute(job.compute, job.workers)
+    payload, segments = len(job.start) * job.bytes_per_parameter, 2 * TREE_SEGMENTS * TREE_SEGMENT_BYTES
+    whole = job.transport.name == "ideal" and payload > segments  # else blocks change with the payload
+    return {
+        **pairs_of(model),
+        "overhead_s": [model.overhead_s, model.block_overhead_s],
+        "announcements": [model.announcement, 0.0 if model.plain_patterns else model.announcement],
+        "launch_s": model.launch_s,
+        "between": "sites" if len(model.network.sites) > 1 and not model.network.routes else "workers",
+        "link": _typical_link(model.network),
+        "compute_s": float(np.mean([compute.duration_s(worker, 0) for worker in range(job.workers)])),
+        "payload_bytes": payload,
+        "least_payload": segments / payload if whole else 1.0,
+        "price": [price["per_hour"] / job.workers, price["currency"]] if price else [1.0, "$"],
+        "clusters": {
+            name: _typical_link(_cluster(path.read_text())) for name, path in ready_clusters().items()
+        },
+    }
+
+
+def _cluster(text: str) -> Network:
+    settings = NetworkSettings.model_validate(yaml_file.parse(text, "cluster").value["cluster"]["network"])
+    return build_network(settings, sum((settings.sites or {}).values()))
+
+
+def _typical_link(network: Network) -> tuple[float, float | None]:
+    """Median latency and bytes per second between two workers, of different sites if there are several."""
+    sites = range(len(network.sites))
+    hosts = map(network.site_of.index, sites) if len(sites) > 1 else range(network.num_hosts)
+    routes = [network.route(*pair) for pair in permutations(hosts, 2)]
+    bytes_per_s = float(np.median([rate_of(network, route) for route in routes] or [math.inf]))
+    latency_s = float(np.median([route.latency_s for route in routes] or [0.0]))
+    return latency_s, bytes_per_s if math.isfinite(bytes_per_s) else None

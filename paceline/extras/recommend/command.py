@@ -1,0 +1,82 @@
+"""``paceline recommend``: which scheme to run here."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from paceline.commands.console import (
+    AsJson,
+    Dask,
+    Device,
+    Force,
+    Jobs,
+    Out,
+    ScenarioFile,
+    SetOption,
+    hand_over,
+    load_scenario,
+    print_json,
+    print_result,
+    say,
+    watching,
+)
+from paceline.commands.dask_cluster import connect
+
+
+def recommend(
+    scenario: ScenarioFile,
+    hours: Annotated[
+        float | None,
+        typer.Option("--hours", metavar="H", help="for the best score within H hours, not for the target"),
+    ] = None,
+    euros: Annotated[
+        float | None, typer.Option("--euros", metavar="E", help="only candidates within E euros")
+    ] = None,
+    changes: SetOption = None,
+    out: Out = None,
+    device: Device = "auto",
+    jobs: Jobs = None,
+    dask: Dask = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what to run: schemes, topologies, periods and codes race here, equally tuned."""
+    from paceline.extras.recommend import candidates, period
+    from paceline.extras.recommend import recommend as recommending
+    from paceline.reports.assumptions import assumed
+    from paceline.sim.experiments import prepare
+    from paceline.sim.experiments import simulate as simulator
+    from paceline.sim.experiments.jobs import JobProcesses, check_jobs
+    from paceline.sim.records.scenario_facts import read_facts
+    from paceline.sim.scenario.overrides import name_lines
+    from paceline.sim.scenario.schema import dump
+
+    check_jobs(jobs)
+    loaded, where = load_scenario(scenario, changes), prepare.device_named(device)
+    recommending.check_goal(loaded, hours, euros)
+    with connect(dask) as executor, name_lines(scenario, changes or []):
+        if loaded.workload.timing_only and loaded.workload.curves is None:
+            timed = prepare.resolve(loaded, where)
+            rows, known = period.smallest_periods(timed), read_facts(dump(timed)).transport
+            if as_json:
+                print_json(
+                    {"scenario": loaded.name, "transport": known, "share": period.SHARE, "schemes": rows}
+                )
+            else:
+                lines = [*period.describe(rows), period.NOTE, *assumed(known)]
+                print_result("".join(f"{line}\n" for line in lines))
+            return
+        whole = candidates.with_candidates(loaded)
+        command = f"recommend{f' --hours {hours}' if hours else ''}{f' --euros {euros}' if euros else ''}"
+        with simulator.begin(whole, where, out, force=force, say=say, command=command) as begun:
+            resolved, parts = begun
+            with watching(resolved) as progress, JobProcesses(jobs, executor) as processes:
+                here = partial(partial, device=where, progress=progress, processes=processes)
+                last, tuning, race = here(recommending.run_race)(resolved, hours, euros, parts=parts)
+                runs = list(here(simulator.simulate)(last, parts=parts, warn=say))
+                answer = recommending.advise(last, runs, race, euros, candidates.impossible(loaded))
+            parts.check_not_replaced()
+            hand_over(last, runs, out, as_json, False, tuning, recommendation=answer)

@@ -1,0 +1,116 @@
+"""Verify recorded runs: replay the events of a result folder in one process, and compare the final models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from paceline.sim.config.user_code.code_files import reading_results
+from paceline.sim.drivers.job import Job
+from paceline.sim.errors import InputError, RunError, did_you_mean, quote, shorten
+from paceline.sim.experiments.parity import Models, combinations, worst_difference
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.program.operations import Publish
+from paceline.sim.records.folder import read_results, runs_of
+from paceline.sim.records.run import Run, score_difference, sum_tolerance
+from paceline.sim.scenario.schema import parse
+from paceline.sim.training.scoring import digest, score_models
+from paceline.sim.workloads.workload import Task, Workload
+
+from .driver import ShortRecordError, replay
+
+_ENDED: Final = (
+    "the target ended it before its workers were done; only a run without stop.target, or of "
+    "'paceline validate --steps N', can be replayed"
+)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A recorded run, compared with its replay.
+
+    Attributes:
+        run: as recorded.
+        same_bits: whether the final parameters are equal bit for bit.
+        difference: largest difference of a score of the same models; of a folder without step vectors the
+            relative difference of the final training loss. None where nothing was recorded.
+    """
+
+    run: Run
+    same_bits: bool
+    difference: float | None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the bits are equal, or scores differ by no more than ``sum_tolerance``."""
+        tolerance = sum_tolerance(self.run.exchanges)
+        return self.same_bits or (self.difference is not None and self.difference <= tolerance)
+
+
+def verify_replay(folder: Path) -> Iterator[Replayed]:
+    """Replay all runs of a result folder, one by one.
+
+    Raises ``InputError`` without events or training, ``RunError`` for a record that is partial or does not
+    fit.
+    """
+    results = read_results(folder)
+    with reading_results(folder):
+        scenario = parse(results.scenario, str(folder / "scenario.yaml"))
+    entries = {entry.label: entry for entry in scenario.schemes}
+    runs = runs_of(results)
+    for run in runs:
+        if run.label not in entries:
+            raise InputError(
+                f"{folder}: its scenario has no scheme {quote(run.label)}; {did_you_mean(run.label, entries)}"
+            )
+    for run in runs:
+        if not run.events:
+            raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
+        workers = len(run.evaluations[0].steps) if run.evaluations else scenario.cluster.workers
+        if workers != scenario.cluster.workers:
+            raise InputError(
+                f"{folder}: {shorten(run.label)} was recorded with {workers} workers, its scenario has "
+                f"{scenario.cluster.workers}; make these results again"
+            )
+        with reading_results(folder):
+            job = prepare(scenario, entries[run.label], run.seed)
+            if job.shrinks:
+                raise InputError(
+                    f"{folder}: {shorten(run.label)} has views of fewer workers (on_fault: shrink); "
+                    "simulate it again to verify it"
+                )
+            if job.problem is None or job.task is None:
+                raise InputError(
+                    f"{folder}: nothing was trained (timing_only), so there is nothing to replay"
+                )
+            try:
+                replayed = _replay_run(job, job.problem.workload, job.task, run)
+            except LookupError as error:
+                raise InputError(f"{folder} is damaged: its runs and tables do not fit together") from error
+        yield replayed
+
+
+def _replay_run(job: Job, workload: Workload, task: Task, run: Run) -> Replayed:
+    programs = [job.program(rank) for rank in range(job.workers)]
+    models = Models(combinations(run.evaluations))
+
+    def kept(worker: int, operation: Publish) -> None:
+        models.take(worker, operation.step + 1, operation.value, operation.averaged)
+
+    try:
+        finals = replay(job, programs, run.events, kept)
+    except ShortRecordError as error:
+        why = _ENDED if run.reached_target else error
+        raise RunError(f"{shorten(run.label)}, seed {run.seed}: {why}") from error
+    except RunError as error:
+        raise RunError(f"{shorten(run.label)}, seed {run.seed}: {error}") from error
+    number, worst = worst_difference(job, run.evaluations, models)
+    difference = worst if number else None
+    recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
+    kind = job.scored_kind
+    if difference is None and recorded is not None and kind not in ("averaged", None):
+        scores = score_models(workload, task, finals, (kind,))[kind]
+        difference = score_difference({"train_loss": scores["train_loss"]}, {"train_loss": recorded})
+    return Replayed(run, digest(finals) == run.digest, difference)
