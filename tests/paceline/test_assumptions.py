@@ -109,7 +109,13 @@ def of(command: str, scenario: Path) -> list[object]:
     return [command, scenario, *OF_SCENARIO[command]]
 
 
-@pytest.mark.parametrize("command", OF_SCENARIO)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "topology search" else name
+        for name in OF_SCENARIO
+    ],
+)
 def test_predictions_state_it(command: str, scenario: Path) -> None:
     if command == "topology search":
         scenario.write_text(SCENARIO.replace("workers: 2", "workers: 4").replace("stock", "tuned"))
@@ -124,6 +130,7 @@ def test_predictions_state_it(command: str, scenario: Path) -> None:
     assert command == "topology search" or [each["transport"] for each in settings] == [KNOWN] * len(settings)
 
 
+@pytest.mark.slow
 def test_pages_state_it(scenario: Path, tmp_path: Path) -> None:
     page, out = tmp_path / "page.html", tmp_path / "out"
 

@@ -210,6 +210,7 @@ def of_seed(seed: int) -> str:
 THREE_SEEDS = HEADER + "".join(map(of_seed, range(3)))
 
 
+@pytest.mark.slow
 def test_no_command_says_of_curves_that_they_are_something_else(
     write: Callable[[Files, str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,10 @@
-// The law of sim/drivers/lockstep and sim/collectives/pricing, on the tables of sim/experiments/explore, under a
+// The law of sim/drivers/lockstep and sim/collectives/pricing, on the tables of export.py, under a
 // setting of factors: latency, bandwidth, payload, compute, and straggler (of worker 0). Times are in seconds.
 
 const binary = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const unpack = (text) => new Float64Array(binary(text).buffer);
 
-// Factor on a scheme's step, bilinear in the logarithms: interpolate() of paceline/extras/explore/interpolation.py.
+// Factor on a scheme's step, bilinear in the logarithms: interpolate() of interpolation.py.
 function stepOf({ axes, logs }, setting) {
   const [[i, p], [j, q]] = ["latency", "bandwidth"].map((key, axis) => {
     const points = axes[axis], cells = points.length - 1;

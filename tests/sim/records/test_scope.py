@@ -103,6 +103,7 @@ def test_rounds_are_counted_from_where_they_begin() -> None:
     assert too_few_rounds({"c": 32.0, "d": 256.0}, known) == ""
 
 
+@pytest.mark.slow
 def test_a_short_run_is_named_wherever_its_verdict_is(tmp_path: Path) -> None:
     document = studied()
     document |= {"repeats": 1, "schemes": ["all_reduce", {"local_sgd": {"period": 16}}]}

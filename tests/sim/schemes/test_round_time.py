@@ -68,6 +68,7 @@ def test_every_worker_stops_after_each_average(name: str, options: dict[str, Any
         assert_the_same(job)
 
 
+@pytest.mark.usefixtures("little_work")
 def test_check_has_a_part_for_it_that_simulate_confirms() -> None:
     wanted = scenario(COSTLY, {"all_reduce": {}}, latency="125 ms")
     answer = check(wanted, HERE)
