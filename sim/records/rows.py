@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NotRequired, cast
 
+from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from ..config.units import format_seconds
@@ -15,22 +17,14 @@ from .run import (
     Evaluation,
     Event,
     FaultCost,
-    Machine,
-    Pace,
     PaceRecord,
     Run,
     Source,
     Status,
-    TimeShare,
     untimed,
 )
 
 _ALWAYS: Final = ("train_loss", "test_accuracy", "consensus_distance")
-_SAME: Final = (
-    "scheme", "label", "seed", "source", "status", "reached_target", "time_to_target_s", "wall_clock_s",
-    "iterations", "bytes_sent", "digest",
-)  # fmt: skip
-"""Fields of a run that its row has as they are."""
 
 
 class Shares(TypedDict):
@@ -107,74 +101,35 @@ class RunRow(TypedDict):
     rows: NotRequired[RowCounts]
 
 
+_RUN: Final = TypeAdapter(Run)
+_NAMES: Final = {"between": "bytes_between", "on_links": "bytes_on_links"}
+"""Fields of ``Run`` with another name in rows."""
+_APART: Final[Any] = {"events": True, "evaluations": True, "iterates": True, "pace": {"bytes_sent"}}
+"""Fields that are in tables, or nowhere."""
+
+
 def row_of(run: Run) -> RunRow:
-    """The row of a run."""
+    """The row of a run: its fields that are not empty and in no table, and what follows from them."""
     last: Mapping[str, float | None] = run.evaluations[-1].metrics if run.evaluations else {}
-    names = dict.fromkeys((*_ALWAYS, *last))
-    row = RunRow(
-        scheme=run.scheme,
-        label=run.label,
-        seed=run.seed,
-        source=run.source,
-        reached_target=run.reached_target,
-        time_to_target_s=run.time_to_target_s,
-        steps_to_target=None if run.met is None else run.met.step,
-        wall_clock_s=run.wall_clock_s,
-        iterations=run.iterations,
-        final={name: finite(last.get(name)) for name in names},
-        bytes_sent=run.bytes_sent,
-        time_s=mean_shares([run]),
-        status=run.status,
-        digest=run.digest,
-    )
-    if run.pace is not None:
-        row |= {
-            "step_s": run.pace.step_s, "step_shares": run.pace.shares, "average_s": run.pace.average_s,
-            "leaves_out": left_out_of([run]), "pace": run.pace.record(),
-        }  # fmt: skip
-    optional: dict[str, Any] = {  # those that are None are left out
-        "message": run.message or None,
-        "machines": [MachineRow(host=m.host, clock_error_s=m.clock_error_s) for m in run.machines] or None,
-        "hosts": dict(run.hosts) or None,
-        "exchanges": None if run.exchanges is None else list(run.exchanges),
-        "bracket_s": None if run.bracket_s is None else list(run.bracket_s),
-        "steps_between": None if run.steps_between is None else list(run.steps_between),
-        "engine": run.engine or None,
-        "engine_reason": run.engine_reason or None,
-        "left_out": [list(each) for each in run.left_out] or None,
-        "bytes_between": {name: dict(row) for name, row in run.between.items()} or None,
-        "bytes_on_links": dict(run.on_links) or None,
-        "gradients": list(run.gradients) or None,
-        "faults": run.faults,
-    }
-    row |= cast(RunRow, {key: value for key, value in optional.items() if value is not None})
+    row = _RUN.dump_python(run, mode="json", exclude=_APART, exclude_defaults=True)
+    row |= {new: row.pop(name) for name, new in _NAMES.items() if name in row}
+    row["final"] = {name: finite(last.get(name)) for name in dict.fromkeys((*_ALWAYS, *last))}
+    row["steps_to_target"] = None if run.met is None else run.met.step
+    if (pace := run.pace) is not None:
+        row |= {"step_s": pace.step_s, "step_shares": pace.shares, "average_s": pace.average_s}
+        row["leaves_out"] = left_out_of([run])
     row["rows"] = RowCounts(evaluations=len(run.evaluations), operations=len(run.events))
-    return row
+    return cast(RunRow, row)
 
 
 def run_of(row: RunRow, evaluations: Sequence[Evaluation], events: Sequence[Event]) -> Run:
     """The run of a row, inverse of ``row_of``."""
     known: Mapping[str, Any] = row
-    return Run(
-        **{name: known[name] for name in _SAME},
-        time_s=TimeShare(**row["time_s"]),
-        evaluations=tuple(evaluations),
-        events=tuple(events),
-        message=row.get("message", ""),
-        machines=tuple(Machine(**each) for each in row.get("machines", [])),
-        hosts=row.get("hosts", {}),
-        exchanges=tuple(row["exchanges"]) if "exchanges" in row else None,
-        bracket_s=(row["bracket_s"][0], row["bracket_s"][1]) if "bracket_s" in row else None,
-        steps_between=(row["steps_between"][0], row["steps_between"][1]) if "steps_between" in row else None,
-        engine=row.get("engine", ""),
-        engine_reason=row.get("engine_reason", ""),
-        left_out=tuple((late, of) for late, of in row.get("left_out", ())),
-        pace=Pace.read(row["pace"]) if "pace" in row else None,
-        between=row.get("bytes_between", {}),
-        on_links=row.get("bytes_on_links", {}),
-        gradients=tuple(row.get("gradients", ())),
-        faults=row.get("faults"),
+    names = {name: _NAMES.get(name, name) for name in Run.__annotations__}
+    run = _RUN.validate_python(
+        {name: known[key] for name, key in names.items() if key in known} | {"evaluations": ()}
     )
+    return replace(run, evaluations=tuple(evaluations), events=tuple(events))
 
 
 def left_out_of(group: Sequence[Run]) -> list[str]:

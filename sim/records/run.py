@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NotRequired, cast
+from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -224,19 +224,6 @@ class Pace:
     def average_s(self) -> list[float | None]:
         """Mean time between two averages of each worker; None where it had none."""
         return [self.time_s / averages if averages > 0 else None for averages in self.averages]
-
-    def record(self) -> PaceRecord:
-        """JSON form of the pace."""
-        record = PaceRecord(time_s=self.time_s, steps=list(self.steps), averages=list(self.averages))
-        optional = {"lost": list(self.lost), "between": self.between}
-        return record | cast(PaceRecord, {key: value for key, value in optional.items() if value})
-
-    @classmethod
-    def read(cls, record: PaceRecord) -> Pace:
-        """Inverse of ``record``."""
-        steps, averages = tuple(record["steps"]), tuple(record["averages"])
-        lost = tuple(record.get("lost", ()))
-        return cls(record["time_s"], steps, averages, lost=lost, between=record.get("between", {}))
 
     def since(self, earlier: Pace) -> Pace:
         """Progress after an earlier moment of the same run."""
