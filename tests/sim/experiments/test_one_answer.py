@@ -188,6 +188,8 @@ SKIPS = {"quorum": 3, "on_fault": "skip"}
         ({"downpour": {"period": 2}}, "150 s", WRITES),
         ({"local_sgd": {"period": 8, **SKIPS}}, "40 s", {}),
         ({"local_sgd": {"period": 1, **SKIPS}}, "40 s", {"stragglers": SLOW}),
+        ({"gossip": {"topology": "ring", "global_period": 4, "on_fault": "shrink"}}, "60 s", {}),
+        ("all_reduce", "20 s", {"stragglers": [{"probability": 0.05, "slowdown": 12}]}),
     ],
 )
 def test_goodput_is_that_of_simulated_runs(scheme: Any, between: str, changes: dict[str, Any]) -> None:
