@@ -102,8 +102,8 @@ def test_a_step_has_one_time_size_and_price(
     ]
     paces = [run.pace for run in runs if run.pace is not None]
     pace, said = paces[1].since(paces[0]) if whole.span.first else paces[1], (form, uneven, network, payload)
-    # Exact, but where a worker is within a step at the end. Under ``next_forward`` a step ends within the next
-    # one's forward pass, a third of a step up to four times as long, which a run's last step has not.
+    # Exact, but where a worker is within a step at the end. Under ``next_forward`` a step ends in the forward
+    # pass of the next, a third of a step up to four times as long, which a run's last step has not.
     reaches = 8 / 3 / cost.steps if form.options.get("next_forward") else 0.0
     assert cost.step_s == pytest.approx(pace.step_s, rel=2e-3 + reaches), said
     # Lockstep counts bytes by run, all others at the moments of the pace.
