@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from paceline.sim.errors import SchemeError
@@ -117,7 +116,8 @@ class Computing:
         self._loop.alarm(pending.ready_s, partial(self._pad_over, pending))
         pending.parts = {}
         if self._job.problem is None:
-            pending.computed, pending.reply, pending.loss = True, operation.point, torch.zeros(1)
+            pending.computed, pending.reply = True, operation.point
+            pending.loss = self._job.drawn_loss(self._rank.number, index)
         else:
             self._rank.in_flight.add(pending)
             pending.compute = partial(self._begin, pending, index, operation.point)

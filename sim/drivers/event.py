@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import simpy.core
-import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -85,6 +84,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._dead: set[int] = set()
         self._issued = [0] * job.workers
         self._gradients = [0] * job.workers
+        self._received: dict[int, int] = {}
         self._published = 0
         self._step_ends_s: list[float] = []
         self._pace = job.pace_marks()
@@ -328,7 +328,13 @@ class EventDriver(ClockedRunner[Pending]):
         task.breakdown.computed(now_s)
         if self.writes:
             self.write(task, "gradient", task.breakdown.steps, start_s, now_s)
-        self.advance(task, point if self._deferred is None else self._deferred.take(ticket))
+        self.advance(task, self._value(task, point, ticket))
+
+    def _value(self, task: _Task, point: Tensor, ticket: int) -> Tensor:
+        if self._deferred is not None:
+            return self._deferred.take(ticket)
+        self._received[task.rank] = ticket
+        return point
 
     @override
     def next_gradient_s(self, rank: int) -> float:
@@ -339,7 +345,7 @@ class EventDriver(ClockedRunner[Pending]):
         index, rank = self._gradients[task.rank], self.job.rank_of(task.rank)
         self._gradients[task.rank] = index + 1
         task.breakdown.computing(self._clock.now)
-        ticket = 0 if self._deferred is None else self._deferred.ask(rank, index, point)
+        ticket = index if self._deferred is None else self._deferred.ask(rank, index, point)
         took_s = (1 - ahead) * self.job.computing.duration_s(rank, index)
         if self._absences:
             return ticket, self._absences[rank].end_s(index, self._clock.now, took_s)
@@ -362,8 +368,7 @@ class EventDriver(ClockedRunner[Pending]):
     def _gradient_value(self, pending: Pending) -> Tensor:
         if pending.reply is None:
             operation: ops.Gradient = pending.operation  # type: ignore[assignment]
-            known = self._deferred is None
-            pending.reply = operation.point if known else self._deferred.take(pending.ticket)  # type: ignore[union-attr]
+            pending.reply = self._value(pending.task, operation.point, pending.ticket)
         value: Tensor = pending.reply
         return value
 
@@ -486,6 +491,7 @@ class EventDriver(ClockedRunner[Pending]):
             self._over = True
 
     def _batch_loss(self, task: _Task, operation: ops.BatchLoss) -> Tensor:
-        if self._deferred is None:
-            return torch.zeros(1)
-        return loss_given(self._deferred.loss(self.job.rank_of(task.rank)), task.rank)
+        rank, received = task.rank, self._received.get(task.rank)
+        if self._deferred is not None:
+            return loss_given(self._deferred.loss(self.job.rank_of(rank)), rank)
+        return loss_given(None if received is None else self.job.drawn_loss(rank, received), rank)

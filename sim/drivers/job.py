@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from .. import seeds
 from ..compute.model import ComputeModel
 from ..config.settings import Settings
 from ..errors import SchemeError
@@ -171,6 +172,10 @@ class Job:
     def rank_of(self, worker: int) -> int:
         """Rank of a worker in the job that this one is a part of."""
         return self.ranks[worker] if self.ranks else worker
+
+    def drawn_loss(self, worker: int, number: int) -> Tensor:
+        """Loss [1] of a worker's gradient where nothing is trained: drawn, each as often the least."""
+        return self.start.new_tensor([seeds.uniform(self.seed, self.rank_of(worker), "loss", number)])
 
     def worker(self, rank: int) -> Worker:
         """The worker that a scheme sees."""

@@ -15,31 +15,36 @@ MOST_STOPS: Final = 100_000
 """Checkpoints in it, which may leave time for fewer outages."""
 
 
-class _EvenSteps:
-    """Ends of equal steps, of which a long run has too many for a list."""
+class _Stretches:
+    """Ends of steps that take as long as those of one stretch, again and again: too many for a list."""
 
-    def __init__(self, step_s: float, steps: int) -> None:
-        self._step_s, self._steps = step_s, steps
+    def __init__(self, ends_s: Sequence[float], steps: int) -> None:
+        self._ends_s, self._steps = ends_s, steps
 
     def __len__(self) -> int:
         return self._steps
 
     def __getitem__(self, place: int) -> float:
-        return (place + 1) * self._step_s
+        stretches, place = divmod(place, len(self._ends_s))
+        return stretches * self._ends_s[-1] + self._ends_s[place]
 
 
-def goodput(churn: Churn, steps_s: Sequence[float], round_s: float) -> float:
+def goodput(
+    churn: Churn, gradients_s: Sequence[float], ends_s: Sequence[float], since_s: float, round_s: float
+) -> float:
     """Useful steps of all workers over those without faults, in a long run; single faults do not count.
 
     Args:
-        steps_s: of one step of each worker, or under ``skip`` of its gradient, which it repeats; the longest
-            is that of all, after which checkpoints are due.
+        gradients_s: of each worker, which repeats one under ``skip``.
+        ends_s: of the steps of all workers in a stretch, as of ``Followed``.
+        since_s: from the end of a worker's last step to a fault, in the mean: what it repeats under
+            ``shrink``. More than half a step where some are longer.
         round_s: from one exchange to the next.
 
     Raises:
         RunError: faults come too often for any progress.
     """
-    step_s, workers = max(steps_s), len(steps_s)
+    step_s, workers = ends_s[-1] / len(ends_s), len(gradients_s)
     random = [
         (fault, units)
         for fault, units in zip(churn.faults, churn.units, strict=True)
@@ -52,7 +57,7 @@ def goodput(churn: Churn, steps_s: Sequence[float], round_s: float) -> float:
     )
     if churn.policy in ("shrink", "skip"):
         # Who returns waits for half a round, or under ``skip`` begins its gradient anew. The others repeat
-        # half a step, and compute on until their next exchange, if the fault is not seen before.
+        # what they have begun, and compute on until their next exchange, if the fault is not seen before.
         lost_s, skips = 0.0, churn.policy == "skip"
         for fault, units in random:
             away_s, detect_s = max(fault.back_after, fault.detect), fault.detect
@@ -61,10 +66,10 @@ def goodput(churn: Churn, steps_s: Sequence[float], round_s: float) -> float:
             for unit in units:
                 own_s = away_s + round_s / 2
                 if skips:
-                    own_s = fault.back_after + sum(steps_s[rank] for rank in unit) / len(unit) / 2
+                    own_s = fault.back_after + sum(gradients_s[rank] for rank in unit) / len(unit) / 2
                 others = (workers - len(unit)) * (1 - away_s / cycle_s) * (not skips)
                 lost_s += len(unit) * own_s / cycle_s
-                lost_s += others * (blocked_s + step_s / 2) / cycle_s
+                lost_s += others * (blocked_s + since_s) / cycle_s
         return max(0.0, 1.0 - lost_s / workers)
     saves, checkpoint = churn.policy == "restart", churn.checkpoint
     spans = [ENOUGH_OUTAGES / per_s] if per_s else []
@@ -77,5 +82,5 @@ def goodput(churn: Churn, steps_s: Sequence[float], round_s: float) -> float:
     alone = replace(
         churn, faults=tuple(fault for fault, _ in random), units=tuple(units for _, units in random)
     )
-    line = follow(alone, _EvenSteps(step_s, steps), steps * step_s)
+    line = follow(alone, _Stretches(ends_s, steps), steps * step_s)
     return line.work_s / line.wall_s

@@ -18,6 +18,9 @@ and, asynchronous, two numbers a step to and from the counter. Waits for: its gr
 once a global period; asynchronous: all workers once a round, and for the counter's answer. A worker sends its
 request for a step to the counter before it computes the previous step.
 
+Where nothing is trained, as in ``paceline check``, losses are drawn and each worker leads as often: whom a
+training set favours is not known there.
+
 Source: Teng et al., NeurIPS 2019 (arXiv 1905.10395), the algorithm and the multi-leader objective; the
 score of the leader as in its experiments. Left out: the continuous pull between rounds of the authors' code.
 """

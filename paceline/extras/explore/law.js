@@ -17,6 +17,9 @@ function stepOf({ axes, logs }, setting) {
   return Math.exp(row(i) + (p && p * (row(i + 1) - row(i))));
 }
 
+// When a run's scores are there: after so many published models, and the seconds of the hand-over for the mean model.
+const timesOf = (scores, after, handOver) => scores.map(([done]) => (done ? after(done) + handOver : 0));
+
 function lawOf(data, setting) {
   const { pairs, workers: n } = data, known = new Map();
   const latency = data.costs.map(([fixed, scaled]) => fixed + scaled * setting.latency);
@@ -133,7 +136,16 @@ function lawOf(data, setting) {
     return names;
   }
 
-  return { run, choose };
+  // Runs of a recorded scheme, with the times of their scores; an all-reduce hands the mean model over.
+  function scored({ later, runs }, names) {
+    const handOver = later === null ? 0 : run([later], [], names).end;
+    return runs.map(({ steps, durations, scores }) => {
+      const priced = run(steps, data.durations[durations], names), order = priced.published.slice().sort();
+      return { ...priced, times: timesOf(scores, (done) => order[done - 1], handOver) };
+    });
+  }
+
+  return { run, choose, scored };
 }
 
 // The race of schemes by their times, an array of repeats each, as in sim/records/verdict.py: places in order,

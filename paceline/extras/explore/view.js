@@ -53,17 +53,16 @@ function show(data) {
   for (const name in data.clusters) $("clusters").append(html("option", {}, name));
   const initial = Object.fromEntries(Object.entries(inputs).map(([key, input]) => [key, input.value]));
 
+  const tookOf = (times, met, step) => (!data.target ? step : met === null ? Infinity : times[met]);
+
   function priced(setting) {
     const law = lawOf(data, setting);
     return shownAt(setting).map((scheme) => {
       if (scheme.grid) return interpolated(scheme, stepOf(scheme.grid, setting));
-      const names = law.choose(scheme.steady), { later } = scheme;
-      const wait = later === null ? 0 : law.run([later], [], names).end; // for the mean model, by an all-reduce
-      const runs = scheme.runs.map(({ steps, durations, scores, met }) => {
-        const { published, computed, end } = law.run(steps, data.durations[durations], names);
-        const order = published.sort(), times = scores.map(([done]) => (done ? order[done - 1] + wait : 0));
-        const step = end / steps.length, took = !data.target ? step : met === null ? Infinity : times[met];
-        return { times, took, step, end, busy: computed / (n * end), count: steps.length };
+      const names = law.choose(scheme.steady);
+      const runs = law.scored(scheme, names).map(({ times, computed, end }, number) => {
+        const { steps, met } = scheme.runs[number], step = end / steps.length;
+        return { times, took: tookOf(times, met, step), step, end, busy: computed / (n * end), count: steps.length };
       });
       return { ...scheme, names, priced: runs, took: median(runs.map((run) => run.took)) };
     });
@@ -75,10 +74,9 @@ function show(data) {
 
   function interpolated(scheme, factor) {
     const runs = scheme.runs.map(({ steps, step_s, computed_s, scores, met }) => {
-      const step = factor * step_s, wait = factor * scheme.later_s;
-      const times = scores.map(([done]) => (done ? (done / n) * step + wait : 0));
-      const took = !data.target ? step : met === null ? Infinity : times[met];
-      return { times, took, step, end: steps * step, busy: Math.min(computed_s / step, 1), count: steps };
+      const step = factor * step_s, times = timesOf(scores, (done) => (done / n) * step, factor * scheme.later_s);
+      const took = tookOf(times, met, step), busy = Math.min(computed_s / step, 1);
+      return { times, took, step, end: steps * step, busy, count: steps };
     });
     return { ...scheme, names: {}, priced: runs, took: median(runs.map((run) => run.took)) };
   }

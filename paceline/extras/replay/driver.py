@@ -13,7 +13,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -234,7 +233,7 @@ class _Replay(Runner[_Issued]):
     def _gradient(self, issued: _Issued) -> Tensor:
         point: Tensor = issued.operation.point  # type: ignore[attr-defined]
         if self.job.problem is None:
-            issued.loss = torch.zeros(1)
+            issued.loss = self.job.drawn_loss(issued.task.rank, issued.number)
             return point
         value, issued.loss = self.job.problem.gradient(issued.task.rank, issued.number, point)
         return value

@@ -44,8 +44,9 @@ class StackedRunner(Runner[InFlight]):
         super().__init__(job, {0: job.scheme.start(worker, job.options)})
         self.published = worker.start
         self._gradients = 0
-        self._loss: Tensor | None = None
-        self._no_loss = torch.zeros(1).expand(job.workers, 1)
+        self._loss: Tensor | int | None = (
+            None  # of the latest gradient, or its number where nothing is trained
+        )
         self._replies: dict[type, Callable[[Any], Any]] = {
             ops.Gradient: self._gradient,
             ops.Mix: self._mix,
@@ -59,7 +60,7 @@ class StackedRunner(Runner[InFlight]):
             **dict.fromkeys(self._replies, self.complete),
             ops.NextStep: self.next_step,
             ops.Publish: self.publish,
-            ops.BatchLoss: lambda task, _: loss_given(self._loss, 0),
+            ops.BatchLoss: self._batch_loss,
             ops.Wait: self.wait,
             ops.NextSegment: self.next_segment,
         }
@@ -158,11 +159,16 @@ class StackedRunner(Runner[InFlight]):
             return rows[0].expand(self.job.workers, *rows[0].shape)
         return torch.stack(rows)
 
+    def _batch_loss(self, task: StackedTask, operation: ops.BatchLoss) -> Tensor:
+        if isinstance(self._loss, int):
+            return torch.stack([self.job.drawn_loss(rank, self._loss) for rank in range(self.job.workers)])
+        return loss_given(self._loss, 0)
+
     def _gradient(self, operation: ops.Gradient) -> Tensor:
         index = self._gradients
         self._gradients += 1
         if self.job.problem is None:
-            self._loss = self._no_loss
+            self._loss = index
             return operation.point
         evaluated = self.job.problem.gradients_of_all(index, operation.point)
         self._loss = evaluated.loss

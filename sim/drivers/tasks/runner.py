@@ -33,7 +33,7 @@ class InFlight:
     busy_s = 0.0
     done = False
     reply: Any = None
-    loss: Tensor | None = None  # that a gradient came with
+    loss: Any = None  # Tensor [1] that a gradient came with, or None; in lockstep also its number
     version = -1  # of the tensor in use, when the operation started
     shown = 0  # segments of a gradient that the scheme has seen
     ahead = 0.0  # of a gradient's duration, what its forward pass has taken before it began

@@ -256,6 +256,9 @@ class Followed:
         between: bytes from each site to each, the start included.
         sent_to: receiver -> bytes, of each worker, the start included.
         computing: share of their time that all workers together compute, the start included.
+        since_s: since the end of a worker's last step at a random moment, in the mean, the start included.
+        ends_s: of the steps of all workers since the span's begin; where they do not keep step, of one at the
+            pace of the slowest.
     """
 
     span: Span
@@ -267,6 +270,14 @@ class Followed:
     between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sent_to: Sequence[Mapping[int, int]] = ()
     computing: float = 1.0
+    since_s: float = 0.0
+    ends_s: Sequence[float] = (0.0,)
+
+    @property
+    def round_s(self) -> float:
+        """Seconds from one exchange of a worker to its next; of a step where there are none."""
+        exchanges = sum(self.pace.averages) or sum(self.pace.steps)
+        return self.pace.time_s * len(self.pace.steps) / exchanges
 
     @property
     def steps(self) -> int:
@@ -300,6 +311,9 @@ class _Watch:
     published: int = 0
     _begin_s: float = field(init=False)
     _here: list[tuple[int, float]] = field(default_factory=list)
+    _ends_s: list[float] = field(default_factory=list)  # of each step, when the last worker was through
+    _last_s: dict[int, float] = field(default_factory=dict)  # when a worker's last step ended
+    _squares: float = 0.0  # of the time between two such moments
     _span: Span | None = None
     _most_work: float = math.inf
 
@@ -311,6 +325,10 @@ class _Watch:
             self._here.append((0, self.here()))
         self.published += 1
         self.marks.publish(rank, step, time_s, bytes_sent)
+        self._ends_s += [0.0] * (step + 1 - len(self._ends_s))
+        self._ends_s[step] = max(self._ends_s[step], time_s)
+        self._squares += (time_s - self._last_s.get(rank, 0.0)) ** 2
+        self._last_s[rank] = time_s
         while len(self._here) <= self.marks.complete:
             self._here.append((self.published, self.here()))
 
@@ -347,9 +365,17 @@ class _Watch:
         (before, begin_s), (after, end_s) = self._here[first], self._here[last]
         steps, earlier = (after - before) / self.marks.workers, before / self.marks.workers
         here_s = (end_s - begin_s) / steps if steps else 0.0
+        start = self.marks.at(first)
+        pace = self.marks.at(last).since(start)
+        ends_s = [pace.time_s / max(min(pace.steps), 1.0)]
+        if self.marks.in_step:
+            stretch = self._ends_s[first * self.marks.cycle : last * self.marks.cycle]
+            ends_s = [each - start.time_s for each in stretch]
         return Followed(
             span=self._span,
-            pace=self.marks.at(last).since(self.marks.at(first)),
+            pace=pace,
+            since_s=self._squares / 2 / (sum(self._last_s.values()) or 1.0),
+            ends_s=ends_s,
             work=work,
             here_s=here_s,
             start_s=max(0.0, begin_s - self._begin_s - here_s * earlier),

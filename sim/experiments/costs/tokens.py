@@ -131,11 +131,9 @@ def _row(
         job = prepare(scenario, entry, scenario.seed)
         useful = 1.0
         if churn is not None and step.step_s:
-            steps_s = [step.pace.time_s / max(steps, 1.0) for steps in step.pace.steps]
-            if churn.policy == "skip":
-                compute = steady_compute(job.computing, job.workers)
-                steps_s = [compute.duration_s(rank, 0) for rank in range(job.workers)]
-            useful = goodput(churn, steps_s, job.cycle * step.step_s)
+            compute = steady_compute(job.computing, job.workers)
+            gradients_s = [compute.duration_s(rank, 0) for rank in range(job.workers)]
+            useful = goodput(churn, gradients_s, step.ends_s, step.since_s, step.round_s)
         needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}

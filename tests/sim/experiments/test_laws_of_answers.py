@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.costs.step_cost import endless, follow_whole, step_cost
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate, simulate_job
+from paceline.sim.faults import goodput as goodputs
 from paceline.sim.network.transport import TRANSPORTS
 from paceline.sim.records.money.cost import cost_of_step, read_price
 from paceline.sim.records.summarise import summarise_resolved
@@ -34,10 +36,11 @@ SITES: dict[str, Any] = {
 }  # fmt: skip
 FLAT: dict[str, Any] = {"latency": "2 ms", "bandwidth": "1 Gbit/s"}
 PRICE = {"worker_hour": "$3", "egress": {"default": "$2"}}
-NEEDS_VALUES = {"adaptive_local_sgd", "leader_sgd"}
-"""Schemes in which values decide when and to whom models are sent."""
-BY_CLOCK = [form for form in FORMS if form.scheme not in NEEDS_VALUES]
-ON_THE_CLOCK = [form for form in BY_CLOCK if form.synchronous]
+LED_BY_LOSSES = {"leader_sgd"}
+"""Schemes in which losses decide who sends. Without training all commands draw them, so that each worker is
+as often the first; whom a training set favours, and how seldom a slow worker leads, is known to it alone."""
+ON_THE_CLOCK = [form for form in SYNCHRONOUS if form.scheme not in {"adaptive_local_sgd", *LED_BY_LOSSES}]
+"""Of which one repeat says who is first: values decide when and by whom the others' models are sent."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,15 +78,17 @@ def of_form(form: Form, **changes: Any) -> Scenario:
 
 
 @law(
-    6, 300, form=st.sampled_from(BY_CLOCK), uneven=st.sampled_from(UNEVEN),
+    3, 120, form=st.sampled_from(FORMS), uneven=st.sampled_from(UNEVEN),
     network=st.sampled_from([FLAT, SITES]), payload=st.sampled_from(["1 MB", "10 MB"]),
 )  # fmt: skip
 def test_a_step_has_one_time_size_and_price(
     form: Form, uneven: Any, network: dict[str, Any], payload: str
 ) -> None:
-    """In ``check``, ``throughput`` and a run that trains, over the same steps of the long run."""
+    """In ``check``, ``throughput`` and a run, over the same steps of the long run."""
     workload = {"task": "quadratic", "batch_size": 4, "payload": payload}
     workload["optimizer"] = {"lr": 0.001, "momentum": form.momentum}
+    if form.scheme in LED_BY_LOSSES:
+        workload = {"timing_only": True, "batch_size": 4, "payload": payload}
     wanted = of_form(form, network=network, stragglers=uneven, workload=workload, price=PRICE)
     entry = wanted.schemes[0]
     cost = step_cost(wanted, entry)
@@ -97,36 +102,92 @@ def test_a_step_has_one_time_size_and_price(
     ]
     paces = [run.pace for run in runs if run.pace is not None]
     pace, said = paces[1].since(paces[0]) if whole.span.first else paces[1], (form, uneven, network, payload)
-    assert cost.step_s == pytest.approx(pace.step_s, rel=0.03), said
+    # Exact, but where a worker is within a step at the end. Under ``next_forward`` a step ends in the forward
+    # pass of the next, a third of a step up to four times as long, which a run's last step has not.
+    reaches = 8 / 3 / cost.steps if form.options.get("next_forward") else 0.0
+    assert cost.step_s == pytest.approx(pace.step_s, rel=2e-3 + reaches), said
     # Lockstep counts bytes by run, all others at the moments of the pace.
     sent = pace.bytes_sent or runs[1].bytes_sent - (runs[0].bytes_sent if whole.span.first else 0)
-    assert cost.bytes_per_worker == pytest.approx(sent / sum(pace.steps), rel=0.05), said
+    assert cost.bytes_per_worker == pytest.approx(sent / sum(pace.steps), rel=2e-3), said
     of_step = tokens._costs(whole, price, 1, None, 1.0)["a step"]
     start_s = (pace.step_s or 0.0) - (runs[1].step_s or 0.0)  # which the run has, and the long run has not
     of_run = (cost_of_step(runs[1], price) or 0.0) + price["per_hour"] / 3600 * start_s
-    assert of_step == pytest.approx(of_run, rel=0.06), said
+    # Bytes between sites are those of all that was followed, with the step that is cut off at the end, one of
+    # dozens. Who sends is drawn in some, here a few dozen times; the product follows twenty times as much.
+    assert of_step == pytest.approx(of_run, rel=0.08 if form.scheme in LED_BY_LOSSES else 0.03), said
 
 
-@law(
-    3, 60, form=st.sampled_from(BY_CLOCK),
-    uneven=st.sampled_from(UNEVEN), every=st.sampled_from([None, "3 steps", "15 s"]),
+FAULT = st.fixed_dictionaries(
+    {
+        "mean_time_between": st.sampled_from(["60 s", "150 s", "500 s"]),
+        "back_after": st.sampled_from(["0.5 s", "3 s", "10 s"]),
+    },
+    optional={
+        "detect": st.sampled_from(["0.5 s", "5 s"]), "shape": st.sampled_from([0.7, 2]),
+        "how": st.sampled_from(["stop", "cut"]), "workers": st.sampled_from([[1], [2, 3], [1, 2, 3, 4, 5]]),
+    },
 )  # fmt: skip
-def test_goodput_is_that_of_a_long_run(form: Form, uneven: Any, every: str | None) -> None:
-    fault = {"mean_time_between": "150 s", "back_after": "3 s"}
-    changes = {} if every is None else {"checkpoint": {"every": every, "write": "0.5 s"}}
-    wanted = of_form(
-        form, network=FLAT, stragglers=uneven, compute={"time": "1 s"}, workload=LANGUAGE, faults=[fault],
-        stop={"max_iterations": 300}, **changes,
-    )  # fmt: skip
-    (row,) = tokens.throughput(wanted)["schemes"]
-    if row["problem"]:
-        return
-    (own,) = summarise_resolved(dump(wanted), "s", [*simulate(wanted)])["summary"]
-    assert 1 - own["goodput"] == pytest.approx(1 - row["goodput"], rel=0.45), (form, uneven, every)
+CHECKPOINTS = [
+    {"every": every, "write": write, "restart": restart}
+    for every, write, restart in [
+        ("3 steps", "0.5 s", "2 s"),
+        ("15 s", "0 s", "0 s"),
+        ("15 s", "0.5 s", "0 s"),
+    ]
+]
 
 
 @law(
-    3, 60, forms=st.lists(st.sampled_from(ON_THE_CLOCK), min_size=2, max_size=3, unique_by=str),
+    2, 120, form=st.sampled_from(FORMS), uneven=st.sampled_from(UNEVEN),
+    network=st.sampled_from([FLAT, SITES]), faults=st.lists(FAULT, min_size=1, max_size=2),
+    policy=st.sampled_from(["wait", "restart", "shrink", "skip"]), checkpoint=st.sampled_from(CHECKPOINTS),
+)  # fmt: skip
+def test_goodput_is_that_of_a_run(
+    form: Form, uneven: Any, network: dict[str, Any], faults: list[Any], policy: str, checkpoint: Any
+) -> None:
+    """Of a run with the same faults; where they are only counted, of one with as many as it has."""
+    bucket = {"bucket": "2 MB"} if form.options.get("overlap") is True else {}
+    try:
+        wanted = scenario(
+            {form.scheme: form.options | bucket | {"on_fault": policy}},
+            workers=None if "sites" in network else WORKERS, network=network, stragglers=uneven,
+            compute={"time": "1 s"}, workload=LANGUAGE, faults=faults, stop={"max_iterations": 300},
+            **({"checkpoint": checkpoint} if policy == "restart" else {}),
+        )  # fmt: skip
+    except InputError:
+        reject()
+    (run,) = simulate(wanted)
+    assert run.faults is not None
+    (own,) = summarise_resolved(dump(wanted), "s", [run])["summary"]
+    lost, outages = 1 - own["goodput"], run.faults["outages"]
+    per_s = sum(
+        len(wanted.cluster.units_of(fault)) / ((fault.mean_time_between or 0.0) + fault.back_after)
+        for fault in wanted.cluster.faults
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        if policy in ("wait", "restart"):
+            patch.setattr(goodputs, "ENOUGH_OUTAGES", per_s * run.wall_clock_s * (1 - lost))
+            patch.setattr(goodputs, "MOST_STOPS", math.inf)
+        (row,) = tokens.throughput(wanted)["schemes"]
+    if row["problem"] or outages < 4:
+        return
+    # How long the steps are in which faults happen is chance where steps are uneven, and so is everything
+    # where faults are only counted. Under ``shrink`` the rounds without a slow worker are shorter, which no
+    # count knows.
+    by_chance = {"wait": 0.0, "restart": 0.0, "shrink": 3.0, "skip": 3.0}[policy]
+    by_chance = max(by_chance, 2.0 * any("probability" in each for each in uneven))
+    tolerance = (0.25 if policy == "shrink" else 0.01) + by_chance / math.sqrt(outages)
+    assert lost == pytest.approx(1 - row["goodput"], rel=tolerance), (
+        form,
+        uneven,
+        faults,
+        policy,
+        checkpoint,
+    )
+
+
+@law(
+    2, 60, forms=st.lists(st.sampled_from(ON_THE_CLOCK), min_size=2, max_size=3, unique_by=str),
     uneven=st.sampled_from(UNEVEN), spread=st.sampled_from([None, 0.1]), faulty=st.booleans(),
     network=st.sampled_from([FLAT, SITES]),
 )  # fmt: skip
@@ -155,7 +216,7 @@ def test_what_one_repeat_settles_stays(
 
 
 @law(
-    15, 400, form=st.sampled_from([*SYNCHRONOUS, *INSIDE]), gpus=st.integers(1, 5), hosts=st.integers(1, 4),
+    6, 400, form=st.sampled_from([*SYNCHRONOUS, *INSIDE]), gpus=st.integers(1, 5), hosts=st.integers(1, 4),
     algorithm=st.sampled_from(TRANSPORTS[None].all_reduces),
     time=st.sampled_from(["1 ms", "10 ms", "200 ms"]), latency=st.sampled_from(["10 ms", "0.1 ms"]),
     jitter=st.sampled_from([None, {"lognormal": {"cv": 0.4}}]), sharing=st.sampled_from(["max_min", "none"]),

@@ -186,8 +186,11 @@ SKIPS = {"quorum": 3, "on_fault": "skip"}
     [
         ("ad_psgd", "150 s", WRITES),
         ({"downpour": {"period": 2}}, "150 s", WRITES),
+        ("ad_psgd", "300 s", {"checkpoint": {"every": "10 steps"}, "stragglers": SLOW}),
         ({"local_sgd": {"period": 8, **SKIPS}}, "40 s", {}),
         ({"local_sgd": {"period": 1, **SKIPS}}, "40 s", {"stragglers": SLOW}),
+        ({"gossip": {"topology": "ring", "global_period": 4, "on_fault": "shrink"}}, "60 s", {}),
+        ("all_reduce", "20 s", {"stragglers": [{"probability": 0.05, "slowdown": 12}]}),
     ],
 )
 def test_goodput_is_that_of_simulated_runs(scheme: Any, between: str, changes: dict[str, Any]) -> None:

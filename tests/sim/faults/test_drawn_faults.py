@@ -83,7 +83,7 @@ def test_times_add_up(
     job = prepare(of, of.schemes[0], 0)
     if job.churn is not None:
         with contextlib.suppress(RunError):  # no progress at all
-            assert 0 <= goodput(job.churn, [0.07] * 4, 0.28) <= 1
+            assert 0 <= goodput(job.churn, [0.07] * 4, [0.07], 0.035, 0.28) <= 1
 
 
 @settings(max_examples=10)

@@ -120,7 +120,11 @@ def test_goodput_of_a_long_run_is_that_of_a_simulated_one(entry: dict[str, Any])
     assert job.churn is not None
     step_s = run.wall_clock_s / 4000
     outages = 5 * run.wall_clock_s / 44  # as many as expected; the draws have their own number
-    lost = (1 - goodput(job.churn, [step_s] * 6, job.cycle * step_s)) * run.faults["outages"] / outages
+    lost = (
+        (1 - goodput(job.churn, [step_s] * 6, [step_s], step_s / 2, job.cycle * step_s))
+        * run.faults["outages"]
+        / outages
+    )
     assert (run.faults["down_s"] + run.faults["repeated_s"]) / run.wall_clock_s == pytest.approx(
         lost, rel=0.07
     )

@@ -194,4 +194,6 @@ def test_goodput_is_the_mean_over_many_runs(between_s: float) -> None:
     )
     walls = [timeline(faults, "restart", every, units=2, seed=seed).wall_s for seed in range(2000)]
     # A run of 20 steps ends without its last checkpoint.
-    assert goodput(churn, [1.0] * 2, 1.0) == pytest.approx(20.0 / (sum(walls) / len(walls) + 0.2), rel=0.03)
+    assert goodput(churn, [1.0] * 2, [1.0], 0.5, 1.0) == pytest.approx(
+        20.0 / (sum(walls) / len(walls) + 0.2), rel=0.03
+    )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.lockstep.driver import LockstepDriver
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network
 from paceline.sim.program.worker import Worker
@@ -398,6 +399,19 @@ def test_bytes_between_groups_only_once_a_global_period() -> None:
     options = {"period": 2, "groups": 4, "global_period": 10}
     job = make_job("leader_sgd", options, workers=8, max_iterations=60, bytes_per_parameter=model)
     assert simulated(job).bytes_sent / 60 == pytest.approx((4 / 2 + 7 / 10) * model, rel=0.01)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_where_nothing_is_trained_each_worker_leads_as_often(asynchronous: bool) -> None:
+    """Losses are drawn, alike in both drivers; else worker 0 would send all bytes between sites."""
+    options = {"period": 1, "loss_window": 1, "asynchronous": asynchronous}
+    job = make_job("leader_sgd", options, workers=4, max_iterations=400)
+    outcome = run_events(job)
+    led = Counter(e.peer for e in outcome.events if e.operation == "broadcast" and e.worker == 1)
+    assert [led[rank] for rank in range(4)] == pytest.approx([100] * 4, abs=35)  # 4 standard deviations
+    if not asynchronous:
+        in_lockstep = LockstepDriver(job, job.scorer()).run().breakdowns
+        assert [each.sent_to for each in in_lockstep] == [each.sent_to for each in outcome.breakdowns]
 
 
 def test_the_leader_changes_and_is_on_record() -> None:

@@ -120,13 +120,12 @@ def in_browser(content: dict[str, Any], settings: Sequence[Setting], folder: Pat
     probe.write_text(
         f"""<body><script>{LAW}
 const data = {json.dumps(content)};
+for (const key in data.durations) data.durations[key] = unpack(data.durations[key]);
 const all = {values}.map((setting) => {{
   const law = lawOf(data, setting);
-  return data.schemes.map(({{ steady, later, runs: [{{ steps, durations, scores }}] }}) => {{
-    const names = law.choose(steady), wait = later === null ? 0 : law.run([later], [], names).end;
-    const {{ published, end }} = law.run(steps, unpack(data.durations[durations]), names);
-    const last = [...published.slice(-data.workers)], order = published.slice().sort();
-    return [end, last, scores.map(([done]) => (done ? order[done - 1] + wait : 0))];
+  return data.schemes.map((scheme) => {{
+    const [{{ published, times, end }}] = law.scored(scheme, law.choose(scheme.steady));
+    return [end, [...published.slice(-data.workers)], times];
   }});
 }});
 const found = document.createElement("pre");
