@@ -52,11 +52,15 @@ def few_steps() -> Any:
 
 
 def law(examples: int, deep: int, **drawn: Any) -> Callable[[Callable[..., None]], Any]:
-    """A test of ``examples`` settings, and as a slow one of ``deep``; none is shrunk, which takes minutes."""
+    """A test of ``examples`` settings, each time the same, and as a slow one of ``deep`` fresh ones.
+
+    None is shrunk, which takes minutes.
+    """
 
     def decorate(check: Callable[..., None]) -> Any:
         def run(number: int) -> None:
-            settings(max_examples=number, phases=[Phase.generate])(given(**drawn)(check))()
+            same = number == examples
+            settings(max_examples=number, phases=[Phase.generate], derandomize=same)(given(**drawn)(check))()
 
         slow = pytest.param(deep, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
         return pytest.mark.parametrize("number", [examples, slow])(run)
