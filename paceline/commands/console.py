@@ -266,10 +266,10 @@ def _time_left(begin_s: float, share: float, before: float) -> str:
     if not before < share < 1.0:
         return ""
     left_s = (time.monotonic() - begin_s) * (1.0 - share) / (share - before)
-    return f", about {_clock_time(left_s)} left"
+    return f", about {clock_time(left_s)} left"
 
 
-def _clock_time(seconds: float) -> str:
+def clock_time(seconds: float) -> str:
     """A rounded time for planning: ``40 s``, ``5 min``, ``2 h 10 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"

@@ -20,6 +20,7 @@ from paceline.commands.console import (
     SetOption,
     TraceOption,
     check_trace,
+    clock_time,
     hand_over,
     load_scenario,
     plain_app,
@@ -173,13 +174,13 @@ def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, 
 
 def measure_hosts(scenario: Scenario, hosts: HostKind, pool: Processes | JobRanks, out: Path) -> None:
     """Probe the network of a scenario on ``hosts``, and write the measurements to ``out``."""
-    from paceline.realrun.calibration.measure import check_probed
+    from paceline.realrun.calibration.measure import check_probed, plan_of
     from paceline.realrun.calibration.measure import measure as probe_network
     from paceline.sim.config.files import write_json
 
     check_probed(scenario)
     with pool:
-        say(f"probing a {hosts}")
+        say(f"probing a {hosts}, for {clock_time(plan_of(scenario).length_s)}")
         measurements = probe_network(pool, hosts, scenario)
     write_json(measurements, out)
     rates = ", ".join(f"{name}: {rate / 1e6:.3g} MB/s" for name, rate in measurements.encoding.items())
@@ -305,7 +306,10 @@ def compare(
                 own = in_job or (hosts.kind == "cluster" and scenario.cluster.workers > 1)
                 probed = scenario if own else probes_of.standard(network.tcp, network.queue)
                 probes_of.check_probed(probed)
-                say(f"no --profile: probing {'these hosts' if in_job else 'this machine'} first")
+                say(
+                    f"no --profile: probing {'these hosts' if in_job else 'this machine'} first, for "
+                    f"{clock_time(probes_of.plan_of(probed).length_s)}"
+                )
                 probes = probes_of.measure(pool, hosts, probed)
                 factors = fit([probes]).profile
             if factors is not None:

@@ -224,6 +224,12 @@ def check_probed(scenario: Scenario) -> None:
         )
 
 
+def plan_of(scenario: Scenario, repeats: int = REPEATS) -> ProbePlan:
+    """What ``measure`` probes of a scenario's network."""
+    network = build_network(scenario.cluster.network, scenario.cluster.workers)
+    return plan_for(network, MESSAGE_SIZES_BYTES, repeats + 1)
+
+
 def measure(
     ranks: RankPool, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
 ) -> Measurements:
@@ -233,9 +239,8 @@ def measure(
     failed run.
     """
     scenario = scenario or parse(STANDARD)
-    network = build_network(scenario.cluster.network, scenario.cluster.workers)
-    plan = plan_for(network, MESSAGE_SIZES_BYTES, repeats + 1)
-    ranks.shape(network)
+    plan = plan_of(scenario, repeats)
+    ranks.shape(build_network(scenario.cluster.network, scenario.cluster.workers))
     before = os.getloadavg()[0]
     run = _run(ranks, probe_scenario(plan))
     switch = ranks.statistics()

@@ -74,6 +74,11 @@ class ProbePlan(Settings):
     repeats: int = Field(ge=1)
     lead_s: float = Field(default=0.05, description="time before the first slot")
 
+    @property
+    def length_s(self) -> float:
+        """Seconds that all of it takes, however fast the network is: slots are by its nominal rates."""
+        return self.lead_s + self.repeats * sum(trial.slot_s for trial in self.trials)
+
 
 def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> ProbePlan:
     """Trials of every kind and size, in slots that are long enough on ``network``."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ CSS: Final = {
     **{stand_in: f"var(--{phase})" for phase, stand_in in PHASES.items()},
 }
 """CSS of each stand-in colour."""
+_ONE_STYLE: Final = threading.RLock()
+"""Held while matplotlib's settings, which all threads share, are changed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +75,13 @@ class Picture:
 
 @contextmanager
 def own_style(changes: Mapping[Any, Any]) -> Iterator[None]:
-    """matplotlib's defaults with these changes: the user's matplotlibrc would change figures."""
+    """matplotlib's defaults with these changes: the user's matplotlibrc would change figures.
+
+    One thread at a time: each puts back what it has found.
+    """
     import matplotlib
 
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    with _ONE_STYLE, matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")  # it is drawn as a box
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(changes)

@@ -90,7 +90,7 @@ def draw_waterfall(study: ReportSources, of: Gap) -> Picture:
         for place, (bar, colour) in enumerate(zip(bars, colours, strict=True)):
             _, start, end = bar
             total = place in (0, len(bars) - 1)
-            width = (end - start) / unit_s
+            width = round((end - start) / unit_s, 6) + 0.0  # else rounding, or -0.0, is shown as a part
             ax.barh(place, width, left=start / unit_s, height=0.62, color=colour, linewidth=0)
             text = words.digits(end / unit_s) if total else f"{'+' * (width > 0)}{words.digits(width)}"
             annotate(ax, text, (max(start, end) / unit_s, place), (4, 0))

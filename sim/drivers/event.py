@@ -491,7 +491,7 @@ class EventDriver(ClockedRunner[Pending]):
             self._over = True
 
     def _batch_loss(self, task: _Task, operation: ops.BatchLoss) -> Tensor:
-        rank, received = task.rank, self._received.get(task.rank)
         if self._deferred is not None:
-            return loss_given(self._deferred.loss(self.job.rank_of(rank)), rank)
-        return loss_given(None if received is None else self.job.drawn_loss(rank, received), rank)
+            return loss_given(self._deferred.loss(self.job.rank_of(task.rank)), task.rank)
+        received = self._received.get(task.rank)
+        return loss_given(None if received is None else self.job.drawn_loss(task.rank, received), task.rank)

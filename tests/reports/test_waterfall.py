@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
+from time import sleep
 
+import matplotlib as mpl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.reports.figures.drawing import own_style
 from paceline.reports.figures.waterfall import draw_waterfall, gap
 from paceline.reports.folders import SourceRuns, read_sources
 from paceline.reports.words import ranked
@@ -64,3 +69,38 @@ def test_the_figure_shows_the_same_numbers(tmp_path: Path) -> None:
     data = draw_waterfall(study, found).data
     assert list(data["part"]) == ["a", "number of steps", "computing", "transferring", "waiting", "b"]
     assert data["to_s"].iloc[4] == pytest.approx(data["to_s"].iloc[5])
+
+
+def test_rounding_is_no_part(tmp_path: Path) -> None:
+    runs = [
+        made_run("a", reached_s=10.0, steps=10, shares=(0.3, 0.3, 0.4)),
+        made_run("b", reached_s=30.0, steps=30, shares=(0.3, 0.3, 0.4)),
+    ]
+    write_results(tmp_path / "r", made_scenario("s"), "s", runs)
+    study = read_sources([tmp_path / "r"])[0]
+    found = gap(study.main)
+    assert found is not None
+    tiny = replace(found, parts_s=found.parts_s | {"waiting": -2.6e-12})
+    texts = [text.get_text() for text in draw_waterfall(study, tiny).figure.axes[0].texts]
+    assert texts == ["10", "+20", "0", "0", "0", "30"]
+
+
+def test_two_threads_that_draw_leave_the_settings_as_they_were() -> None:
+    """Each puts back what it has found: the other's, without a lock."""
+    entered, before = Event(), dict(mpl.rcParams)
+
+    def draw(first: bool) -> None:
+        with own_style({"font.size": 11 + first}):
+            if first:
+                entered.set()
+                sleep(0.2)
+            else:
+                sleep(0.4)
+
+    threads = [Thread(target=draw, args=(first,)) for first in (True, False)]
+    threads[0].start()
+    assert entered.wait(10)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert dict(mpl.rcParams) == before

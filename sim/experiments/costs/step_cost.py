@@ -276,8 +276,7 @@ class Followed:
     @property
     def round_s(self) -> float:
         """Seconds from one exchange of a worker to its next; of a step where there are none."""
-        exchanges = sum(self.pace.averages) or sum(self.pace.steps)
-        return self.pace.time_s * len(self.pace.steps) / exchanges
+        return self.pace.time_s * len(self.pace.steps) / (sum(self.pace.averages) or sum(self.pace.steps))
 
     @property
     def steps(self) -> int:
@@ -367,15 +366,13 @@ class _Watch:
         here_s = (end_s - begin_s) / steps if steps else 0.0
         start = self.marks.at(first)
         pace = self.marks.at(last).since(start)
-        ends_s = [pace.time_s / max(min(pace.steps), 1.0)]
-        if self.marks.in_step:
-            stretch = self._ends_s[first * self.marks.cycle : last * self.marks.cycle]
-            ends_s = [each - start.time_s for each in stretch]
+        stretch = self._ends_s[first * self.marks.cycle : last * self.marks.cycle]
+        slowest_s = pace.time_s / max(min(pace.steps), 1.0)
         return Followed(
             span=self._span,
             pace=pace,
             since_s=self._squares / 2 / (sum(self._last_s.values()) or 1.0),
-            ends_s=ends_s,
+            ends_s=[each - start.time_s for each in stretch] if self.marks.in_step else [slowest_s],
             work=work,
             here_s=here_s,
             start_s=max(0.0, begin_s - self._begin_s - here_s * earlier),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typing_extensions import override
 
+from paceline.commands.measure import compare, measure_hosts
 from paceline.realrun.calibration import validate
 from paceline.realrun.driver.rank_log import Timing
 from paceline.realrun.launch.cells import RankPool, Result, RunRequest, requested_job
@@ -102,3 +105,24 @@ def test_options_are_checked_before_anything_starts() -> None:
     for steps, tolerance, words in ((0, 5.0, "--steps 0"), (None, 0.0, "--tolerance 0"), (1, -2.0, "than 0")):
         with pytest.raises(InputError, match=words):
             validate.check_options(scenario, steps, tolerance)
+
+
+SLOW_LINK = SCENARIO.replace("latency: 1 ms", "latency: 1 ms, bandwidth: 8 kbit/s")
+
+
+def test_how_long_probes_take_is_said_before_they_begin(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Their pauses are by the nominal rates: 4 MB at 1 kB/s take more than an hour each."""
+
+    def begin(*_: object) -> None:
+        raise RunError("begun")
+
+    monkeypatch.setattr("paceline.realrun.calibration.measure.measure", begin)
+    scenario, hosts = parse(SLOW_LINK), validate.hosts_of(parse(SLOW_LINK), lab=False)
+    with pytest.raises(RunError, match="begun"):
+        measure_hosts(scenario, hosts, nullcontext(), tmp_path / "m.json")  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="begun"):
+        compare(scenario, hosts, lambda _: nullcontext(), None, None, 5.0, None, False, False)  # type: ignore[arg-type, return-value]
+    for line in capsys.readouterr().err.splitlines():
+        assert re.search(r"probing .*, for \d\d\d h \d+ min$", line)
