@@ -29,7 +29,6 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
-from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
@@ -385,10 +384,9 @@ def netem(
     from paceline.realrun.launch import netem as commands
     from paceline.sim.network.build import build_network
 
-    with patience("netem"):
-        cluster = load_scenario(scenario, changes).cluster
-        n = cluster.workers
-        network = build_network(cluster.network, n)
+    cluster = load_scenario(scenario, changes).cluster
+    n = cluster.workers
+    network = build_network(cluster.network, n)
     named = commands.validate_addresses(hosts, n) if hosts else [f"$HOST{rank}" for rank in range(n)]
     scripts = commands.scripts(network, named, commands.validate_interface(interface))
     if host is not None and host >= n:
