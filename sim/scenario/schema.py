@@ -35,7 +35,7 @@ from ..records.run import On
 from ..records.verdict import Value
 from ..schemes import find_scheme
 from ..schemes.common.inside import count_units
-from ..training.curves.conditions import conditions_of
+from ..training.curves.curve import conditions_of
 from ..training.scoring import scored_on
 from ..workloads import find_task
 from . import overrides

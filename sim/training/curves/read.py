@@ -25,8 +25,7 @@ from ...records.folder import SUMMARY_FILE, is_unfinished, read_results
 from ...records.formats.tables import check_size
 from ...records.run import NO_METRICS
 from ...records.verdict import Value
-from .conditions import conditions_of
-from .curve import Curve, CurveFile
+from .curve import Curve, CurveFile, conditions_of
 from .tensorboard import read_scalars
 
 Row = tuple[int, dict[str, float | str]]
