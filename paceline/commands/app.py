@@ -261,6 +261,9 @@ def _run() -> int:
         where = f": {error.filename}" if error.filename is not None else ""
         say(f"paceline: {error.strerror or error}{where}")
         return 2 if error.errno == errno.ENAMETOOLONG else 1
+    except KeyboardInterrupt:  # before a command has begun
+        say("paceline: interrupted")
+        return 130
     except Exception as error:
         return _end_unforeseen(error)
     return 0
