@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.board.diloco_measured.mapping import COMPUTE_S, PAYLOAD_OF_FRAME, SCENARIO
 from benchmarks.board.tables import HERE
-from paceline.sim.config.tables import read_table
+from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.units import parse_bandwidth
 from paceline.sim.devices import one_thread
 from paceline.sim.experiments.prepare import resolve

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from .. import seeds
 from ..errors import InputError
 from ..seeds import Floats
-from .settings import Compute, Markov, Straggler, user_duration_s
+from .compute_settings import Compute, Markov, Straggler, user_duration_s
 
 Mask = NDArray[np.bool_]
 

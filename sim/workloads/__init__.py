@@ -27,7 +27,7 @@ TASKS: Final = Registry[Task](
 def find_task(name: str) -> Task:
     """Look up a built-in task, or a user's ``package.module:build``; ``InputError`` if there is none."""
     if is_import_path(name):
-        from .user import user_task
+        from .user_task import user_task
 
         return user_task(name)
     if name not in TASKS:

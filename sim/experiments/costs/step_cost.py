@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from ...compute.compute_settings import Straggler
 from ...compute.model import steady_compute
-from ...compute.settings import Straggler
 from ...drivers.event import EventDriver
 from ...drivers.job import Job
 from ...drivers.lockstep.driver import LockstepDriver

@@ -26,7 +26,7 @@ from ...records.money.cost import PriceRecord, cost
 from ...records.scenario_facts import read_facts
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario, dump
-from ...workloads.layers.settings import LayerProfile
+from ...workloads.layers.layer_settings import LayerProfile
 from ..prepare import churn_of, prepare, resolve
 from .bandwidth import UTILISATIONS, Utilisation
 from .step_cost import Followed, encodes, left_out

@@ -31,8 +31,8 @@ from ...program.averaging import root_of
 from ...program.encoding import message_bytes
 from ...program.groups import partition
 from ...records.run import Run
-from ...traffic.choice import Algorithms
 from ...traffic.placing import place
+from ...traffic.selection import Algorithms
 from ...training.scoring import Scorer
 
 

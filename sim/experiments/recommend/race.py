@@ -21,7 +21,7 @@ from ...records.summary import Tuned, TuningTrial, mean_time_s
 from ...records.verdict import Value
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
-from ...scenario.tune import Tune, with_values
+from ...scenario.tuning_grid import Tune, with_values
 from ..jobs import PlannedRun
 from ..tune import best_first, record, trial_of, tuning_seeds
 

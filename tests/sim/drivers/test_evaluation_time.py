@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import paceline
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.experiments.replay import verify_replay
 from paceline.sim.experiments.simulate import simulate

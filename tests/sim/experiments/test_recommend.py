@@ -20,7 +20,7 @@ from benchmarks.board.tables import HERE
 from benchmarks.recommend import BARS, periods
 from benchmarks.validation.design import CELLS
 from paceline.commands.app import app
-from paceline.sim.config.tables import read_table
+from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.units import parse_bandwidth, parse_duration
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.costs.step_cost import follow_whole

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from benchmarks import svm as law
+from paceline.sim.compute.compute_settings import Compute
 from paceline.sim.compute.model import ComputeModel
-from paceline.sim.compute.settings import Compute
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.scenario.schema import parse

@@ -14,8 +14,8 @@ from paceline.sim.program.operations import ANY
 from . import connections
 from .backend import Backend, TransferInFlight, WaitFunction
 from .buffers import StagingBuffers
-from .collectives import Collectives
 from .connections import PROBE_TAG, PeerGone, message_tag
+from .rank_collectives import Collectives
 
 
 class Messages:
