@@ -19,9 +19,9 @@ SCHEMES: Final = Registry[Scheme](
         "leader_sgd": ".leader_sgd:LEADER_SGD", "easgd": ".parameter_server:EASGD",
         "eamsgd": ".parameter_server:EAMSGD", "downpour": ".parameter_server:DOWNPOUR",
         "diloco": ".outer.diloco:DILOCO", "slowmo": ".outer.slowmo:SLOWMO",
-        "gradient_tracking": ".gradient_tracking:GRADIENT_TRACKING",
-        "choco_sgd": ".gradient_tracking:CHOCO_SGD",
-        "halos": ".outer.halos:HALOS", "fedavg": ".outer.fedavg:FEDAVG",
+        "gradient_tracking": "paceline.extras.papers.gradient_tracking:GRADIENT_TRACKING",
+        "choco_sgd": "paceline.extras.papers.gradient_tracking:CHOCO_SGD",
+        "halos": "paceline.extras.papers.halos:HALOS", "fedavg": "paceline.extras.papers.fedavg:FEDAVG",
     },
 )  # fmt: skip
 
