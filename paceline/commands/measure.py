@@ -172,8 +172,8 @@ def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, 
 
 def measure_hosts(scenario: Scenario, hosts: HostKind, pool: Processes | JobRanks, out: Path) -> None:
     """Probe the network of a scenario on ``hosts``, and write the measurements to ``out``."""
-    from paceline.realrun.calibration.probing import check_probed
-    from paceline.realrun.calibration.probing import measure as probe_network
+    from paceline.realrun.calibration.cluster_probes import check_probed
+    from paceline.realrun.calibration.cluster_probes import measure as probe_network
     from paceline.sim.config.files import write_json
 
     check_probed(scenario)
@@ -274,7 +274,7 @@ def compare(
     """Predict, measure and compare; ``start`` opens the hosts and learns whether they are probed first."""
     from contextlib import nullcontext
 
-    from paceline.realrun.calibration import probing as probes_of
+    from paceline.realrun.calibration import cluster_probes as probes_of
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.calibration.fit import calibrate as fit
     from paceline.realrun.launch.launched_job import JobRanks

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from benchmarks.sudden_death import contents
 from paceline.reports import sweep_page
 from paceline.reports import topology_page as graph_pages
-from paceline.sim.experiments.sweep import sweep_folder as sweep_folder
+from paceline.sim.experiments.sweep import sweep_folder
 from paceline.sim.records import unfinished
 from paceline.sim.records.folder import lacks_page
 from paceline.sim.scenario import ready

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from paceline.realrun.calibration.cluster_probes import durations
 from paceline.realrun.calibration.probes import ProbePlan, ProbeTrial, probe_scenario
-from paceline.realrun.calibration.probing import durations
 from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.driver.rank_log import Timing
 from paceline.realrun.group.secret import SECRET_VARIABLE
