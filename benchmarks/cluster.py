@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from paceline.realrun.driver.run import run_job
+from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
 from paceline.sim import topology
 from paceline.sim.program.worker import Worker

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from paceline.realrun.driver.run import run_job
+from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
 from paceline.realrun.transport.connections import connect
 from paceline.sim.drivers.job import Job

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from paceline.realrun.calibration.validate import processes_for, with_step_limit
 from paceline.realrun.launch.cells import run_requests
+from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.files import write_atomically
-from paceline.sim.config.tables import read_table
 from paceline.sim.devices import one_thread
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.parity import compare_iterates

@@ -27,6 +27,7 @@ import torch
 from scipy.stats import linregress
 from typing_extensions import override
 
+from paceline.extras.papers.random_features import fourier_features
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.stacked import StackedRunner, StackedTask
 from paceline.sim.experiments.prepare import clock_only, prepare
@@ -39,7 +40,6 @@ from paceline.sim.topology import plan
 from paceline.sim.topology.spectra import second_modulus
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads.partition import Batches
-from paceline.sim.workloads.tasks.random_features import fourier_features
 
 TOPOLOGIES: Final = {"cycle": "ring", "grid": "grid", "complete": "complete"}
 """The paper's name of a graph -> ours."""

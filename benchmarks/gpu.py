@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.gpu_page import MachineFacts, PagePart, page
 from benchmarks.gpu_parts import parts
-from paceline.sim.compute.measure import device_name
+from paceline.sim.compute.timing import device_name
 from paceline.sim.config.files import write_atomically
 
 

@@ -17,7 +17,7 @@ from benchmarks.claim import PaperStudy
 from benchmarks.claims import PAPERS
 from benchmarks.papers import ROOT, results_of
 from docs.make.page import save_picture
-from paceline.reports.figures.curves import bands, make_log
+from paceline.reports.figures.metric_curves import bands, make_log
 from paceline.sim.records.folder import Results
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from paceline.extras.recommend.candidates import with_candidates
 from paceline.extras.recommend.period import smallest_period, smallest_periods
 from paceline.extras.recommend.race import tune_of
 from paceline.extras.recommend.recommend import run_race
-from paceline.sim.config.tables import read_table
+from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.units import parse_bandwidth
 from paceline.sim.devices import one_thread
 from paceline.sim.experiments.prepare import resolve

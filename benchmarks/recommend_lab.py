@@ -41,7 +41,7 @@ from paceline.sim.records.intervals import of_ratio
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import TuningTrial, mean_time_s
 from paceline.sim.scenario.schema import Scenario, over_transport, resolve_scenario
-from paceline.sim.scenario.tune import with_values
+from paceline.sim.scenario.tuning_grid import with_values
 
 DRAWS: Final = (59, 50, 44, 47)
 """Seeds of the scenarios of 51, 67, 106 and 126 Mbit/s; the next one has 204."""

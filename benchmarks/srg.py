@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.papers import shown
 from docs.make.page import renewed
+from paceline.extras.papers.svm import SvmOptions
 from paceline.sim.config.files import write_atomically
 from paceline.sim.devices import one_thread
 from paceline.sim.records.intervals import of_median
@@ -30,7 +31,6 @@ from paceline.sim.workloads.partition import Batches
 from paceline.sim.workloads.sampler import Coupling, Sampler, SamplerSettings
 from paceline.sim.workloads.sum_tree import WeightedKeys
 from paceline.sim.workloads.tasks.logistic import LogisticOptions
-from paceline.sim.workloads.tasks.svm import SvmOptions
 from paceline.sim.workloads.workload import Workload
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "papers" / "stochastic-reweighted-gradient.md"

@@ -19,10 +19,10 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from paceline.realrun.calibration import fit, measure
+from paceline.realrun.calibration import cluster_probes, fit
 from paceline.realrun.calibration.validate import hosts_of, processes_for, validate
+from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.files import write_atomically
-from paceline.sim.config.tables import read_table
 from paceline.sim.records.comparison import Comparison, error_pct
 from paceline.sim.scenario.schema import load
 
@@ -140,7 +140,7 @@ def main() -> None:
     """Probe, predict, measure, keep."""
     scenario, load_before = load(SCENARIO), os.getloadavg()[0]
     with processes_for(scenario, lab=True, probing=True) as pool:
-        probes = measure.measure(pool, hosts_of(scenario, lab=True))
+        probes = cluster_probes.measure(pool, hosts_of(scenario, lab=True))
         profile = fit.calibrate([probes]).profile
         outcome = validate(
             scenario, pool, profile, None, lambda line: print(line, file=sys.stderr, flush=True)

@@ -24,8 +24,8 @@ from typing import Final
 from benchmarks.alone import leave_alone
 from docs.make.page import renewed
 from paceline.realrun.lab import Lab
-from paceline.realrun.lab.check import ProbeProcess
 from paceline.realrun.lab.probe import ProbeFlow
+from paceline.realrun.lab.self_test import ProbeProcess
 from paceline.sim.config.files import write_atomically
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network

@@ -16,8 +16,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from paceline.sim.topology.search import Request, alon_boppana, default_budget, modulus_bound, search
-from paceline.sim.topology.search.graph import lattice
 from paceline.sim.topology.search.objective import laplacian_modulus
+from paceline.sim.topology.search.search_graph import lattice
 from paceline.sim.topology.search.spectrum import eigenvalues
 
 SIZES: dict[tuple[int, int], float | None] = {

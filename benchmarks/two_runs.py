@@ -15,7 +15,7 @@ from statistics import median
 from typing import Final
 
 from paceline.sim.experiments.simulate import choose_values, simulate
-from paceline.sim.records.sweeps.between import steps_at
+from paceline.sim.records.sweeps.content import steps_at
 from paceline.sim.scenario.schema import Scenario, parse
 
 FILE: Final = Path(__file__).with_suffix(".csv")

@@ -26,7 +26,7 @@ from paceline.sim.records.summarise import summarise
 from paceline.sim.records.summary import Tuned, TuningTrial
 from paceline.sim.records.verdict import MOST_REPEATS, Verdict, find_verdict, find_winner
 from paceline.sim.scenario.schema import Scenario, parse
-from paceline.sim.scenario.tune import SEEDS
+from paceline.sim.scenario.tuning_grid import SEEDS
 
 SPREADS: Final = (0.1, 0.2)
 GRIDS: Final = (3, 4)

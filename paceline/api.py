@@ -346,7 +346,7 @@ def sweep(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.sweep import grid as grids
-    from paceline.sim.experiments.sweep.settings import NO_EVENTS, changes_of, settings_of, with_ranges
+    from paceline.sim.experiments.sweep.sweep_settings import NO_EVENTS, changes_of, settings_of, with_ranges
     from paceline.sim.scenario.schema import resolve_each
     from paceline.sim.scenario.uncertain import ranges_of
     from paceline.study import Study, Sweep

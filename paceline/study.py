@@ -15,8 +15,8 @@ import pandas as pd
 from paceline.arguments import check_is, read_path
 from paceline.sim.config.files import claim_folder, make_temporary_folder
 from paceline.sim.experiments.costs.bounds import describe_schemes
-from paceline.sim.experiments.sweep.folder import folder_names
 from paceline.sim.experiments.sweep.summaries import summarise_each
+from paceline.sim.experiments.sweep.sweep_folder import folder_names
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.formats import parquet
 from paceline.sim.records.run import Run
@@ -118,7 +118,7 @@ class Study:
 
         A notebook shows it after ``%matplotlib inline``. Raises ``InputError`` if there is no such metric.
         """
-        from paceline.reports.files import plot_metric
+        from paceline.reports.paper_files import plot_metric
 
         check_is("metric", metric, (str, type(None)), "the name of a metric")
         with self._saved() as folder:

@@ -38,7 +38,7 @@ from paceline.sim.records.folder import (
     read_results,
 )
 from paceline.sim.records.formats.parquet import metric_names, operations_of, write_columns, write_parquet
-from paceline.sim.records.formats.tables import EVENTS_FILE, METRICS_FILE
+from paceline.sim.records.formats.table_files import EVENTS_FILE, METRICS_FILE
 from paceline.sim.records.integrity.checksums import write_checksums
 
 from .anonymise import anonymise, stand_ins

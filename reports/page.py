@@ -1,6 +1,6 @@
 """One self-contained HTML page from result folders: no script, nothing loaded from anywhere.
 
-``paceline.reports.files`` writes its tables and figures as files beside it.
+``paceline.reports.paper_files`` writes its tables and figures as files beside it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from paceline.sim.records.summary import SchemeSummary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
+from .figures.activities import draw_timeline
 from .figures.bars import draw_cost
-from .figures.break_even import draw_break_even
 from .figures.cluster_map import draw_cluster_map
-from .figures.curves import By, draw_curves
 from .figures.drawing import Picture
 from .figures.levels import draw_levels, runs_scored, seconds_to_levels
-from .figures.timeline import draw_timeline
+from .figures.metric_curves import By, draw_curves
+from .figures.ratio_map import draw_break_even
 from .figures.waterfall import Gap, draw_waterfall, gap
-from .files import write_files
 from .folders import Repeat, ReportSources, SourceRuns, read_sources
+from .paper_files import write_files
 from .tables import (
     amount_names,
     amounts,

@@ -17,10 +17,10 @@ from paceline.sim.config.keys import short_keys
 from paceline.sim.errors import InputError
 
 from .figures.drawing import Picture, own_style
-from .figures.sweep import draw_points, draw_shares, draw_times, draw_winners, is_grid
-from .files import finish_figure, render_latex, write_tables
+from .figures.sweep_maps import draw_points, draw_shares, draw_times, draw_winners, is_grid
 from .folders import Style, styles_of
 from .page import check_page, render_template
+from .paper_files import finish_figure, render_latex, write_tables
 from .sweep_tables import (
     assumed_in_sweep,
     beside_crossovers,

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from paceline.sim.config.tables import read_table
+from paceline.sim.config.csv_tables import read_table
 from paceline.sim.errors import InputError, RunError, did_you_mean
 
 HERE: Final = Path(__file__).parent

@@ -38,7 +38,7 @@ from benchmarks.validation.design import (
     time_to_target_s,
     worst,
 )
-from paceline.realrun.calibration import fit, measure
+from paceline.realrun.calibration import cluster_probes, fit
 from paceline.realrun.calibration.chance import DRAWS, other_wake_ups, simulate_again
 from paceline.realrun.calibration.probes import plan_for
 from paceline.realrun.calibration.validate import successful_run
@@ -148,7 +148,7 @@ def measure_cell(
     queue: QueueName = "fair",
 ) -> CampaignResult:
     """One real run."""
-    scenario = measure.on_hosts(cell.scenario(), tcp, queue)
+    scenario = cluster_probes.on_hosts(cell.scenario(), tcp, queue)
     processes.shape(build_network(scenario.cluster.network, cell.workers))
     (request,) = run_requests(scenario)
     load = os.getloadavg()[0]
@@ -232,9 +232,9 @@ def run(
     def cell_key(cell: DesignPoint) -> str:
         return key_of(cell, SEED, STEPS, EVERY, *where)
 
-    standard = parse(measure.STANDARD).cluster
+    standard = parse(cluster_probes.STANDARD).cluster
     network = build_network(standard.network, standard.workers)
-    plan = plan_for(network, measure.MESSAGE_SIZES_BYTES, _PROBE_REPEATS + 1)
+    plan = plan_for(network, cluster_probes.MESSAGE_SIZES_BYTES, _PROBE_REPEATS + 1)
     probe_key = key_of(_PROBES, plan, *where)
     missing = [
         (cell, number)
@@ -257,8 +257,8 @@ def run(
             for each in _with_probes(missing, unprobed):
                 if isinstance(each, int):
                     _say(f"probe {each + 1} of {_PROBES}")
-                    setting, kind = measure.standard(tcp, queue), measure.lab_hosts(tcp, queue)
-                    probed = measure.measure(processes, kind, setting, repeats=_PROBE_REPEATS)
+                    setting, kind = cluster_probes.standard(tcp, queue), cluster_probes.lab_hosts(tcp, queue)
+                    probed = cluster_probes.measure(processes, kind, setting, repeats=_PROBE_REPEATS)
                     state.put(f"probe.{each}", probe_key, probed.model_dump(mode="json"))
                     continue
                 done, cell, number = each
@@ -272,7 +272,7 @@ def run(
                 state.put("unpadded", unpadded_key, alone)
     if profile is None:
         _say("calibrating")
-        read = measure.Measurements.model_validate_json
+        read = cluster_probes.Measurements.model_validate_json
         profile = fit.calibrate(
             [read(json.dumps(state.get(f"probe.{k}", probe_key))) for k in range(_PROBES)]
         ).profile

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, Final
 
-from paceline.realrun.calibration.measure import on_hosts
+from paceline.realrun.calibration.cluster_probes import on_hosts
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes
 from paceline.sim.config import yaml_file

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from paceline.reports.files import plot_metric
+from paceline.reports.paper_files import plot_metric
 from paceline.sim.config.files import save_atomically, write_atomically
 from paceline.sim.records.folder import read_results
 

@@ -19,7 +19,7 @@ from paceline.sim.program.encoding import Compression
 from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
 from paceline.sim.scenario.parts import Cluster
 from paceline.sim.scenario.schema import Scenario
-from paceline.sim.scenario.tune import Tune
+from paceline.sim.scenario.tuning_grid import Tune
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES, SHARDED, WHY_NOT_SHARDED
 from paceline.sim.topology import TopologyEntry

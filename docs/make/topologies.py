@@ -11,7 +11,7 @@ from docs.make import page as generated_page
 from paceline.sim.config.files import write_atomically
 from paceline.sim.topology import TOPOLOGIES
 from paceline.sim.topology.entry import FILE, topology_named
-from paceline.sim.topology.topology import Topology
+from paceline.sim.topology.registered import Topology
 from paceline.sim.topology.weights import RULES
 
 PAGE: Final = Path(__file__).parents[1] / "topologies.md"

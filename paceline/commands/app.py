@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import traceback
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, cast
@@ -30,6 +29,9 @@ from paceline.sim.errors import InputError, PacelineError
 
 _COLLECT_EVERY: Final = 10_000
 """New objects between garbage collections: at Python's 700, importing torch takes a sixth longer."""
+
+_NO_MEMORY: Final = ("can't allocate memory", "bad_alloc")
+"""What torch says of it."""
 
 
 class _Commands(Registry[Any]):
@@ -232,34 +234,14 @@ def _end_now() -> None:
 
 
 def _settle_streams() -> None:
-    """Make both streams exist and accept all characters: a shell may close one, or use ASCII."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:  # else the next opened file gets its number, and what is printed
-            os.open(os.devnull, os.O_RDWR)
-    for name in ("stdout", "stderr"):
+    """Make all streams exist and accept all characters: a shell may close one, or use ASCII."""
+    for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        if stream is None:  # its number is free: the next opened file would get it, and what is printed
+            setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):
-                stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace")
     ignore_broken_pipes()
-
-
-def _name_shortage(error: MemoryError | RuntimeError | ImportError) -> str:
-    """A sentence about the resource that this machine lacks; "" if the error is a bug."""
-    text = str(error)
-    if isinstance(error, MemoryError) or "can't allocate memory" in text or "bad_alloc" in text:
-        return "the memory of this machine is not enough; use a smaller model or fewer workers"
-    if "can't start new thread" in text:
-        return "this machine allows no more threads or processes (ulimit -u)"
-    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
-        from paceline.sim.config.problems import one_line
-
-        return f"a library cannot be loaded: {one_line(text)}"
-    return ""
 
 
 def _run() -> int:
@@ -267,18 +249,12 @@ def _run() -> int:
         with interruptible(_end_now):
             app(standalone_mode=True)
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        return int(ended.code or 0)
     except PacelineError as error:
         from paceline.sim.config.problems import format_message
 
         say(f"paceline: {format_message(error)}")
         return 2 if isinstance(error, InputError) else 1
-    except (MemoryError, RuntimeError, ImportError) as error:
-        why = _name_shortage(error)
-        if not why:
-            return _end_unforeseen(error)
-        say(f"paceline: {why}")
-        return 1
     except OSError as error:  # of the machine: no disk space, no processes
         if error.errno in (errno.EMFILE, errno.ENFILE):
             say("paceline: too few open files are allowed (ulimit -n)")
@@ -295,6 +271,9 @@ def _run() -> int:
 
 
 def _end_unforeseen(error: Exception) -> int:
+    if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
+        say("paceline: the memory of this machine is not enough; use a smaller model or fewer workers")
+        return 1
     if sys.flags.dev_mode:
         raise error
     from paceline.sim.config.user_code.call import format_error, format_line

@@ -30,12 +30,11 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
-from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
     from paceline.realrun.calibration.validate import Validation
-    from paceline.realrun.launch.job import JobRanks
+    from paceline.realrun.launch.launched_job import JobRanks
     from paceline.realrun.launch.processes import Processes
     from paceline.sim.network.profile import HostKind
     from paceline.sim.records.run import Run
@@ -83,10 +82,10 @@ def realrun(
     """Measure: the same scenario and the same scheme code on real processes."""
     from paceline.realrun.calibration.validate import lab_of
     from paceline.realrun.group.store import check_timeout
+    from paceline.realrun.launch.batch_script import script
     from paceline.realrun.launch.cells import run_requests
     from paceline.realrun.launch.lives import check_faults
     from paceline.realrun.launch.processes import Processes, check_processes
-    from paceline.realrun.launch.slurm import script
     from paceline.sim.experiments.prepare import with_units
     from paceline.sim.network.build import build_network
 
@@ -127,7 +126,7 @@ def measure(
     """Make a scenario's real runs, as ``command``, on processes of this machine or the ranks of a job."""
     from paceline.realrun.driver.clocks import describe_clocks
     from paceline.realrun.launch.cells import keep_runs, run_requests
-    from paceline.realrun.launch.job import JobRanks
+    from paceline.realrun.launch.launched_job import JobRanks
     from paceline.realrun.launch.length import with_lengths
     from paceline.realrun.launch.processes import measure_runs
     from paceline.sim.scenario.schema import over_transport
@@ -174,8 +173,8 @@ def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, 
 
 def measure_hosts(scenario: Scenario, hosts: HostKind, pool: Processes | JobRanks, out: Path) -> None:
     """Probe the network of a scenario on ``hosts``, and write the measurements to ``out``."""
-    from paceline.realrun.calibration.measure import check_probed, plan_of
-    from paceline.realrun.calibration.measure import measure as probe_network
+    from paceline.realrun.calibration.cluster_probes import check_probed, plan_of
+    from paceline.realrun.calibration.cluster_probes import measure as probe_network
     from paceline.sim.config.files import write_json
 
     check_probed(scenario)
@@ -246,7 +245,7 @@ def validate(
     runs were made; 0 where they are within it, or where real runs differ too much to tell.
     """
     from paceline.realrun.calibration import validate as validation
-    from paceline.realrun.launch.slurm import script
+    from paceline.realrun.launch.batch_script import script
 
     loaded = load_scenario(scenario, changes)
     validation.check_options(loaded, steps, tolerance)
@@ -276,10 +275,10 @@ def compare(
     """Predict, measure and compare; ``start`` opens the hosts and learns whether they are probed first."""
     from contextlib import nullcontext
 
-    from paceline.realrun.calibration import measure as probes_of
+    from paceline.realrun.calibration import cluster_probes as probes_of
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.calibration.fit import calibrate as fit
-    from paceline.realrun.launch.job import JobRanks
+    from paceline.realrun.launch.launched_job import JobRanks
     from paceline.reports import page
     from paceline.sim.config.files import claim_folder
     from paceline.sim.records import folder as result_folder
@@ -359,7 +358,7 @@ def lab_check(
     ] = None,
 ) -> None:
     """Measure what this machine's lab can emulate."""
-    from paceline.realrun.lab.check import check, render
+    from paceline.realrun.lab.self_test import check, render
     from paceline.sim.network.build import build_network
 
     network = None
@@ -389,10 +388,9 @@ def netem(
     from paceline.realrun.launch import netem as commands
     from paceline.sim.network.build import build_network
 
-    with patience("netem"):
-        cluster = load_scenario(scenario, changes).cluster
-        n = cluster.workers
-        network = build_network(cluster.network, n)
+    cluster = load_scenario(scenario, changes).cluster
+    n = cluster.workers
+    network = build_network(cluster.network, n)
     named = commands.validate_addresses(hosts, n) if hosts else [f"$HOST{rank}" for rank in range(n)]
     scripts = commands.scripts(network, named, commands.validate_interface(interface))
     if host is not None and host >= n:

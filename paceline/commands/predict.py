@@ -29,7 +29,6 @@ from paceline.commands.console import (
     watching,
 )
 from paceline.commands.dask_cluster import connect
-from paceline.sim.config.user_code.patience import patience
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,10 +103,9 @@ def check(
     from paceline.sim.experiments.costs import check as checking
     from paceline.sim.scenario.overrides import name_lines
 
-    with patience("check"):
-        loaded = load_scenario(scenario, changes)
-        with name_lines(scenario, changes or []):
-            findings = checking.check(loaded, prepare.device_named(device), begin_s=0.0)
+    loaded = load_scenario(scenario, changes)
+    with name_lines(scenario, changes or []):
+        findings = checking.check(loaded, prepare.device_named(device), begin_s=0.0)
     print_answer(findings, as_json, tables.render_check)
 
 
@@ -128,8 +126,7 @@ def throughput(
     from paceline.sim.experiments.costs import tokens as counting
     from paceline.sim.scenario.overrides import name_lines
 
-    with patience("throughput"):
-        loaded = load_scenario(scenario, changes)
-        with name_lines(scenario, changes or []):
-            findings = counting.throughput(loaded, tokens, loss)
+    loaded = load_scenario(scenario, changes)
+    with name_lines(scenario, changes or []):
+        findings = counting.throughput(loaded, tokens, loss)
     print_answer(findings, as_json, tables.render_throughput)

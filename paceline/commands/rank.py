@@ -33,7 +33,7 @@ from paceline.sim.config.standard_streams import ignore_broken_pipes
 from paceline.sim.errors import InputError, PacelineError
 
 if TYPE_CHECKING:
-    from paceline.realrun.launch.job import JobRanks
+    from paceline.realrun.launch.launched_job import JobRanks
     from paceline.sim.scenario.schema import Scenario
 
 _PROGRAM: Final = "torchrun --nproc-per-node N -m paceline.realrun"
@@ -99,7 +99,7 @@ def _job(
     scenario: Path, changes: list[str] | None, timeout_s: float, every_rank: bool = False
 ) -> Iterator[tuple[JobRanks, Scenario]]:
     """Meet the job's other ranks; worker 0 enters the block, and the others obey it until its end."""
-    from paceline.realrun.launch.job import JobRanks, follow, meet_ranks
+    from paceline.realrun.launch.launched_job import JobRanks, follow, meet_ranks
     from paceline.sim.experiments.prepare import with_units
     from paceline.sim.scenario.schema import load
 

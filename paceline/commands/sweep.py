@@ -60,10 +60,10 @@ def sweep(
     from paceline.sim.config.tracking import track
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
-    from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.experiments.sweep import summaries as many
-    from paceline.sim.experiments.sweep.settings import (
+    from paceline.sim.experiments.sweep import sweep_folder
+    from paceline.sim.experiments.sweep.sweep_settings import (
         NO_EVENTS,
         changes_of,
         read_grid,
@@ -87,7 +87,7 @@ def sweep(
     changed: list[Sequence[Change]] = [[*own, *changes_of(each, "--grid")] for each in settings]
     scenarios = load_each(scenario, track("reading setting", changed))
     first = next(scenarios)
-    names, drawn = folder.folder_names(len(settings)), None if sample is None else values
+    names, drawn = sweep_folder.folder_names(len(settings)), None if sample is None else values
     with ExitStack() as stack:
         executor = stack.enter_context(connect(dask))
         progress = stack.enter_context(watching(first))
@@ -98,21 +98,21 @@ def sweep(
             answer = describe_sweep(names, settings, summaries, drawn)
             runs = [[run_of(row, (), ()) for row in each["runs"]] for each in summaries]
         else:
-            begun = folder.begin([first, *scenarios], where, out, force=force, say=say)
+            begun = sweep_folder.begin([first, *scenarios], where, out, force=force, say=say)
             resolved, parts = stack.enter_context(begun)
             resolved, tuning = grids.choose_values(
                 resolved, device=where, progress=progress, parts=parts, processes=processes
             )
-            parts = folder.with_facts(parts, resolved, tuning)
+            parts = sweep_folder.with_facts(parts, resolved, tuning)
             runs = grids.simulate(
                 resolved, device=where, progress=progress, warn=say, parts=parts, processes=processes
             )
             for each in parts:
                 each.check_not_replaced()
             draw = sweep_page.write_winners
-            answer = folder.finish(out, settings, resolved, runs, tuning, draw, drawn)
+            answer = sweep_folder.finish(out, settings, resolved, runs, tuning, draw, drawn)
     if out is not None:
-        also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
+        also = f" and {sweep_folder.WINNERS_FILE}" if (out / sweep_folder.WINNERS_FILE).exists() else ""
         say(f"wrote {out}: a result folder for each setting, {SWEEP_FILE}{also}")
     print_answer(answer, as_json, render_sweep)
     end_failed([run for own in runs for run in own])

@@ -9,7 +9,6 @@ import typer
 
 from paceline.commands.console import AsJson, Force, plain_app, print_answer, print_json, print_result, say
 from paceline.sim.config.limits import MAX_SEED
-from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -38,11 +37,10 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one topology: its degree, weights, eigenvalues and how fast it averages."""
-    from paceline.reports import topology as graph_pages
+    from paceline.reports import topology_page as graph_pages
     from paceline.sim.topology.described import describe
 
-    with patience("topology show"):
-        record = describe(_entry(topology), workers, weights, seed)
+    record = describe(_entry(topology), workers, weights, seed)
     if out is not None:
         graph_pages.write_topology(record, out, force)
         say(f"wrote {out}")
@@ -58,11 +56,10 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare topologies at one number of workers, the fastest per step first."""
-    from paceline.reports import topology as graph_pages
+    from paceline.reports import topology_page as graph_pages
     from paceline.sim.topology.described import describe
 
-    with patience("topology compare"):
-        records = [describe(_entry(name), workers, weights, seed) for name in topologies]
+    records = [describe(_entry(name), workers, weights, seed) for name in topologies]
     unknown = 2.0  # above all rates, so that these come last
     records.sort(
         key=lambda r: (unknown if r["rate_per_step"] is None else r["rate_per_step"], r["mean_degree"])

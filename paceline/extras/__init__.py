@@ -1,1 +1,1 @@
-"""What changes no clock: the core reaches it by names in its registries, and imports none of it."""
+"""What the core works without: it reaches this by names in its registries, and imports none of it."""

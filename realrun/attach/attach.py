@@ -35,8 +35,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from paceline.sim.compute.attached import AttachedRun
+from paceline.sim.compute.compute_settings import Compute
 from paceline.sim.compute.model import ComputeModel
-from paceline.sim.compute.settings import Compute
 from paceline.sim.config import files
 from paceline.sim.config.limits import MAX_SEED, MAX_STEPS
 from paceline.sim.config.user_code.code_files import script_folder, search_beside
@@ -54,7 +54,7 @@ from paceline.sim.workloads.modules import backward_segments
 from paceline.sim.workloads.workload import Evaluated, SegmentCallback
 
 from ..calibration.training_run import record_of
-from ..driver.run import run_job
+from ..driver.one_run import run_job
 from ..group.group import SWITCH_S, Group, leave, meet
 from ..group.job_store import JobStore, open_job_store
 from ..group.store import Control, check_timeout, torchrun_store

@@ -30,7 +30,7 @@ from paceline.sim.network.transfer import TransferModel
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.seeds import Floats
 
-from . import measure
+from . import cluster_probes
 from .calibration_data import CalibrationData, MeasuredOperation, Origin
 from .run_folder import load_runs
 from .training_run import TrainingRun
@@ -319,7 +319,7 @@ def load(path: Path, nominal: Scenario | None) -> CalibrationData:
         raise InputError(f"{path}: is {other}")
     data = files.read_json(path, "'paceline probe' or paceline.attach")
     if data.get("kind") != attached.KIND:
-        return measure.validate_measurements(data, path)
+        return cluster_probes.validate_measurements(data, path)
     record = files.as_model(attached.AttachedRun, data, path, attached.RECORD_VERSION)
     if nominal is None:
         raise InputError(

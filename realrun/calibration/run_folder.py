@@ -17,7 +17,7 @@ from paceline.sim.records.folder import SUMMARY_FILE, read_results, runs_of
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, parse
 
-from .measure import lab_hosts
+from .cluster_probes import lab_hosts
 from .training_run import TrainingRun, record_of
 
 _MAX_RUNS: Final = 3

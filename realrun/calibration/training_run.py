@@ -24,8 +24,8 @@ import torch
 from typing_extensions import override
 
 from paceline.sim.compute.attached import MAX_RECORDED_STEPS, AttachedRun
+from paceline.sim.compute.compute_settings import Compute, Trace
 from paceline.sim.compute.model import ComputeModel
-from paceline.sim.compute.settings import Compute, Trace
 from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError

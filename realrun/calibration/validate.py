@@ -43,7 +43,7 @@ from ..launch.cells import RankPool, Result, RunRequest, check_fixed
 from ..launch.length import with_length
 from ..launch.lives import check_faults
 from ..launch.processes import Processes, check_processes
-from . import measure
+from . import cluster_probes
 from .chance import DRAWS, simulate_again, with_chance
 
 Say = Callable[[str], None]
@@ -220,7 +220,7 @@ def write(
     out: Path,
     force: bool,
     profile: Profile | None,
-    probes: measure.Measurements | None,
+    probes: cluster_probes.Measurements | None,
 ) -> None:
     """Write a result folder with both sides' runs, their comparison, profile and probes, if any.
 
@@ -248,7 +248,7 @@ def hosts_of(scenario: Scenario, lab: bool) -> HostKind:
     """The kind of hosts of a real run of the scenario."""
     tcp = scenario.cluster.network.tcp
     if lab:
-        return measure.lab_hosts(tcp, scenario.cluster.network.queue)
+        return cluster_probes.lab_hosts(tcp, scenario.cluster.network.queue)
     return HostKind(kind="cluster", tuning="" if tcp is None else describe_hosts(tcp))
 
 
@@ -276,7 +276,7 @@ def processes_for(scenario: Scenario, lab: bool, probing: bool) -> Processes:
     if not lab:
         return Processes()
     network = build_network(scenario.cluster.network, scenario.cluster.workers)
-    standard = parse(measure.STANDARD).cluster
+    standard = parse(cluster_probes.STANDARD).cluster
     if probing and standard.workers > network.num_hosts:
         network = build_network(standard.network, standard.workers)
     return Processes(lab=lab_of(scenario, network))

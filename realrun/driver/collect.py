@@ -25,7 +25,7 @@ from paceline.sim.training.snapshots import Published, Snapshots, WorkerLost
 from ..group.store import Control
 from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
 from ..transport.threads import ThreadPool
-from .outages import Life
+from .rank_faults import Life
 from .rank_log import FINAL, LEADER, Exchange, ModelRef, RankLog, Timing, decode, encode
 
 _RESUMPTIONS: Final = frozenset({"wait", "wait_any", "poll", "segment"})

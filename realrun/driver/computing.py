@@ -22,7 +22,7 @@ from paceline.sim.workloads.workload import Evaluated
 
 from ..transport.device import CPU, SideStream
 from ..transport.threads import CallResult
-from .rank import ClusterPending, Rank
+from .rank_state import ClusterPending, Rank
 
 _OVERRUN: Final = 1.01
 """Ratio to its duration in the compute model above which a gradient counts as an overrun."""

@@ -18,8 +18,8 @@ from paceline.sim.records.run import ANY_SOURCE
 from ..transport.backend import TransferInFlight
 from ..transport.connections import CollectiveWait, PeerGone
 from .drain import PostedCounts
-from .rank import ClusterPending, Rank
 from .rank_log import Exchange
+from .rank_state import ClusterPending, Rank
 
 
 class ExchangeListener(Protocol):

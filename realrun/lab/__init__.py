@@ -1,6 +1,6 @@
 """The lab: a wide-area network emulated on one Linux machine, for real processes and real TCP.
 
-``Lab`` runs it, ``available`` says whether this machine can, ``paceline.realrun.lab.check`` how well.
+``Lab`` runs it, ``available`` says whether this machine can, ``paceline.realrun.lab.self_test`` how well.
 """
 
 from .lab import Lab, available

@@ -21,7 +21,7 @@ from paceline.sim.network.network import Link, Network
 from paceline.sim.network.stock_tcp import HostTuning, TcpSettings
 
 from . import enter, kernel
-from .hosts import INTERFACE, address
+from .namespaces import INTERFACE, address
 from .protocol import PLAN, Discipline, Statistics, plan_of
 
 _ANSWER_S = 60.0

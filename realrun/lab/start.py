@@ -11,7 +11,7 @@ import struct
 import time
 from typing import Final
 
-from .hosts import INTERFACE
+from .namespaces import INTERFACE
 
 _TO: Final = ("10.255.255.254", 9)
 _CUT_TO: Final = ("10.255.255.253", 9)

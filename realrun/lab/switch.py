@@ -41,7 +41,7 @@ from paceline.sim.network.variation import AddedLatencies, Factors, LinkChanges,
 
 from . import kernel, start
 from .delays import Delay
-from .hosts import INTERFACE, Host, address, make_host
+from .namespaces import INTERFACE, Host, address, make_host
 from .protocol import PLAN, Forwarding, Statistics
 from .queues import Fair, Fifo, Queue
 

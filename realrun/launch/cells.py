@@ -24,8 +24,8 @@ from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
 
 from ..driver.collect import RankResult
+from ..driver.one_run import run_job
 from ..driver.rank_log import Timing
-from ..driver.run import run_job
 from ..group.group import Group
 from ..lab.protocol import Statistics
 from ..transport.device import device_of

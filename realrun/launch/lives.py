@@ -15,7 +15,7 @@ from paceline.sim.experiments.prepare import churn_of
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes import find_scheme
 
-from ..driver.outages import Life
+from ..driver.rank_faults import Life
 from .cells import RunRequest
 
 

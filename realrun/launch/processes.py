@@ -36,7 +36,7 @@ from paceline.sim.network.network import Network
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
 
-from ..driver.outages import Life, patience_s
+from ..driver.rank_faults import Life, patience_s
 from ..group.group import allow_open_files
 from ..group.store import Control
 from ..lab import Lab
@@ -115,7 +115,7 @@ class Processes(RankPool):
     Args:
         lab: runs them in its hosts; entered and left together with this. None: on the loopback.
         popen: starts one where there is no lab.
-        faults: for tests, see ``paceline.realrun.driver.run.run_job``.
+        faults: for tests, see ``paceline.realrun.driver.one_run.run_job``.
 
     Raises:
         InputError: on entry, when this machine cannot run a lab.

@@ -8,7 +8,7 @@ from rank 0, ``{"result": ...}`` from the collecting rank, ``{"done": rank}`` fr
 
 A process of the launcher gets orders as lines of JSON on standard input, and answers in lines of JSON on what
 was standard output; all other output goes to standard error. For a rank of torchrun or Slurm both go through
-the job's control store (``paceline.realrun.launch.job``).
+the job's control store (``paceline.realrun.launch.launched_job``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.sim.config.problems import format_message
 from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.errors import InputError, PacelineError
 
-from ..driver.outages import Life
+from ..driver.rank_faults import Life
 from ..group.group import Group, join, leave
 from .cells import REQUEST, RESULT, Result, run_request
 

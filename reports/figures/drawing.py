@@ -51,8 +51,8 @@ class Picture:
         name: unique on the page.
         data: of the figure.
         key: label, stand-in colour and dashes of each entry of the key above the figure.
-        figure, colours: for ``reports.files``: the figure in stand-in colours, and the CSS of those that are
-            its own.
+        figure, colours: for ``reports.paper_files``: the figure in stand-in colours, and the CSS of those
+            that are its own.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Picture:
 
     @cached_property
     def svg(self) -> str:
-        """For the page, which colours it; asked for before ``reports.files`` finishes the figure."""
+        """For the page, which colours it; asked for before ``reports.paper_files`` finishes the figure."""
         from matplotlib.backends.backend_svg import FigureCanvasSVG
 
         out = io.StringIO()

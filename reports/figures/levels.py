@@ -16,8 +16,8 @@ from paceline.sim.seeds import Floats
 
 from .. import words
 from ..folders import ReportSources, SourceRuns
-from .curves import make_log
 from .drawing import WIDTH_IN, Picture, figure, picture
+from .metric_curves import make_log
 
 _LEVELS: Final = 100
 _HIGHEST: Final = 10.0

@@ -229,10 +229,7 @@ def posted_ahead(
 
 @lru_cache(maxsize=64)
 def of_rounds(schedule: Schedule) -> Collective:
-    """A collective from a schedule: a round is a post that waits for the end of the round leaving the window.
-
-    Raises ``ValueError`` where sends and receives do not match.
-    """
+    """A collective from a schedule: a round is a post that waits for the one leaving the window to end."""
     n, window = len(schedule.rounds), schedule.window
     counts = np.array([len(rounds) for rounds in schedule.rounds], dtype=np.int64)
     first = n + np.cumsum(counts) - counts
@@ -251,8 +248,6 @@ def of_rounds(schedule: Schedule) -> Collective:
         for each, number in zip((sends, receives), numbers, strict=True)
     ]
     sends, receives = sends[orders[0]], receives[orders[1]]
-    if len(sends) != len(receives) or (sends[:, :3] != receives[:, :3]).any():
-        raise ValueError("what is sent in this table is not what is received")
     number = np.arange(len(sends))
     at = np.concatenate((sends[:, 3], receives[:, 3]))
     waits = at + window < (first + counts)[post_rank[at]]

@@ -98,12 +98,8 @@ def hierarchical_pieces(sites: Sites, length: int) -> tuple[tuple[PieceRound, ..
     to the site's owner, who sends the sum back. (3) Owners send their column to everybody in their group.
     Where every host is one GPU, a site has ``MAX_COLUMNS`` columns at most. ``length`` is in bytes or
     elements.
-
-    Raises ``ValueError`` for an empty group or a negative length.
     """
     sizes = tiers(sites)
-    if not sites or min(map(min, sizes)) < 1 or length < 0:
-        raise ValueError(f"no collective has sites of {sites} ranks and {length} bytes")
     n, last = count_ranks(sites), 2 * len(sizes) + 1
     most = _columns(sizes)
     refuse_many("a hierarchical all-reduce", n, 2 * n * (sum(most) + len(sites)))
@@ -166,10 +162,7 @@ def _cut(part: _Part, number: int) -> list[_Part]:
 
 @lru_cache(maxsize=64)
 def hierarchical_all_reduce(sites: Sites, num_bytes: int) -> Schedule:
-    """The messages of ``hierarchical_pieces``, all of a round at once: two latencies of each tier.
-
-    Raises ``ValueError`` as that does.
-    """
+    """The messages of ``hierarchical_pieces``, all of a round at once: two latencies of each tier."""
 
     def messages(pieces: Sequence[PayloadPart]) -> tuple[tuple[int, int], ...]:
         return tuple((piece.peer, piece.stop - piece.start) for piece in pieces)

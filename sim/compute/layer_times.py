@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, quote
-from .measure import WARM_UP_RUNS, between_s, instant
+from .timing import WARM_UP_RUNS, between_s, instant
 
 RUNS: Final = 50
 """Gradients that count; of each part the median of them."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ..config.csv_tables import read_table
 from ..config.files import parse_json
 from ..config.limits import MAX_TIME_S, MIN_TIME_S
-from ..config.tables import read_table
 from ..config.units import parse_duration
 from ..config.yaml_file import read_text
 from ..errors import InputError, did_you_mean, quote, shorten

@@ -15,7 +15,7 @@ class Registry(Mapping[str, _T]):
     """Entries by name, each in a module that is imported when the entry is looked up.
 
     Args:
-        package: the modules are relative to it.
+        package: what begins with a dot is relative to it; extras are not.
         places: name -> ``.module:ATTRIBUTE``; ``tests/project/test_registries.py`` looks up all.
     """
 

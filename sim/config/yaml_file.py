@@ -124,10 +124,6 @@ def read_text(
         raise InputError(f"{_short_path(path)}:{line}: {text}") from None
 
 
-_PART_BYTES: Final = 2**20
-"""Bytes per read of a file that does not tell its length."""
-
-
 def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
     """Read a regular file of at most ``limit`` bytes; refuse devices and pipes, which may never end.
 
@@ -138,7 +134,7 @@ def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
     try:
         # Without O_NONBLOCK, opening a pipe without a writer would block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-            size, content = _read_regular(file, named, limit)
+            return _read_regular(file, named, limit)
     except FileNotFoundError:
         raise InputError(f"{named}: there is no such file{_similar_file(path, suffixes)}") from None
     except IsADirectoryError:
@@ -148,28 +144,17 @@ def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
         raise InputError(f"{named}: may not be read (permission denied)") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{named}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if size > limit or len(content) > limit:
-        raise InputError(f"{named}: is larger than {limit // 2**20} MiB, which is too much")
-    return content
 
 
-def _read_regular(file: BinaryIO, named: Path, limit: int) -> tuple[int, bytes]:
-    """Size of a regular file as it tells it, and its content unless that is over the limit."""
+def _read_regular(file: BinaryIO, named: Path, limit: int) -> bytes:
     status = os.fstat(file.fileno())
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{named}: is no regular file, but a device or a pipe; name a file")
-    content = b""
-    while status.st_size <= limit and len(content) <= limit:
-        # A kernel's file has more bytes than its size says; others take no more memory than that.
-        part = file.read(max(status.st_size, _PART_BYTES) + 1)
-        if part is None:  # a kernel's file that has nothing to give now
-            raise InputError(f"{named}: is no regular file, but one of the kernel's; name a file")
-        if not part:
-            break
-        content += part
-    return status.st_size, content
+    if status.st_size > limit:
+        raise InputError(f"{named}: is larger than {limit // 2**20} MiB, which is too much")
+    return file.read()
 
 
 def _short_path(path: Path) -> Path:

@@ -23,7 +23,7 @@ from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
 from ..records.run import ANY_SOURCE, Event, FaultCost
 from ..traffic.clock import Clock, WakeUpDelays
-from ..traffic.connections import Connections
+from ..traffic.connecting import Connections
 from ..traffic.streams import Streams
 from ..traffic.transfers import PATTERN_TAG, Transfers
 from ..training.gradients import Deferred, loss_given

@@ -25,8 +25,8 @@ from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes.overlap.buckets import count_buckets
 from ..schemes.scheme import Scheme
-from ..traffic.choice import Algorithms, Choice
 from ..traffic.placing import place, price_s
+from ..traffic.selection import Algorithms, Choice
 from ..training.curves.points import CurveScorer, Points
 from ..training.gradient_noise import NoiseMeter
 from ..training.gradients import TrainingProblem

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import RunError
 from ..faults.record import with_faults
-from ..network.carried import bytes_carried
+from ..network.network import bytes_carried
 from ..records.accounting import SMALL_WEIGHT_NOTE, TimeBreakdown, mean_share
 from ..records.run import COMPUTING, OTHER_CLOCK, Event, FaultCost, Pace, Run, Source, Status
 from ..training.scoring import Scorer, digest

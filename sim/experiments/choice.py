@@ -26,8 +26,8 @@ from ..drivers.lockstep.exact import why_not
 from ..drivers.outcome import Outcome
 from ..errors import NotInLockstep, RunError
 from ..schemes import SCHEMES
-from ..traffic.choice import BY_PRICE, MAX_FLOWS, Algorithms, Payloads
 from ..traffic.placing import place
+from ..traffic.selection import BY_PRICE, MAX_FLOWS, Algorithms, Payloads
 
 _CYCLES: Final = (1, 3)
 """The cycles between which time is taken, where cycles differ only in who joins when."""

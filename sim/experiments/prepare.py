@@ -11,9 +11,9 @@ from functools import lru_cache
 import torch
 from pydantic import ValidationError
 
-from ..compute.measure import device_name, timer_of, typical_times_s
+from ..compute.compute_settings import MeasuredCompute
 from ..compute.model import ComputeModel
-from ..compute.settings import MeasuredCompute
+from ..compute.timing import device_name, timer_of, typical_times_s
 from ..config import yaml_file
 from ..devices import one_thread
 from ..drivers.job import Job
@@ -33,7 +33,7 @@ from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
 from ..schemes.common.inside import possible_units
-from ..traffic.choice import Algorithms
+from ..traffic.selection import Algorithms
 from ..training.gradients import SAMPLER_KEY, Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target

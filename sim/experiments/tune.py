@@ -18,7 +18,7 @@ from ..records.run import Run, metric_name
 from ..records.summary import Tuned, TuningTrial, mean_time_s
 from ..records.verdict import Value
 from ..scenario.schema import Scenario
-from ..scenario.tune import SEEDS, Tune, with_values
+from ..scenario.tuning_grid import SEEDS, Tune, with_values
 from ..workloads import find_task
 from .jobs import PlannedRun
 

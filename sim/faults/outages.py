@@ -11,7 +11,7 @@ from typing import Final
 
 from .. import seeds
 from ..errors import RunError
-from .settings import Checkpoint, Fault, How, Policy
+from .fault_settings import Checkpoint, Fault, How, Policy
 
 _MIN_RTO_S: Final = 0.2
 _MAX_RTO_S: Final = 120.0

@@ -24,7 +24,7 @@ from ..config.tracking import track
 from ..config.yaml_file import read_text
 from ..errors import InputError, quote, shorten
 from .comparison import Comparison
-from .formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
+from .formats.table_files import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
 from .formats.trace import write_trace
 from .integrity.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
 from .rows import RunRow, run_of

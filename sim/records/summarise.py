@@ -10,8 +10,7 @@ import numpy as np
 
 from ..errors import InputError, quote
 from .carry.scope import Scope
-from .gradients.noise import describe_gradients
-from .gradients.rule import hint
+from .gradients.noise import describe_gradients, hint
 from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
 from .rows import left_out_of, mean, mean_shares, row_of

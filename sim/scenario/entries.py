@@ -23,14 +23,14 @@ from ..config.problems import format_value, mistake, place_errors
 from ..config.settings import IMPORT_PATH, Named, Printable, Settings, read_open
 from ..config.units import Bytes
 from ..errors import did_you_mean
-from ..faults.settings import Policy
+from ..faults.fault_settings import Policy
 from ..schemes import SCHEMES, find_scheme
 from ..schemes.scheme import Scheme
 from ..topology.entry import BRIEF
 from ..training.curves.curves import Curves
 from ..training.optimizer import OptimizerSettings
 from ..workloads import TASKS, find_task
-from ..workloads.layers.settings import FLOAT_BYTES, LayerProfile
+from ..workloads.layers.layer_settings import FLOAT_BYTES, LayerProfile
 from ..workloads.partition import Partition
 from ..workloads.sampler import SamplerSettings
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from ..errors import did_you_mean, quote
 from ..records.run import On, falls, metric_name
 from ..records.verdict import Value
-from ..training.curves.conditions import TRAINED
-from ..training.curves.curve import Curve
+from ..training.curves.curve import TRAINED, Curve
 from ..training.curves.curves import Curves
 from ..training.curves.points import Points, find_points
 from ..training.scoring import Target

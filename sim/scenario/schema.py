@@ -27,7 +27,7 @@ from ..config.user_code import call as user_code
 from ..config.user_code.call import is_import_path
 from ..config.user_code.code_files import script_folder, search_beside
 from ..errors import InputError, did_you_mean, quote, shorten
-from ..faults.settings import Checkpoint
+from ..faults.fault_settings import Checkpoint
 from ..network.build import build_network
 from ..network.settings import TransportName
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
@@ -35,7 +35,7 @@ from ..records.run import On
 from ..records.verdict import Value
 from ..schemes import find_scheme
 from ..schemes.common.inside import count_units
-from ..training.curves.conditions import conditions_of
+from ..training.curves.curve import conditions_of
 from ..training.scoring import scored_on
 from ..workloads import find_task
 from . import overrides
@@ -46,7 +46,7 @@ from .parts import Cluster, CollectiveSettings, EvaluateSettings, Stop, TargetSe
 from .price import Price, fill_in
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, max_repeats, read_auto
-from .tune import Tune, with_values
+from .tuning_grid import Tune, with_values
 from .uncertain import at_middle
 
 MAX_MISTAKES: Final = 5

@@ -19,8 +19,9 @@ SCHEMES: Final = Registry[Scheme](
         "leader_sgd": ".leader_sgd:LEADER_SGD", "easgd": ".parameter_server:EASGD",
         "eamsgd": ".parameter_server:EAMSGD", "downpour": ".parameter_server:DOWNPOUR",
         "diloco": ".outer.diloco:DILOCO", "slowmo": ".outer.slowmo:SLOWMO",
-        "gradient_tracking": ".tracking:GRADIENT_TRACKING", "choco_sgd": ".tracking:CHOCO_SGD",
-        "halos": ".outer.halos:HALOS", "fedavg": ".outer.fedavg:FEDAVG",
+        "gradient_tracking": "paceline.extras.papers.gradient_tracking:GRADIENT_TRACKING",
+        "choco_sgd": "paceline.extras.papers.gradient_tracking:CHOCO_SGD",
+        "halos": "paceline.extras.papers.halos:HALOS", "fedavg": "paceline.extras.papers.fedavg:FEDAVG",
     },
 )  # fmt: skip
 
@@ -28,7 +29,7 @@ SCHEMES: Final = Registry[Scheme](
 def find_scheme(name: str) -> Scheme:
     """Look up a built-in scheme, or a user's ``package.module:scheme``; ``InputError`` if there is none."""
     if is_import_path(name):
-        from .user import user_scheme
+        from .user_scheme import user_scheme
 
         return user_scheme(name)
     if name not in SCHEMES:

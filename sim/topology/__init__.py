@@ -5,7 +5,7 @@
 
 from .entry import TOPOLOGIES, MixingOptions, TopologyEntry, topology_named
 from .plan import AUTO, GIVEN, Plan, plan
-from .topology import Topology
+from .registered import Topology
 
 __all__ = [
     "AUTO",

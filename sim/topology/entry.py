@@ -25,7 +25,7 @@ from ..config.settings import Named, Settings, keyed
 from ..config.user_code import call
 from ..errors import InputError, did_you_mean, quote
 from .matrix import from_networkx, ranked
-from .topology import Graphs, NoOptions, Topology, static
+from .registered import Graphs, NoOptions, Topology, static
 
 FILE: Final = "file"
 """Name of the topology in a file."""
@@ -51,7 +51,7 @@ TOPOLOGIES: Final = Registry[Topology](
         "de_bruijn": ".graphs.finite_time:DE_BRUIJN", "matcha": ".matcha:MATCHA",
     },
 )  # fmt: skip
-_IN_FILES: Final = Registry[Topology](__package__, {FILE: ".graphs.files:IN_FILE"})
+_IN_FILES: Final = Registry[Topology](__package__, {FILE: ".graphs.graph_files:IN_FILE"})
 
 
 def topology_named(name: str) -> Topology:

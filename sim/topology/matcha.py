@@ -18,8 +18,8 @@ from ..errors import InputError
 from ..seeds import Floats
 from .entry import TopologyEntry, topology_named
 from .matrix import Matrix, edges_of, in_degrees, is_symmetric, laplacian, undirected, with_diagonal
+from .registered import Graphs, Topology
 from .spectra import DENSE, laplacian_ends
-from .topology import Graphs, Topology
 
 _DEFAULT_GRAPH: Final = "ring_lattice"
 _MAX_ROUNDS: Final = 200

@@ -15,8 +15,8 @@ from ..program.pattern import Pattern
 from . import weights as rules
 from .entry import TopologyEntry, topology_named
 from .matrix import Matrix, is_symmetric, row_sums, support, union
+from .registered import Graphs
 from .spectra import product_norm, second_modulus
-from .topology import Graphs
 
 AUTO: Final = "auto"
 GIVEN: Final = "given"

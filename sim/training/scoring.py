@@ -317,8 +317,8 @@ class Scorer(Generic[V]):
             self._narrow(earlier_s, interval)
 
     def _scores(self, snapshot: Snapshot[V]) -> Mapping[On, Scores]:
-        if self.workload is None or self.task is None:
-            raise RuntimeError("nothing is trained, so nothing can be scored")
+        assert self.workload is not None
+        assert self.task is not None
         kinds = {on: self._kind(on, snapshot) for on in self.scored_on}
         averaged = self._scores_of_average(snapshot) if "averaged" in kinds.values() else None
         key = "" if self.known is None else self._key(snapshot)

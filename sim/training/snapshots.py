@@ -412,8 +412,7 @@ class Snapshots(Generic[V]):
     def close(self, end: Snapshot[V] | None = None) -> ScoringInterval[V]:
         """The interval that ends at the instant to score, or with the snapshot ``end``."""
         if end is None:
-            if self.due_s is None:
-                raise RuntimeError("no scoring is due")
+            assert self.due_s is not None
             end = self._latest_models.snapshot(self.due_s)
         interval = ScoringInterval(self._before, self._changes, end, self._numbers)
         self._before, self._changes, self._numbers = self._latest_models.copy(), [], {}

@@ -14,12 +14,14 @@ TASKS: Final = Registry[Task](
     {
         "digits-mlp": ".tasks.digits:DIGITS_MLP", "digits-cnn": ".tasks.digits:DIGITS_CNN",
         "logistic": ".tasks.logistic:LOGISTIC", "quadratic": ".tasks.quadratic:QUADRATIC",
-        "matrix-completion": ".tasks.matrix_completion:MATRIX_COMPLETION", "svm": ".tasks.svm:SVM",
-        "random-features": ".tasks.random_features:RANDOM_FEATURES",
-        "text-transformer": ".tasks.text:TEXT_TRANSFORMER", "mnist-5k-mlp": ".tasks.mnist_5k:MNIST_5K_MLP",
-        "mnist-5k-cnn": ".tasks.mnist_5k:MNIST_5K_CNN", "mnist-cnn": ".tasks.images:MNIST_CNN",
-        "cifar-cnn7": ".tasks.images:CIFAR_CNN7", "cifar-resnet20": ".tasks.images:CIFAR_RESNET20",
-        "digits-resnet20": ".tasks.images:DIGITS_RESNET20",
+        "matrix-completion": "paceline.extras.papers.matrix_completion:MATRIX_COMPLETION",
+        "svm": "paceline.extras.papers.svm:SVM",
+        "random-features": "paceline.extras.papers.random_features:RANDOM_FEATURES",
+        "text-transformer": ".tasks.text:TEXT_TRANSFORMER",
+        "mnist-5k-mlp": "paceline.extras.papers.mnist_5k:MNIST_5K_MLP",
+        "mnist-5k-cnn": "paceline.extras.papers.mnist_5k:MNIST_5K_CNN",
+        "mnist-cnn": ".tasks.images:MNIST_CNN", "cifar-cnn7": ".tasks.images:CIFAR_CNN7",
+        "cifar-resnet20": ".tasks.images:CIFAR_RESNET20", "digits-resnet20": ".tasks.images:DIGITS_RESNET20",
     },
 )  # fmt: skip
 
@@ -27,7 +29,7 @@ TASKS: Final = Registry[Task](
 def find_task(name: str) -> Task:
     """Look up a built-in task, or a user's ``package.module:build``; ``InputError`` if there is none."""
     if is_import_path(name):
-        from .user import user_task
+        from .user_task import user_task
 
         return user_task(name)
     if name not in TASKS:

@@ -112,4 +112,4 @@ def supervised(
 
 def _is_known(code: Callable[..., Any]) -> bool:
     """Whether a function or a module is torch's or Paceline's own, which keep no count of their calls."""
-    return (getattr(code, "__module__", None) or "").startswith(("torch.nn.", "paceline.sim."))
+    return (getattr(code, "__module__", None) or "").startswith(("torch.nn.", "paceline."))

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from paceline.realrun.driver.run import run_job
+from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
 from paceline.sim.errors import InputError
 from tests.contract import cases, failures

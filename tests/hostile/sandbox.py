@@ -19,7 +19,6 @@ import torch
 
 from paceline.reports import bundle
 from paceline.sim.config.files import write_json
-from paceline.sim.config.user_code import patience
 from paceline.sim.experiments.simulate import begin, simulate
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.comparison import compare
@@ -38,8 +37,6 @@ MAX_WALL_S: Final = 60.0
 """A command that takes longer hangs, however busy this machine is."""
 MAX_DATA_BYTES: Final = 2 * 2**30
 """What a command may take beyond what Python and its libraries have when it begins."""
-_PATIENCE_S: Final = 2
-"""A command that answers at once has so little patience with a user's code."""
 
 VALIDATED: Final = """\
 name: rack
@@ -222,7 +219,6 @@ def _be(argv: tuple[str, ...], folder: str, streams: str) -> None:
     sys.argv = ["paceline", *argv]
     with contextlib.suppress(OSError):
         sys.stdin.close()
-    setattr(patience, "PATIENCE_S", _PATIENCE_S)  # noqa: B010
     from paceline.commands.app import main
 
     main()

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.sudden_death import contents
 from paceline.reports import sweep_page
-from paceline.reports import topology as graph_pages
-from paceline.sim.experiments.sweep import folder as sweep_folder
+from paceline.reports import topology_page as graph_pages
+from paceline.sim.experiments.sweep import sweep_folder
 from paceline.sim.records import unfinished
 from paceline.sim.records.folder import lacks_page
 from paceline.sim.scenario import ready
@@ -80,7 +80,7 @@ def test_a_sweep_that_was_killed_before_its_first_run_is_begun_again(
         return begun
 
     with monkeypatch.context() as patch:
-        patch.setattr("paceline.sim.experiments.sweep.folder.begin_parts", copying)
+        patch.setattr("paceline.sim.experiments.sweep.sweep_folder.begin_parts", copying)
         assert run(patch, capsys, *command, tmp_path / "out")[0] == 0
     writing = tmp_path / "killed-2" / "0001" / f".parts.{socket.gethostname()}-{2**31 - 1}.new"
     writing.mkdir(parents=True)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 from matplotlib.figure import Figure
 
-from paceline.reports import files, page
+from paceline.reports import page, paper_files
 from paceline.reports.folders import ReportSources
 from tests.hostile import sandbox
 from tests.support import warm
@@ -31,7 +31,7 @@ SHOWN: Final = ("report.html", "report-files")
 
 def draw_once() -> None:
     """Have each page and its first picture drawn once: that takes long, and changes no file."""
-    view, render, finish, save = page._view, page._render, files.finish_figure, Figure.savefig
+    view, render, finish, save = page._view, page._render, paper_files.finish_figure, Figure.savefig
     views: dict[str, dict[str, Any]] = {}
     texts: dict[str, str] = {}
     drawings: dict[tuple[Figure, str], bytes] = {}
@@ -64,7 +64,7 @@ def draw_once() -> None:
         (page, "_view", keep_view),
         (page, "_render", keep_text),
         (Figure, "savefig", keep_drawing),
-        (files, "finish_figure", lambda picture: picture.figure),
+        (paper_files, "finish_figure", lambda picture: picture.figure),
     ):
         setattr(home, name, kept)
 

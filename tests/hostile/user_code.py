@@ -28,14 +28,6 @@ MODULES: Final[Mapping[str, str]] = {
     "interrupt": "def build(seed):\n    raise SystemExit(0)\n",
 }
 """What stands in the module that a scenario names."""
-ENDLESS: Final[Mapping[str, str]] = {
-    "import-loops": "while True:\n    pass\n",
-    "import-sleeps": "import time\ntime.sleep(10_000)\n",
-    "call-sleeps": "import time\ndef build(*arguments):\n    time.sleep(10_000)\n",
-    "call-catches-all": "import time\ndef build(*arguments):\n    while True:\n        try:\n"
-    "            time.sleep(10_000)\n        except BaseException:\n            pass\n",
-}
-"""What never comes back."""
 RAISED: Final[Mapping[str, str]] = {
     "repr-raises": "class Odd(Exception):\n    def __repr__(self):\n        raise ValueError\nodd = Odd(5)\n",
     "long": "odd = ValueError('x' * 200_000)\n",
@@ -215,7 +207,7 @@ from paceline import Link, Network, Round, Route, Schedule
 
 def cases() -> list[Case]:
     """All of them."""
-    return [*modules(), *endless(), *raising(), *returning(), *tasks(), *schemes()]
+    return [*modules(), *raising(), *returning(), *tasks(), *schemes()]
 
 
 def _case(name: str, place: tuple[str, str], module: str, *says: str, fails: bool = False) -> Case:
@@ -239,14 +231,6 @@ def modules() -> Iterator[Case]:
         loads = "def build(" in module and name != "syntax"
         for place in _PLACES[:-1] if loads else (_PLACES[turn % 5],):
             yield _case(f"{_kind(place)}-{name}", place, module)
-
-
-def endless() -> Iterator[Case]:
-    """Modules and functions that do not come back: ``check`` says where they are."""
-    text, _ = with_value(_PLACES[3][0], _PLACES[3][1].format("build"))
-    for name, module in ENDLESS.items():
-        files: dict[str, str | bytes] = {"s.yaml": text, "mine.py": module}
-        yield Case(f"code-{name}", ("check", "s.yaml"), ("mine.py, line ", "'check'"), files)
 
 
 def raising() -> Iterator[Case]:

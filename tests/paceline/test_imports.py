@@ -24,8 +24,9 @@ SLOW = (
 )  # fmt: skip
 NOT_NAMED = {
     "commands.measure", "commands.topology", "sim.drivers.lockstep.driver", "sim.experiments.choice",
-    "sim.experiments.costs.bounds", "sim.schemes.all_reduce", "sim.schemes.sgp", "sim.schemes.user",
-    "sim.topology.graphs.random", "sim.topology.matcha", "sim.workloads.tasks.text", "sim.workloads.user",
+    "sim.experiments.costs.bounds", "sim.schemes.all_reduce", "sim.schemes.sgp", "sim.schemes.user_scheme",
+    "sim.topology.graphs.random", "sim.topology.matcha", "sim.workloads.tasks.text",
+    "sim.workloads.user_task",
 }  # fmt: skip
 """The product's own modules that gossip on a ring does without on the event driver."""
 IMPORTED = """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.sim.topology import plan
-from paceline.sim.topology.graphs.files import write_graph
+from paceline.sim.topology.graphs.graph_files import write_graph
 from paceline.sim.topology.matrix import support
 from tests.paceline.test_command_line import run
 

@@ -18,7 +18,7 @@ from benchmarks.validation.campaign import (
 )
 from benchmarks.validation.design import CELLS, DesignPoint, Disturbance, computation_s, spread, worst
 from benchmarks.validation.page import bars, choices, met, page
-from paceline.realrun.calibration import measure
+from paceline.realrun.calibration import cluster_probes
 from paceline.realrun.calibration.chance import other_wake_ups
 from paceline.realrun.launch.cells import with_draws
 from paceline.sim.errors import InputError
@@ -77,7 +77,7 @@ def test_computation_of_the_critical_path(scheme: str, step_s: float) -> None:
 
 
 def test_the_standard_setting_is_the_scenario_that_is_shown() -> None:
-    assert dump(parse(measure.STANDARD)) == dump(load(ROOT / "scenarios" / "lab" / "probe.yaml"))
+    assert dump(parse(cluster_probes.STANDARD)) == dump(load(ROOT / "scenarios" / "lab" / "probe.yaml"))
 
 
 def test_other_draws_change_computing_times_only() -> None:

@@ -17,7 +17,7 @@ WORDED = (*PRODUCT, "benchmarks", "docs/make")
 EMPTY_WORDS = {"found", "told", "said", "asked", "made", "heard"}
 """A name is that of the thing: ``links``, ``schedule``, ``answer``. Keys of files stay as they are."""
 FILE_KEYS = {
-    ("realrun/calibration/measure.py", "made"),
+    ("realrun/calibration/cluster_probes.py", "made"),
     ("sim/network/profile.py", "made"),
     ("sim/compute/attached.py", "made"),
 }

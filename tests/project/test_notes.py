@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.realrun.driver.rank_log import RankLog, decode, encode
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.errors import SchemeError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker

@@ -26,7 +26,7 @@ from benchmarks.carry_over.study import (
     scored_steps,
 )
 from paceline.sim.records.carry import break_even
-from paceline.sim.records.gradients import rule
+from paceline.sim.records.gradients import noise
 from paceline.sim.records.run import Evaluation
 from paceline.sim.seeds import Floats
 from tests.support.made_runs import made_run
@@ -45,11 +45,11 @@ def test_the_page_and_the_sentence_are_made_of_the_rows() -> None:
     assert compared_tasks(logs) == break_even.COMPARED
     assert f"{TASKS[HELD_OUT].parameters:,}" == break_even.LARGEST
     fitted, known = analysis.fit(logs, read()), [each for each in read().values() if each.resolved]
-    assert [tuple(fitted[scheme, 90].round(3)) for scheme in analysis.OTHERS] == [*rule.RULE.values()]
+    assert [tuple(fitted[scheme, 90].round(3)) for scheme in analysis.OTHERS] == [*noise.RULE.values()]
     means = [each.rule for task in TASKS if (each := analysis.errors(logs, read(), task)) is not None]
-    assert np.exp(np.mean(means)) - 1 == pytest.approx(rule.ERROR, abs=0.005)
+    assert np.exp(np.mean(means)) - 1 == pytest.approx(noise.ERROR, abs=0.005)
     ranges = [(min(values), max(values)) for values in zip(*((x.u, x.v) for x in known), strict=True)]
-    assert all(a <= low and high <= b for (low, high), (a, b) in zip(ranges, rule.REACH, strict=True))
+    assert all(a <= low and high <= b for (low, high), (a, b) in zip(ranges, noise.REACH, strict=True))
 
 
 @pytest.mark.slow

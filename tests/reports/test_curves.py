@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 import paceline
-from paceline.reports.figures.curves import bands, draw_curves, set_limits
+from paceline.reports.figures.metric_curves import bands, draw_curves, set_limits
 from paceline.reports.folders import read_sources
 from tests.support.made_results import write_made_results
 

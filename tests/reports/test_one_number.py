@@ -16,9 +16,9 @@ from rich.console import Group
 from rich.table import Table
 
 from paceline.reports import words
-from paceline.reports.files import write_files
 from paceline.reports.folders import read_sources
 from paceline.reports.page import _view, render
+from paceline.reports.paper_files import write_files
 from paceline.reports.tables import render_summary
 from paceline.sim.records.folder import write_results
 from paceline.sim.records.run import Evaluation, Run

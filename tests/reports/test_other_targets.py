@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.reports.figures.break_even import draw_break_even
 from paceline.reports.figures.levels import draw_levels, rank_levels, seconds_to_levels
+from paceline.reports.figures.ratio_map import draw_break_even
 from paceline.reports.folders import read_sources
 from paceline.reports.page import by_other_models
 from paceline.sim.records.folder import write_results

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from paceline.reports import page as pages
-from paceline.reports.figures.curves import By, draw_curves
 from paceline.reports.figures.drawing import Picture
+from paceline.reports.figures.metric_curves import By, draw_curves
 from paceline.reports.folders import ReportSources, read_sources
 from paceline.reports.page import about, build, render, tight
 from paceline.sim.errors import InputError

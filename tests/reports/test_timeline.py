@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from paceline.reports.figures.timeline import shown_span_s, timeline_rows
+from paceline.reports.figures.activities import shown_span_s, timeline_rows
 from paceline.sim.records.run import Event
 from tests.support.made_runs import made_event
 

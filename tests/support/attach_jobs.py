@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.realrun.attach import attach as attaching
 from paceline.realrun.attach.attach import Attached, attach
-from paceline.realrun.driver.run import run_job
+from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import PacelineError

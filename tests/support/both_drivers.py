@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.driver import LockstepDriver

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import torch
 
-from paceline.realrun.driver.run import run_job
+from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Program
 from tests.support import nccl_rules as nccl_rules  # its backend is known once it is imported

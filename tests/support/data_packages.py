@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.sim.workloads.tasks import mnist_5k, text
+from paceline.extras.papers import mnist_5k
+from paceline.sim.workloads.tasks import text
 
 
 def write_package(folder: Path, package: str, name: str, content: bytes) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from paceline.sim.compute.compute_settings import Compute, Straggler
 from paceline.sim.compute.model import ComputeModel
-from paceline.sim.compute.settings import Compute, Straggler
 from paceline.sim.config.settings import Settings
 from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.drivers.event import EventDriver

@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from paceline.realrun.group.group import Group
 from paceline.realrun.launch.cells import run_requests
-from paceline.realrun.launch.job import JobRanks, follow
+from paceline.realrun.launch.launched_job import JobRanks, follow
 from paceline.sim.errors import RunError
 from paceline.sim.scenario.schema import parse
 

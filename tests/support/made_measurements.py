@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.realrun.calibration import fit, measure
+from paceline.realrun.calibration import cluster_probes, fit
 from paceline.realrun.calibration.probes import plan_for
 from paceline.sim.network.transfer import TransferModel
 from tests.support.factory import flat_network
@@ -30,22 +30,23 @@ def measurements(
     outliers: int = 0,
     nominal: dict[str, Any] = NETWORK,
     **changes: Any,
-) -> measure.Measurements:
+) -> cluster_probes.Measurements:
     """What a cluster with these factors would have measured, five times, with relative noise."""
     network = flat_network(4, 0.005, 125e6)
     plan = plan_for(network, (64, 65_536, 262_144, 1_048_576), 1)
-    empty = measure.Measurements(
-        version=measure.MEASUREMENTS_VERSION, made="2026-01-01T00:00:00+00:00",
+    empty = cluster_probes.Measurements(
+        version=cluster_probes.MEASUREMENTS_VERSION, made="2026-01-01T00:00:00+00:00",
         machine="test", software="test",
-        hosts=measure.lab_hosts(), settings={"net.ipv4.tcp_wmem": "4096 33554432 33554432"}, load=(0.0, 0.0),
+        hosts=cluster_probes.lab_hosts(), settings={"net.ipv4.tcp_wmem": "4096 33554432 33554432"},
+        load=(0.0, 0.0),
         switch={}, network=nominal, plan=plan, steps_s=(1e-4, 2e-4, 3e-4),
-        durations=(measure.Duration(trial=0, operation="send", worker=0, part=0, values_s=(1.0,)),),
+        durations=(cluster_probes.Duration(trial=0, operation="send", worker=0, part=0, values_s=(1.0,)),),
     )  # fmt: skip
     model = TransferModel(network, announcement=1.0, streams=True, buffer_bytes=33554432.0)
     found, _ = empty.predict(replace(model, **truth))  # type: ignore[arg-type]
     draws = np.random.Generator(np.random.Philox(1))
     durations = tuple(
-        measure.Duration(
+        cluster_probes.Duration(
             trial=key[0], operation=key[1], worker=key[2], part=key[3],
             values_s=tuple(float(v) for v in value * (1 + noise * draws.standard_normal(5))),
         )

@@ -10,8 +10,8 @@ import torch
 
 from paceline.realrun.calibration.training_run import TrainingRun
 from paceline.sim.compute.attached import AttachedRun
+from paceline.sim.compute.compute_settings import Compute
 from paceline.sim.compute.model import ComputeModel
-from paceline.sim.compute.settings import Compute
 from paceline.sim.drivers.job import Job
 from paceline.sim.scenario.schema import Scenario, parse
 from tests.support.factory import make_job, network_of, run_events

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.realrun import __main__ as program
 from paceline.realrun.driver.collect import RankResult
-from paceline.realrun.driver.run import run_job
+from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
 from paceline.realrun.launch import cells
 from paceline.realrun.transport.device import CPU

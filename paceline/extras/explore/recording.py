@@ -31,8 +31,8 @@ from paceline.sim.program.averaging import root_of
 from paceline.sim.program.encoding import message_bytes
 from paceline.sim.program.groups import partition
 from paceline.sim.records.run import Run
-from paceline.sim.traffic.choice import Algorithms
 from paceline.sim.traffic.placing import place
+from paceline.sim.traffic.selection import Algorithms
 from paceline.sim.training.scoring import Scorer
 
 

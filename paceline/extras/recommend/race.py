@@ -23,7 +23,7 @@ from paceline.sim.records.summary import Tuned, TuningTrial, mean_time_s
 from paceline.sim.records.verdict import Value
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
-from paceline.sim.scenario.tune import Tune, with_values
+from paceline.sim.scenario.tuning_grid import Tune, with_values
 
 SLACK: Final = 1.2
 PATIENT: Final = 3.0

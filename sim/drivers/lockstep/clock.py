@@ -24,8 +24,8 @@ from ...program import operations as ops
 from ...program.encoding import message_bytes
 from ...records.run import INSTANT, UNTIMED_ENCODING
 from ...seeds import Floats, Integers
-from ...traffic.choice import BY_PRICE
 from ...traffic.placing import Placed
+from ...traffic.selection import BY_PRICE
 from ...training.scoring import Scorer
 from ..job import Job
 from ..outcome import Outcome

@@ -44,9 +44,8 @@ class StackedRunner(Runner[InFlight]):
         super().__init__(job, {0: job.scheme.start(worker, job.options)})
         self.published = worker.start
         self._gradients = 0
-        self._loss: Tensor | int | None = (
-            None  # of the latest gradient, or its number where nothing is trained
-        )
+        # Of the latest gradient, or its number where nothing is trained.
+        self._loss: Tensor | int | None = None
         self._replies: dict[type, Callable[[Any], Any]] = {
             ops.Gradient: self._gradient,
             ops.Mix: self._mix,

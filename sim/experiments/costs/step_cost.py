@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from ...compute.compute_settings import Straggler
 from ...compute.model import steady_compute
-from ...compute.settings import Straggler
 from ...drivers.event import EventDriver
 from ...drivers.job import Job
 from ...drivers.lockstep.driver import LockstepDriver
@@ -39,8 +39,7 @@ from ...drivers.lockstep.stacked import StackedTask
 from ...drivers.outcome import Outcome
 from ...errors import RunError, SchemeError
 from ...faults.heartbeat import Heartbeats, needed_bytes_per_s
-from ...network.carried import bytes_carried, shares_on_links
-from ...network.network import Network, Route
+from ...network.network import Network, Route, bytes_carried, shares_on_links
 from ...program import operations as ops
 from ...records.accounting import PaceMarks, mean_share
 from ...records.run import Pace, untimed

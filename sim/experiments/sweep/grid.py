@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from ...compute.settings import Compute
+from ...compute.compute_settings import Compute
 from ...config.tracking import track
 from ...devices import one_thread
 from ...drivers.job import Job

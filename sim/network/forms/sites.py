@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
+from ...config.csv_tables import read_table
 from ...config.problems import KeyPath, Mistake
 from ...config.settings import Settings, read_beside
-from ...config.tables import read_table
 from ...config.units import BoundedSeconds, Rate, parse_bandwidth, parse_duration
 from ...errors import InputError, did_you_mean
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
+from ...config.csv_tables import read_table
 from ...config.limits import MAX_RATE
 from ...config.problems import mistake
 from ...config.settings import OneOf, Settings, read_beside
-from ...config.tables import read_table
 from ...config.units import (
     BoundedSeconds,
     BytesPerSecond,

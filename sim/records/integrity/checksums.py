@@ -12,7 +12,7 @@ from ...config.files import write_atomically
 from ...config.problems import refuse_foreign
 from ...config.yaml_file import read_text
 from ...errors import InputError, shorten
-from ..formats.tables import MAX_FILE_BYTES
+from ..formats.table_files import MAX_FILE_BYTES
 
 CHECKSUMS_FILE: Final = "checksums.sha256"
 """SHA-256 of the other files."""

@@ -1,4 +1,4 @@
-"""The content of ``sweep.json``: changes and verdict of each setting, and crossovers between them."""
+"""The content of ``sweep.json``: changes and verdict of each setting, and what holds between them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ...config.files import is_file, read_json
 from ...errors import InputError
 from ..folder import read_results
 from ..summary import Summary, is_by_step, is_settled
-from .between import steps_between
 from .crossovers import find_crossovers
 from .draws import describe_draws
 from .runs import tabulate_runs
 
 SWEEP_FILE: Final = "sweep.json"
 _VERSION: Final = 1
+WORKERS_KEY: Final = "cluster.workers"
 
 
 def describe_sweep(
@@ -99,3 +99,43 @@ def _are_rows(rows: Sequence[Any], ranges: object) -> bool:
                 return False
     alike = len({*keys.values()}) == 1 and len(keys) == len(rows)
     return alike and isinstance(ranges, dict) and all(ranges.keys() <= each for each in keys.values())
+
+
+def steps_at(workers: int, known: Mapping[int, float]) -> float:
+    """Steps to the target at ``workers``, from those at fewer and at more of them, with equal batches.
+
+    With a critical batch B, n workers with batches of b need S (1 + B / (n b)) steps, a straight line in
+    1 / n.
+
+    Source:
+        McCandlish, Kaplan, Amodei et al., An empirical model of large-batch training, arXiv 1812.06162,
+        eq. 2.7.
+    """
+    (few, steps_few), (many, steps_many) = sorted(known.items())
+    share = (1 / workers - 1 / many) / (1 / few - 1 / many)
+    return steps_many + share * (steps_few - steps_many)
+
+
+def steps_between(settings: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Steps of all-reduce at doubled numbers of workers between the ends of a sweep over these alone.
+
+    None where it misses the target at an end, or needs more steps with more workers; other schemes have no
+    such law.
+
+    Args:
+        settings: of ``sweep.json``.
+    """
+    by_label: dict[str, dict[int, float]] = {}
+    for setting in settings:
+        if list(setting["set"]) == [WORKERS_KEY]:
+            for row in (row for row in setting["summary"] if row["scheme"] == "all_reduce"):
+                by_label.setdefault(row["label"], {})[setting["set"][WORKERS_KEY]] = row["steps_to_target"]
+    estimates = {}
+    for label, steps in by_label.items():
+        few, many = min(steps), max(steps)
+        doubled = (few * 2**k for k in range(1, many.bit_length()))
+        between = [workers for workers in doubled if workers < many and workers not in steps]
+        if between and steps[few] and steps[many] and steps[few] >= steps[many]:
+            ends = {few: steps[few], many: steps[many]}
+            estimates[label] = {workers: steps_at(workers, ends) for workers in between}
+    return estimates

@@ -16,7 +16,7 @@ from pydantic import Field
 from ...config.settings import Settings
 from ...errors import InputError
 from ..matrix import pairwise
-from ..topology import Graphs, NoOptions, Topology
+from ..registered import Graphs, NoOptions, Topology
 from .static import nearest_workers, power_of_two
 
 Ranks = NDArray[np.int64]

@@ -18,7 +18,7 @@ from ...config.limits import MAX_WORKERS
 from ...config.settings import Settings
 from ...errors import InputError
 from ..matrix import Matrix, from_networkx, refuse_too_many, undirected
-from ..topology import Graphs, Topology, static
+from ..registered import Graphs, Topology, static
 from .static import Degree, refuse_degree
 
 TRIES: Final = 100

@@ -11,7 +11,7 @@ from ... import seeds
 from ...config.settings import Settings
 from ...errors import InputError
 from ..matrix import Matrix, circulant, exponential_offsets, undirected
-from ..topology import Graphs, NoOptions, Topology
+from ..registered import Graphs, NoOptions, Topology
 
 
 def one_peer_exponential(workers: int, options: NoOptions, seed: int) -> Graphs:

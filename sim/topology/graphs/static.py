@@ -17,7 +17,7 @@ from pydantic import Field
 from ...config.settings import Settings
 from ...errors import InputError
 from ..matrix import adjacency, circulant, exponential_offsets, from_networkx, refuse_too_many, undirected
-from ..topology import Graphs, NoOptions, Topology, static
+from ..registered import Graphs, NoOptions, Topology, static
 
 
 class Rows(Settings):

@@ -17,8 +17,8 @@ import numpy as np
 
 from ...config.tracking import WATCH
 from ..matrix import laplacian
-from .graph import EdgeArray, Moves, SearchGraph
 from .objective import Objective
+from .search_graph import EdgeArray, Moves, SearchGraph
 from .spectrum import MAX_DENSE_NODES, Ends, best_case, ends_of, move_ends
 
 LARGEST_BATCH: Final = 64

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..graphs.files import write_graph
+from ..graphs.graph_files import write_graph
 from ..matrix import undirected
 from .bound import alon_boppana, modulus_bound
 from .find import SearchResult
-from .graph import EdgeArray, lattice
 from .objective import StepTime, modulus_for
+from .search_graph import EdgeArray, lattice
 from .spectrum import eigenvalues
 
 MADE_BY: Final = "paceline topology search"

@@ -14,8 +14,8 @@ from ...config.limits import MAX_GRAPH
 from ...errors import InputError, shorten
 from ..graphs.random import random_regular_edges
 from .anneal import Cooling, Tally, anneal
-from .graph import EdgeArray, SearchGraph, lattice, random_even
 from .objective import Objective, StepTime, modulus_for
+from .search_graph import EdgeArray, SearchGraph, lattice, random_even
 from .spectrum import eigenvalues
 
 MAX_SEARCH_WORKERS: Final = 4096

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import InputError, did_you_mean
 from ...seeds import Floats
-from .graph import EdgeArray
+from .search_graph import EdgeArray
 
 Modulus = Callable[[Floats, Floats], Floats]
 """Second-largest eigenvalue modulus of the mixing matrix, from the Laplacian's l_2 and l_n.

@@ -27,7 +27,7 @@ from scipy.sparse.linalg import eigsh
 
 from ...seeds import Floats
 from ..matrix import Matrix, laplacian
-from .graph import EdgeArray, Moves
+from .search_graph import EdgeArray, Moves
 
 LANCZOS_BLOCK: Final = 8
 """Eigenvectors kept at each end, at most."""

@@ -1,9 +1,9 @@
-"""A measured curve, and a file of curves, as a scenario writes them."""
+"""A measured curve, and a file of curves, as a scenario writes them; the conditions that curves hold for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
@@ -74,3 +74,31 @@ class Curve(Settings):
         """Step -> score of ``metric``, in order, where it is known."""
         pairs = zip(self.steps, self.scores.get(metric, ()), strict=False)
         return {step: score for step, score in pairs if step is not None and score is not None}
+
+
+TRAINED: Final = "workload."
+"""Beginning of conditions about a task; a scenario without a task says nothing of them."""
+_NO_CONDITIONS: Final = frozenset(
+    {"payload", "layer_profile", "timing_only", "curves", "batch_size", "accumulate"}
+)
+
+
+def conditions_of(scenario: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
+    """Label -> what decides a scheme's models, whatever the clock, in a resolved scenario, as plain data."""
+    workload, conditions = scenario["workload"], {}
+    for ((name, options),) in (entry.items() for entry in scenario["schemes"]):
+        task = {**workload, "optimizer": options.get("optimizer") or workload["optimizer"]}
+        under = {
+            "scheme": name,
+            "workers": scenario["cluster"]["workers"],
+            "batch_size": workload["batch_size"] * workload.get("accumulate", 1),
+            "evaluate.on": scenario["evaluate"]["on"],
+            **{key: value for key, value in options.items() if key not in ("label", "optimizer")},
+        }
+        if not workload["timing_only"]:
+            under |= {TRAINED + key: value for key, value in task.items() if key not in _NO_CONDITIONS}
+        conditions[options["label"]] = {
+            key: value if isinstance(value, int | float | str) else repr(value)
+            for key, value in under.items()
+        }
+    return conditions

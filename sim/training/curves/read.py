@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Final
 
 from ...config import yaml_file
+from ...config.csv_tables import MAX_TABLE_BYTES, read_table
 from ...config.files import distinct
 from ...config.limits import MAX_SEED, MAX_STEPS
 from ...config.problems import one_line
-from ...config.tables import MAX_TABLE_BYTES, read_table
 from ...config.yaml_file import read_bytes, read_text
 from ...errors import InputError, did_you_mean, quote
 from ...records.folder import SUMMARY_FILE, is_unfinished, read_results
-from ...records.formats.tables import check_size
+from ...records.formats.table_files import check_size
 from ...records.run import NO_METRICS
 from ...records.verdict import Value
-from .conditions import conditions_of
-from .curve import Curve, CurveFile
+from .curve import Curve, CurveFile, conditions_of
 from .tensorboard import read_scalars
 
 Row = tuple[int, dict[str, float | str]]

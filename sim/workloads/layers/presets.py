@@ -1,15 +1,111 @@
-"""Known models by name, with their layers."""
+"""Known models by name, with their layers: networks for images from the shapes of these, and others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from .images import alexnet, googlenet, overfeat_fast, resnet, vgg
 from .language import TransformerShape, bert_large, transformer
-from .layer import Layer, fully_connected
+from .layer import Layer, convolution, fully_connected, put_together
+
+Layers = tuple[Layer, ...]
+
+
+def _classifier(*widths: int) -> Layers:
+    return tuple(fully_connected(f"fc{k + 1}", *pair) for k, pair in enumerate(pairwise(widths)))
+
+
+def vgg(*depths: int) -> Layers:
+    """VGG with ``depths`` convolutions in its five blocks (Simonyan and Zisserman, ICLR 2015, table 1).
+
+    Column A, 11 layers: 1, 1, 2, 2, 2. Column D, 16 layers: 2, 2, 3, 3, 3.
+    """
+    layers, entering, size = [], 3, 224
+    for block, (leaving, depth) in enumerate(zip((64, 128, 256, 512, 512), depths, strict=True)):
+        for k in range(depth):
+            layers.append(convolution(f"conv{block + 1}_{k + 1}", (entering, leaving), 3, size))
+            entering = leaving
+        size //= 2
+    return (*layers, *_classifier(512 * 7 * 7, 4096, 4096, 1000))
+
+
+def overfeat_fast() -> Layers:
+    """OverFeat, the fast model (Sermanet et al., ICLR 2014, table 1)."""
+    return (
+        convolution("conv1", (3, 96), 11, 231, stride=4, padding=0),
+        convolution("conv2", (96, 256), 5, 28, padding=0),
+        convolution("conv3", (256, 512), 3, 12),
+        convolution("conv4", (512, 1024), 3, 12),
+        convolution("conv5", (1024, 1024), 3, 12),
+        *_classifier(1024 * 6 * 6, 3072, 4096, 1000),
+    )
+
+
+def alexnet() -> Layers:
+    """AlexNet with one column (Krizhevsky, arXiv 1404.5997)."""
+    return (
+        convolution("conv1", (3, 64), 11, 224, stride=4, padding=2),
+        convolution("conv2", (64, 192), 5, 27),
+        convolution("conv3", (192, 384), 3, 13),
+        convolution("conv4", (384, 256), 3, 13),
+        convolution("conv5", (256, 256), 3, 13),
+        *_classifier(256 * 6 * 6, 4096, 4096, 1000),
+    )
+
+
+def googlenet() -> Layers:
+    """GoogLeNet without its auxiliary classifiers (Szegedy et al., CVPR 2015, table 1)."""
+    modules: Sequence[tuple[str, int, tuple[int, int, int, int, int, int]]] = (
+        ("3a", 28, (64, 96, 128, 16, 32, 32)), ("3b", 28, (128, 128, 192, 32, 96, 64)),
+        ("4a", 14, (192, 96, 208, 16, 48, 64)), ("4b", 14, (160, 112, 224, 24, 64, 64)),
+        ("4c", 14, (128, 128, 256, 24, 64, 64)), ("4d", 14, (112, 144, 288, 32, 64, 64)),
+        ("4e", 14, (256, 160, 320, 32, 128, 128)), ("5a", 7, (256, 160, 320, 32, 128, 128)),
+        ("5b", 7, (384, 192, 384, 48, 128, 128)),
+    )  # fmt: skip
+    layers = [
+        convolution("conv1", (3, 64), 7, 224, stride=2),
+        convolution("conv2_reduce", (64, 64), 1, 56),
+        convolution("conv2", (64, 192), 3, 56),
+    ]
+    entering = 192
+    for name, size, (one, reduce3, three, reduce5, five, pool) in modules:
+        branches = (
+            convolution("", (entering, one), 1, size),
+            convolution("", (entering, reduce3), 1, size), convolution("", (reduce3, three), 3, size),
+            convolution("", (entering, reduce5), 1, size), convolution("", (reduce5, five), 5, size),
+            convolution("", (entering, pool), 1, size),
+        )  # fmt: skip
+        entering = one + three + five + pool
+        module = put_together(f"inception_{name}", branches)
+        layers.append(replace(module, outputs=entering * size**2))
+    return (*layers, fully_connected("fc", 1024, 1000))
+
+
+def resnet(*depths: int) -> Layers:
+    """ResNet of bottlenecks with batch normalisation, ``depths`` of them in its four stages.
+
+    Source: He et al., CVPR 2016, table 1; strides on the 3 x 3 layers. 50 layers: 3, 4, 6, 3; 101 layers: 3,
+    4, 23, 3.
+    """
+    normed = partial(convolution, bias=False, norm=True)
+    layers = [normed("conv1", (3, 64), 7, 224, stride=2)]
+    entering, size = 64, 56
+    for stage, (width, blocks) in enumerate(zip((64, 128, 256, 512), depths, strict=True)):
+        for block in range(blocks):
+            stride = 2 if block == 0 and stage > 0 else 1
+            parts = [
+                normed("", (entering, width), 1, size),
+                normed("", (width, width), 3, size, stride=stride),
+                normed("", (width, 4 * width), 1, size // stride),
+            ]
+            if block == 0:
+                parts.insert(0, normed("", (entering, 4 * width), 1, size, stride=stride, padding=0))
+            layers.append(put_together(f"conv{stage + 2}_{block + 1}", tuple(parts)))
+            entering, size = 4 * width, size // stride
+    return (*layers, fully_connected("fc", 2048, 1000))
 
 
 def cd_dnn() -> tuple[Layer, ...]:

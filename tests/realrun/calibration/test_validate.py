@@ -118,7 +118,7 @@ def test_how_long_probes_take_is_said_before_they_begin(
     def begin(*_: object) -> None:
         raise RunError("begun")
 
-    monkeypatch.setattr("paceline.realrun.calibration.measure.measure", begin)
+    monkeypatch.setattr("paceline.realrun.calibration.cluster_probes.measure", begin)
     scenario, hosts = parse(SLOW_LINK), validate.hosts_of(parse(SLOW_LINK), lab=False)
     with pytest.raises(RunError, match="begun"):
         measure_hosts(scenario, hosts, nullcontext(), tmp_path / "m.json")  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from paceline.realrun.lab import Lab
-from paceline.realrun.lab.check import LabCheck, check, render
 from paceline.realrun.lab.lab import python_environment
+from paceline.realrun.lab.self_test import LabCheck, check, render
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Link, Network
 from paceline.sim.network.stock_tcp import TcpSettings

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from paceline.realrun.calibration.measure import durations
+from paceline.realrun.calibration.cluster_probes import durations
 from paceline.realrun.calibration.probes import ProbePlan, ProbeTrial, probe_scenario
 from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.driver.rank_log import Timing

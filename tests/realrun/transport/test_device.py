@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from paceline.sim.compute import measure
+from paceline.sim.compute import timing
 from paceline.sim.devices import constants
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
@@ -174,6 +174,6 @@ def test_constants_are_moved_once() -> None:
 
 
 def test_a_device_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert measure.device_name(torch.device("cpu"))
+    assert timing.device_name(torch.device("cpu"))
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA H200")
-    assert measure.device_name(torch.device("cuda")) == "NVIDIA H200"
+    assert timing.device_name(torch.device("cuda")) == "NVIDIA H200"

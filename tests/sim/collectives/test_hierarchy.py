@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,9 +66,3 @@ def test_single_hosts_have_no_tier_inside() -> None:
         True,
         True,
     )
-
-
-@pytest.mark.parametrize("sites", [(), ((2, 0),), (0, 2)])
-def test_empty_groups_are_refused(sites: Sites) -> None:
-    with pytest.raises(ValueError, match="no collective has sites"):
-        hierarchical_all_reduce(sites, 10)

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim import seeds
+from paceline.sim.compute.compute_settings import Compute, Straggler
 from paceline.sim.compute.model import ComputeModel
-from paceline.sim.compute.settings import Compute, Straggler
 from paceline.sim.compute.traces import read_durations
 from paceline.sim.config import files
 from paceline.sim.errors import InputError

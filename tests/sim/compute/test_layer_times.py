@@ -13,7 +13,7 @@ from typing_extensions import override
 
 import paceline
 from paceline.sim.compute.layer_times import time_layers
-from paceline.sim.config.tables import read_table
+from paceline.sim.config.csv_tables import read_table
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import load

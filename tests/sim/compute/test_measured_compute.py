@@ -14,7 +14,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.compute import batch_sizes, measure
+from paceline.sim.compute import batch_sizes, timing
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare, resolve, resolved_in
 from paceline.sim.experiments.simulate import begin, simulate
@@ -24,7 +24,7 @@ from paceline.sim.workloads.workload import Evaluated
 from tests.sim.scenario.test_schema import FLAT
 
 
-def _timer(seconds: Iterator[float]) -> measure.Timer:
+def _timer(seconds: Iterator[float]) -> timing.Timer:
     def timer(run: Any) -> float:
         run()
         return next(seconds)
@@ -34,35 +34,33 @@ def _timer(seconds: Iterator[float]) -> measure.Timer:
 
 def test_the_warm_up_does_not_count_and_a_disturbance_hardly() -> None:
     runs = count()
-    seconds = iter([9.0] * measure.WARM_UP_RUNS + [0.25, 0.25, 7.0] * 99)
-    assert measure.typical_times_s([lambda: next(runs)], _timer(seconds)) == [0.25]
+    seconds = iter([9.0] * timing.WARM_UP_RUNS + [0.25, 0.25, 7.0] * 99)
+    assert timing.typical_times_s([lambda: next(runs)], _timer(seconds)) == [0.25]
     # 20 runs come to more than enough seconds
-    assert next(runs) == measure.WARM_UP_RUNS + measure.MIN_RUNS
+    assert next(runs) == timing.WARM_UP_RUNS + timing.MIN_RUNS
 
 
 def test_short_runs_are_repeated_until_there_are_enough() -> None:
     runs = count()
-    assert measure.typical_times_s([lambda: next(runs)], _timer(iter(lambda: 2**-8, None))) == [2**-8]
-    assert next(runs) == measure.WARM_UP_RUNS + 2**8
+    assert timing.typical_times_s([lambda: next(runs)], _timer(iter(lambda: 2**-8, None))) == [2**-8]
+    assert next(runs) == timing.WARM_UP_RUNS + 2**8
     runs = count()
-    measure.typical_times_s([lambda: next(runs)], _timer(iter(lambda: 1e-6, None)))
-    assert next(runs) == measure.WARM_UP_RUNS + measure.MAX_RUNS
+    timing.typical_times_s([lambda: next(runs)], _timer(iter(lambda: 1e-6, None)))
+    assert next(runs) == timing.WARM_UP_RUNS + timing.MAX_RUNS
 
 
 def test_several_runs_are_timed_in_turn() -> None:
     order: list[str] = []
     seconds = iter(lambda: 0.5 if order[-1] == "a" else 0.25, None)
     runs = [lambda: order.append("a"), lambda: order.append("b")]
-    assert measure.typical_times_s(runs, _timer(seconds)) == [0.5, 0.25]
-    assert (
-        order == ["a"] * measure.WARM_UP_RUNS + ["b"] * measure.WARM_UP_RUNS + ["a", "b"] * measure.MIN_RUNS
-    )
+    assert timing.typical_times_s(runs, _timer(seconds)) == [0.5, 0.25]
+    assert order == ["a"] * timing.WARM_UP_RUNS + ["b"] * timing.WARM_UP_RUNS + ["a", "b"] * timing.MIN_RUNS
 
 
 def test_the_host_is_timed_by_its_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([3.0, 5.5])
     monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
-    assert measure.timer_of(torch.device("cpu"))(lambda: None) == 2.5
+    assert timing.timer_of(torch.device("cpu"))(lambda: None) == 2.5
 
 
 def test_a_gpu_is_timed_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +80,7 @@ def test_a_gpu_is_timed_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
             return 4.0  # milliseconds
 
     monkeypatch.setattr("torch.cuda.Event", Event)
-    assert measure.timer_of(torch.device("cuda"))(lambda: log.append("run")) == 0.004
+    assert timing.timer_of(torch.device("cuda"))(lambda: log.append("run")) == 0.004
     assert log == ["record", "run", "record", "synchronize"]
 
 
@@ -100,7 +98,7 @@ def test_what_was_measured_stands_in_the_resolved_scenario(measured: Scenario) -
     found = resolved.cluster.compute.measured
     assert found is not None
     assert (found.batch_sizes, found.times) == ((32,), (0.03125,))
-    assert found.device == measure.device_name(torch.device("cpu"))
+    assert found.device == timing.device_name(torch.device("cpu"))
     assert prepare(resolved, resolved.schemes[0], 0).compute.duration_s(0, 0) == 0.03125
     again = parse(dump(resolved))
     assert again == resolved

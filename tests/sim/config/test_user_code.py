@@ -101,20 +101,3 @@ def test_a_folder_of_result_folders_supplies_no_code(
         (tmp_path / name).rename(tmp_path / name.replace("/", "-").replace("sweep", "other"))
     assert user_code.load_object("above_results:build") is not None
     del sys.modules["above_results"]
-
-
-THEIRS = """\
-import time
-from paceline.sim.config.user_code import patience
-patience.PATIENCE_S = 0.5
-def rest(): time.sleep(1.2)
-def command(inside):
-    with patience.patience("check"):
-        rest() if inside else time.sleep(1.2)
-"""
-
-
-def test_patience_is_for_what_a_command_calls_not_for_its_caller(tmp_path: Path) -> None:
-    (tmp_path / "theirs.py").write_text(THEIRS)
-    calls = [[sys.executable, "-c", f"import theirs; theirs.command({k})"] for k in (False, True)]
-    assert [subprocess.run(call, cwd=tmp_path, check=False).returncode for call in calls] == [0, 2]

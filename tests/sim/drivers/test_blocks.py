@@ -20,9 +20,9 @@ from paceline.sim.network.transfer import TransferModel
 from paceline.sim.network.transport import TRANSPORTS
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
-from paceline.sim.traffic import choice, placing
-from paceline.sim.traffic.choice import fastest
+from paceline.sim.traffic import placing, selection
 from paceline.sim.traffic.placing import Placed, _follow, place, price_s
+from paceline.sim.traffic.selection import fastest
 from tests.support.collectives import PIPELINES
 from tests.support.factory import flat_network, make_job, make_scheme, network_of, run_events
 
@@ -302,8 +302,8 @@ def test_the_choice_is_made_once_for_each_size_and_group(monkeypatch: pytest.Mon
         priced.append(len(placed.members))
         return real(placed)
 
-    monkeypatch.setattr(choice, "price_s", count)
-    monkeypatch.setattr(choice, "_prices", {})
+    monkeypatch.setattr(selection, "price_s", count)
+    monkeypatch.setattr(selection, "_prices", {})
     model = TransferModel(network_of(5, **SITES))
     choices = {name: PIPELINES[name] for name in IDEAL}
     names = [fastest(choices, (3, 2), 10**6, tuple(range(5)), model) for _ in range(3)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.program.worker import Worker

@@ -10,7 +10,7 @@ import pytest
 
 import paceline
 from paceline.extras.replay.verify import verify_replay
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.folder import write_results

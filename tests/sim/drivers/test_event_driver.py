@@ -169,7 +169,7 @@ def test_ad_psgd_without_learning_conserves_the_mean() -> None:
 def test_ad_psgd_does_not_wait_for_a_straggler() -> None:
     from dataclasses import replace
 
-    from paceline.sim.compute.settings import Straggler
+    from paceline.sim.compute.compute_settings import Straggler
 
     slow = [Straggler(workers=(3,), slowdown=10)]
     job = make_job("ad_psgd", workers=8, max_iterations=None, stragglers=slow, latency_s=0.01)

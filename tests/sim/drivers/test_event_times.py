@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.network.network import Link, Network
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Program, Worker

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from paceline.reports.tables import render_summary, warnings
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.lockstep import published
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
 from paceline.sim.drivers.lockstep.exact import why_not

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import event, example, given, reject, settings
 from hypothesis import strategies as st
 
+from paceline.sim.compute.compute_settings import Compute
 from paceline.sim.compute.model import ComputeModel
-from paceline.sim.compute.settings import Compute
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.simulate import simulate_job

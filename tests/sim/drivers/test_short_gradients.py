@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import FileStore
 
-from paceline.realrun.driver.run import run_job
+from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group import group as groups
 from paceline.realrun.group.group import Group, meet
 from paceline.realrun.transport.connections import CollectiveWait, PeerGone

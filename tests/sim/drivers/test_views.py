@@ -18,8 +18,8 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.outcome import Outcome, run_record
 from paceline.sim.drivers.views import Views
 from paceline.sim.errors import RunError
+from paceline.sim.faults.fault_settings import Fault
 from paceline.sim.faults.outages import Churn
-from paceline.sim.faults.settings import Fault
 from paceline.sim.program import operations as ops
 from paceline.sim.records.run import Run
 from tests.support.factory import make_job, simulated, sites_of

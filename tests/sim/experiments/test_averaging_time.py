@@ -11,7 +11,7 @@ from paceline.sim.experiments.costs.averaging_time import AveragingStepTime
 from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.topology.graphs.random import random_regular_edges
 from paceline.sim.topology.search import Budget, EdgeArray, Request, search
-from paceline.sim.topology.search.graph import lattice
+from paceline.sim.topology.search.search_graph import lattice
 
 HEAD = """
 name: step-times

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paceline
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.config.units import parse_seconds
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
@@ -22,7 +22,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.experiments.sweep.grid import resolve, share_training
-from paceline.sim.experiments.sweep.settings import changes_of, read_grid, settings_of
+from paceline.sim.experiments.sweep.sweep_settings import changes_of, read_grid, settings_of
 from paceline.sim.program.worker import Worker
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import WorkloadEntry

@@ -10,11 +10,10 @@ from rich.console import Console
 from paceline.reports.tables import render_throughput
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.costs.bandwidth import PRECISION, Utilisation
-from paceline.sim.experiments.costs.scaling_law import HOFFMANN
-from paceline.sim.experiments.costs.tokens import throughput, tokens_per_example
+from paceline.sim.experiments.costs.tokens import HOFFMANN, throughput, tokens_per_example
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.scenario.schema import Scenario, parse, resolve_scenario
-from paceline.sim.workloads.layers.settings import LayerProfile
+from paceline.sim.workloads.layers.layer_settings import LayerProfile
 
 PARAMETERS = 124_439_808
 SCENARIO = """\

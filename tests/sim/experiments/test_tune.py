@@ -22,7 +22,7 @@ from paceline.sim.records.summary import Tuned, TuningTrial
 from paceline.sim.records.verdict import Value
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario, dump, parse
-from paceline.sim.scenario.tune import with_values
+from paceline.sim.scenario.tuning_grid import with_values
 from tests.sim.scenario.test_schema import FLAT, refusal
 from tests.support.made_runs import made_run
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import RunError
+from paceline.sim.faults.fault_settings import Checkpoint, Fault, Policy
 from paceline.sim.faults.goodput import goodput
 from paceline.sim.faults.outages import Churn
-from paceline.sim.faults.settings import Checkpoint, Fault, Policy
 from paceline.sim.faults.timeline import Timeline, follow
 
 STEPS = [float(k) for k in range(1, 21)]

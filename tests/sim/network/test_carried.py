@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.sim.network.carried import bytes_carried
+from paceline.sim.network.network import bytes_carried
 from tests.sim.network.test_network_graphs import campus, written
 from tests.support.factory import network_of
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paceline.sim.errors import InputError
 from paceline.sim.schemes.ad_psgd import AdPsgdOptions, check, passive_neighbours, topology_for
 from paceline.sim.topology import TopologyEntry, plan
-from paceline.sim.topology.graphs.files import write_graph
+from paceline.sim.topology.graphs.graph_files import write_graph
 from paceline.sim.topology.matrix import from_networkx
 from tests.support.factory import make_job, run_events
 

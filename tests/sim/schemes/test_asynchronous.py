@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paceline.sim import seeds, topology
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from tests.support.quadratics import close, finals_of, gradients_of, quadratic_job, start_of
 
 WORKERS, STEPS, LR, BETA = 4, 23, 0.1, 0.5

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
 from paceline.sim.errors import InputError

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from paceline.reports.tables import warnings
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network

@@ -13,7 +13,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.scenario.schema import Scenario, dump, load, parse
 from paceline.sim.schemes.gossip import GossipOptions
 from paceline.sim.topology import Plan, TopologyEntry, plan
-from paceline.sim.topology.graphs.files import write_graph
+from paceline.sim.topology.graphs.graph_files import write_graph
 from paceline.sim.topology.matrix import support
 
 

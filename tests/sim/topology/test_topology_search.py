@@ -34,14 +34,14 @@ from paceline.sim.topology.search import (
 from paceline.sim.topology.search import anneal as annealing
 from paceline.sim.topology.search.anneal import Cooling, Tally, anneal
 from paceline.sim.topology.search.bound import ruled_out
-from paceline.sim.topology.search.graph import (
+from paceline.sim.topology.search.objective import Objective, laplacian_modulus, metropolis_modulus
+from paceline.sim.topology.search.search_graph import (
     EdgeArray,
     Moves,
     SearchGraph,
     lattice,
     random_even,
 )
-from paceline.sim.topology.search.objective import Objective, laplacian_modulus, metropolis_modulus
 from paceline.sim.topology.search.spectrum import best_case, eigenvalues, ends_of, move_ends
 from tests.paceline.test_command_line import run
 

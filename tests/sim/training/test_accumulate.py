@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paceline
+from paceline.sim.compute.compute_settings import Compute, Straggler
 from paceline.sim.compute.model import ComputeModel
-from paceline.sim.compute.settings import Compute, Straggler
-from paceline.sim.training.curves.conditions import conditions_of
+from paceline.sim.training.curves.curve import conditions_of
 from paceline.sim.training.gradients import Method, TrainingProblem
 from paceline.sim.workloads.workload import Evaluated
 from tests.support.factory import make_job, make_problem

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paceline.extras.papers import mnist_5k
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.schema import parse
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.partition import Partition, shards
-from paceline.sim.workloads.tasks import mnist_5k, text
+from paceline.sim.workloads.tasks import text
 from tests.sim.scenario.test_schema import FLAT
 from tests.support.data_packages import forget_data, write_bible, write_images, write_package
 

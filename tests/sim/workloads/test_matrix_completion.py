@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from paceline.extras.papers.matrix_completion import MATRIX_COMPLETION, MatrixCompletionOptions
 from paceline.sim.drivers.job import Job
 from paceline.sim.records.run import On
 from paceline.sim.scenario.schema import load
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import Sgd
 from paceline.sim.workloads.partition import Batches, Partition, shards
-from paceline.sim.workloads.tasks.matrix_completion import MATRIX_COMPLETION, MatrixCompletionOptions
 from paceline.sim.workloads.workload import Workload
 from tests.support.factory import make_job, run_events, simulated
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from scipy.stats import linregress
 
+from paceline.extras.papers.random_features import RandomFeaturesOptions, fourier_features
 from paceline.sim.drivers.job import Job
 from paceline.sim.seeds import Floats
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads import find_task
-from paceline.sim.workloads.tasks.random_features import RandomFeaturesOptions, fourier_features
 from tests.support.factory import make_job, simulated
 from tests.support.lockstep import run_lockstep
 from tests.support.quadratics import in_double

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from benchmarks import svm as law
+from paceline.extras.papers.svm import SvmOptions, read_libsvm
+from paceline.sim.compute.compute_settings import Compute
 from paceline.sim.compute.model import ComputeModel
-from paceline.sim.compute.settings import Compute
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.scenario.schema import parse
 from paceline.sim.training.learning_rate import LearningRate
 from paceline.sim.workloads import find_task
-from paceline.sim.workloads.tasks.svm import SvmOptions, read_libsvm
 from tests.support.factory import make_job, run_events
 
 SVM = find_task("svm")

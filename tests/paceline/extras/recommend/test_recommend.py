@@ -24,7 +24,7 @@ from paceline.extras.recommend.candidates import impossible, outdone, with_candi
 from paceline.extras.recommend.period import SHARE, smallest_period, smallest_periods
 from paceline.extras.recommend.race import FINALISTS, PATIENT, Race
 from paceline.extras.recommend.recommend import advise, check_goal, only, run_race
-from paceline.sim.config.tables import read_table
+from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.units import parse_bandwidth, parse_duration
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.costs.step_cost import follow_whole

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.sim.schemes.outer.fedavg import participants
+from paceline.extras.papers.fedavg import participants
 from tests.support.factory import make_job, simulated
 from tests.support.quadratics import close, finals_of, gradients_of, quadratic_job, start_of
 

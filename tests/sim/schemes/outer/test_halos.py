@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from tests.support.factory import make_job, simulated, sites_of
 from tests.support.quadratics import Array, close, finals_of, gradients_of, quadratic_job, start_of
 

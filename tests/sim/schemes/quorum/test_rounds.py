@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.sim.compute.settings import Straggler
+from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.records.run import Run

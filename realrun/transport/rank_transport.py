@@ -1,8 +1,4 @@
-"""Messages between two workers: the operations ``Send`` and ``Receive``.
-
-They go over gloo whatever the backend: NCCL has neither tags nor any-source receives, and a message whose
-receive is posted late would hold up everything behind it there. Values on a GPU are staged.
-"""
+"""All transfers of one worker in one run, over gloo and the backend."""
 
 from __future__ import annotations
 
@@ -16,13 +12,18 @@ from paceline.sim.program.encoding import Payload
 from paceline.sim.program.operations import ANY
 
 from . import connections
-from .backend import TransferInFlight, WaitFunction
+from .backend import Backend, TransferInFlight, WaitFunction
 from .buffers import StagingBuffers
 from .connections import PROBE_TAG, PeerGone, message_tag
+from .rank_collectives import Collectives
 
 
 class Messages:
-    """One worker's messages; its ``buffers`` are in host memory."""
+    """One worker's messages, the operations ``Send`` and ``Receive``; its ``buffers`` are in host memory.
+
+    They go over gloo whatever the backend: NCCL has neither tags nor any-source receives, and a message whose
+    receive is posted late would hold up everything behind it there. Values on a GPU are staged.
+    """
 
     def __init__(self, gloo: dist.ProcessGroupGloo, buffers: StagingBuffers) -> None:
         self._gloo = gloo
@@ -71,3 +72,24 @@ class Messages:
                 except PeerGone:
                     peers.append(peer)
         return peers
+
+
+class Transport:
+    """One worker's transfers in one run: messages over gloo, mixes and collectives over ``backend``.
+
+    ``element_bytes`` are the bytes that an element of the model stands for.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        gloo: dist.ProcessGroupGloo,
+        backend: Backend,
+        element_bytes: float,
+        device: torch.device,
+    ) -> None:
+        values = backend.staging_buffers(element_bytes, device)
+        messages = values if backend.carries_messages else StagingBuffers(element_bytes, staging=True)
+        self.messages = Messages(gloo, messages)
+        self.collectives = Collectives(rank, values, backend)
+        self.survives = backend.survives

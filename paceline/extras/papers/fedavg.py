@@ -29,15 +29,20 @@ from typing import Final
 import numpy as np
 from pydantic import Field
 
-from ... import seeds
-from ...config.settings import Settings
-from ...program.encoding import Compression
-from ...program.worker import Program, Worker
-from ..common.compressed import CompressedAllReduce, RoundTime, average_in_flight, encodes_averages
-from ..common.held import Held, Sizes, in_rounds
-from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
-from ..quorum.rounds import Chosen, Rounds
-from ..scheme import Scheme, one_period, publishes_averages
+from paceline.sim import seeds
+from paceline.sim.config.settings import Settings
+from paceline.sim.program.encoding import Compression
+from paceline.sim.program.worker import Program, Worker
+from paceline.sim.schemes.common.compressed import (
+    CompressedAllReduce,
+    RoundTime,
+    average_in_flight,
+    encodes_averages,
+)
+from paceline.sim.schemes.common.held import Held, Sizes, in_rounds
+from paceline.sim.schemes.quorum.options import Deadline, Quorum, check_quorum, leaves_out
+from paceline.sim.schemes.quorum.rounds import Chosen, Rounds
+from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 
 
 class FedavgOptions(Settings):

@@ -20,15 +20,15 @@ from ..group.store import Stopped
 from ..lab import kernel, start
 from ..transport.connections import COLLECTIVES_AT_ONCE, PeerGone
 from ..transport.device import SideStream
-from ..transport.transport import Transport
+from ..transport.rank_transport import Transport
 from . import clocks
-from .cluster import ClusterDriver
+from .cluster_driver import ClusterDriver
 from .collect import RankResult, collect, hand_in
 from .drain import PostedCounts, plan_drains
 from .loop import Loop
-from .outages import Life, Standing
-from .rank import Rank
+from .rank_faults import Life, Standing
 from .rank_log import RankLog
+from .rank_state import Rank
 from .watchdog import Watchdog
 
 

@@ -24,12 +24,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ... import seeds
-from ...config.limits import MAX_EXAMPLES, MAX_FACTOR, MAX_POSITIVE, MAX_WIDTH
-from ...config.settings import Settings
-from ...seeds import Floats
-from ..workload import Facts, Task, Workload
-from .packaged import scaled_table
+from paceline.sim import seeds
+from paceline.sim.config.limits import MAX_EXAMPLES, MAX_FACTOR, MAX_POSITIVE, MAX_WIDTH
+from paceline.sim.config.settings import Settings
+from paceline.sim.seeds import Floats
+from paceline.sim.workloads.tasks.packaged import scaled_table
+from paceline.sim.workloads.workload import Facts, Task, Workload
 
 RANDOM_FEATURES_METRICS = ("train_loss", "test_loss", "test_accuracy")
 SYNTHETIC_TESTED: Final = 2000

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.realrun.driver.loop import Loop
-from paceline.realrun.driver.outages import Life
+from paceline.realrun.driver.rank_faults import Life
 from paceline.realrun.driver.rank_log import Exchange, Exposure, RankLog
 from paceline.sim.errors import SchemeError
 from paceline.sim.program.worker import State

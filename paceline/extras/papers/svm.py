@@ -23,16 +23,16 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from ... import seeds
-from ...config.limits import MAX_FACTOR
-from ...config.problems import mistake, refuse_foreign
-from ...config.settings import Settings
-from ...config.yaml_file import expand_home, read_bytes
-from ...errors import InputError
-from ...seeds import Floats
-from ..supervised import Examples
-from ..workload import Facts, Task, Workload
-from .packaged import scaled_table
+from paceline.sim import seeds
+from paceline.sim.config.limits import MAX_FACTOR
+from paceline.sim.config.problems import mistake, refuse_foreign
+from paceline.sim.config.settings import Settings
+from paceline.sim.config.yaml_file import expand_home, read_bytes
+from paceline.sim.errors import InputError
+from paceline.sim.seeds import Floats
+from paceline.sim.workloads.supervised import Examples
+from paceline.sim.workloads.tasks.packaged import scaled_table
+from paceline.sim.workloads.workload import Facts, Task, Workload
 
 SVM_METRICS = ("train_loss", "test_accuracy")
 HELD_OUT: Final = 5

@@ -31,15 +31,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ...config.settings import Settings
-from ...program import operations as ops
-from ...program.encoding import Compression
-from ...program.worker import Program, Worker
-from ..common.held import Held, Sizes, encoded_share, on_a_server
-from ..common.inside import unit_groups
-from ..parameter_server import Centre
-from ..scheme import Scheme, one_period, publishes_leader
-from .rule import buffers_in
+from paceline.sim.config.settings import Settings
+from paceline.sim.program import operations as ops
+from paceline.sim.program.encoding import Compression
+from paceline.sim.program.worker import Program, Worker
+from paceline.sim.schemes.common.held import Held, Sizes, encoded_share, on_a_server
+from paceline.sim.schemes.common.inside import unit_groups
+from paceline.sim.schemes.outer.rule import buffers_in
+from paceline.sim.schemes.parameter_server import Centre
+from paceline.sim.schemes.scheme import Scheme, one_period, publishes_leader
 
 
 class SiteServer(Settings):

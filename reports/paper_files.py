@@ -23,8 +23,8 @@ from paceline.sim.records.sweeps.runs import RUNS_FILE
 from paceline.sim.records.verdict import format_factor
 
 from . import words
-from .figures.curves import draw_curves
 from .figures.drawing import CSS, Picture, own_style
+from .figures.metric_curves import draw_curves
 from .folders import ReportSources, read_sources
 from .tables import amount_names, amounts, column_unit, decides, deciding_time
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Final
 from pydantic import Field, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
+from ...config.csv_tables import Table, read_table
 from ...config.limits import MAX_LAYERS, MAX_NAME, MAX_PROFILE_FLOPS, MAX_PROFILE_PARAMETERS
 from ...config.problems import mistake
 from ...config.settings import Printable, Settings, read_beside
-from ...config.tables import Table, read_table
 from ...config.units import BoundedSeconds, parse_duration
 from ...config.yaml_file import validate_document
 from ...errors import InputError, did_you_mean, quote

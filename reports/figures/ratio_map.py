@@ -8,8 +8,8 @@ import pandas as pd
 from paceline.sim.records.summary import verdict_of
 
 from ..folders import ReportSources
-from .curves import make_log
 from .drawing import INK, WIDTH_IN, Picture, annotate, cut, figure, picture
+from .metric_curves import make_log
 
 
 def draw_break_even(study: ReportSources) -> Picture | None:

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import seeds
-from ...config.settings import Settings
-from ...errors import InputError
-from ..supervised import Examples
-from ..workload import Facts
-from .digits import DIGITS_METRICS, networks_on
-from .packaged import DATA_EXTRA, read_packaged
+from paceline.sim import seeds
+from paceline.sim.config.settings import Settings
+from paceline.sim.errors import InputError
+from paceline.sim.workloads.supervised import Examples
+from paceline.sim.workloads.tasks.digits import DIGITS_METRICS, networks_on
+from paceline.sim.workloads.tasks.packaged import DATA_EXTRA, read_packaged
+from paceline.sim.workloads.workload import Facts
 
 SIDE: Final = 28
 """Pixels of an image, each way."""

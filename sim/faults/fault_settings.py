@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PlainSerializer, ValidationInfo, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
+from ..config.csv_tables import read_table
 from ..config.limits import MAX_FACTOR, MAX_STRAGGLERS
 from ..config.problems import mistake
 from ..config.settings import Settings, keyed, read_beside
-from ..config.tables import read_table
 from ..config.units import BoundedSeconds, Steps, format_seconds, parse_duration, parse_steps, reader
 from ..errors import InputError, quote
 

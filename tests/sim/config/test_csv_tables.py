@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.sim.config.tables import read_table
+from paceline.sim.config.csv_tables import read_table
 from paceline.sim.errors import InputError
 
 

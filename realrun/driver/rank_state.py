@@ -12,10 +12,10 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.tasks.runner import InFlight
 
 from ..group.store import Control
+from ..transport.rank_transport import Transport
 from ..transport.threads import ThreadPool
-from ..transport.transport import Transport
 from .loop import Loop
-from .outages import Life, Standing
+from .rank_faults import Life, Standing
 from .rank_log import Exchange, RankLog
 from .watchdog import Watchdog
 

@@ -18,11 +18,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from ... import seeds
-from ...config.limits import MAX_WIDTH
-from ...config.problems import mistake
-from ...config.settings import Settings
-from ..workload import Facts, Task, Workload
+from paceline.sim import seeds
+from paceline.sim.config.limits import MAX_WIDTH
+from paceline.sim.config.problems import mistake
+from paceline.sim.config.settings import Settings
+from paceline.sim.workloads.workload import Facts, Task, Workload
 
 COMPLETION_METRICS = ("train_loss", "gradient_norm", "relative_error")
 _START = 0.1

@@ -15,8 +15,8 @@ from paceline.sim.records.verdict import format_factor
 
 from .. import words
 from ..folders import Style
-from .curves import make_log
 from .drawing import FAINT, INK, PAPER, WIDTH_IN, Picture, cut, figure, picture
+from .metric_curves import make_log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

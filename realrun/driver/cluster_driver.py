@@ -30,9 +30,9 @@ from ..transport.threads import CallResult
 from .clocks import TO_START_S
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
-from .outages import Outages, saved_every
-from .rank import ClusterPending, Rank
+from .rank_faults import Outages, saved_every
 from .rank_log import Exchange, Exposure, LoggedOperation
+from .rank_state import ClusterPending, Rank
 from .watchdog import Heartbeat
 
 _GRACE_S = 0.5

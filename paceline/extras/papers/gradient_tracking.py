@@ -34,14 +34,14 @@ from typing import Final
 import torch
 from pydantic import Field
 
-from .. import topology
-from ..errors import InputError
-from ..program.encoding import Compression, decoded
-from ..program.worker import Worker
-from ..topology import MixingOptions, Plan, TopologyEntry
-from .common.compressed import CompressedAllReduce, add_lost_part, refuse_top_k
-from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
-from .scheme import Scheme, cycle_of_graphs, publishes_none
+from paceline.sim import topology
+from paceline.sim.errors import InputError
+from paceline.sim.program.encoding import Compression, decoded
+from paceline.sim.program.worker import Worker
+from paceline.sim.schemes.common.compressed import CompressedAllReduce, add_lost_part, refuse_top_k
+from paceline.sim.schemes.common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
+from paceline.sim.schemes.scheme import Scheme, cycle_of_graphs, publishes_none
+from paceline.sim.topology import MixingOptions, Plan, TopologyEntry
 
 
 class TrackingOptions(MixingOptions):

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import torch
 from pydantic import Field
 
-from paceline.sim.compute.measure import timer_of, typical_times_s
+from paceline.sim.compute.timing import timer_of, typical_times_s
 from paceline.sim.config import files
 from paceline.sim.config.limits import MAX_TIME_S
 from paceline.sim.config.settings import Settings

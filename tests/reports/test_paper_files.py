@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex, to_rgba_array
 
 from paceline.reports import words
-from paceline.reports.figures.curves import draw_curves
 from paceline.reports.figures.drawing import CSS, INK, figure, picture
-from paceline.reports.files import colour, recolour, render_latex, write_csv, write_files
+from paceline.reports.figures.metric_curves import draw_curves
 from paceline.reports.folders import read_sources
 from paceline.reports.page import build
+from paceline.reports.paper_files import colour, recolour, render_latex, write_csv, write_files
 from paceline.sim.errors import InputError
 from paceline.sim.records.folder import REPORT_FILES, write_results
 from tests.support.made_results import SCENARIO, write_made_results

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.reports import words
-from paceline.sim.records.sweeps.between import steps_at, steps_between
+from paceline.sim.records.sweeps.content import steps_at, steps_between
 
 
 def setting(workers: int, **steps: float | None) -> dict[str, Any]:

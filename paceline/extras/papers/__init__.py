@@ -1,0 +1,1 @@
+"""Tasks and schemes of one paper each; their names are those of ``paceline list``."""
