@@ -183,7 +183,7 @@ def test_goodput_is_that_of_a_run(
     # Under ``shrink`` each fault is counted by itself, not one that strikes while others repeat their steps.
     if row["problem"] or outages < 4 or (policy == "shrink" and lost > 0.3):
         return
-    # A fault or a checkpoint may fall just before or behind a step's end, or the run's: one of those that were.
+    # One fault or checkpoint may fall on the other side of a step's end, or of the run's.
     # How long the steps are in which faults happen is chance where they are drawn, and so is everything where
     # faults are only counted. Under ``shrink`` the rounds without a slow worker are shorter, which no
     # count knows.
