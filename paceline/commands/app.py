@@ -12,6 +12,8 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, cast
@@ -62,6 +64,16 @@ COMMANDS: Final = _Commands(
 )  # fmt: skip
 
 
+@contextmanager
+def _telling() -> Iterator[None]:
+    """End with a line at an interrupt, of which typer says nothing."""
+    try:
+        yield
+    except KeyboardInterrupt as ended:
+        say(f"paceline: interrupted{ended}")
+        raise typer.Exit(130) from None
+
+
 class _App(TyperGroup):
     @override
     def __init__(self, **settings: Any) -> None:
@@ -69,13 +81,14 @@ class _App(TyperGroup):
         self.commands = cast(dict[str, Any], COMMANDS)
 
     @override
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        with _telling():  # typer loads its converters here, for some tenths of a second
+            return super().make_context(*arguments, **settings)
+
+    @override
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        try:
-            with showing():
-                return super().invoke(ctx)
-        except KeyboardInterrupt as ended:  # typer says nothing
-            say(f"paceline: interrupted{ended}")
-            raise typer.Exit(130) from None
+        with _telling(), showing():
+            return super().invoke(ctx)
 
 
 app = plain_app(
@@ -239,8 +252,9 @@ def _settle_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:  # its number is free: the next opened file would get it, and what is printed
             setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+        elif name != "stdin" and isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
     ignore_broken_pipes()
 
 
@@ -249,7 +263,7 @@ def _run() -> int:
         with interruptible(_end_now):
             app(standalone_mode=True)
     except SystemExit as ended:
-        return int(ended.code or 0)
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except PacelineError as error:
         from paceline.sim.config.problems import format_message
 

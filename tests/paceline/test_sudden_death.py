@@ -99,6 +99,14 @@ def test_a_signal_before_a_command_has_begun(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_an_interrupt_while_a_command_line_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From 0.3 to 0.7 s, while typer loads."""
+    monkeypatch.setattr("typer.core.TyperGroup.parse_args", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    assert run(monkeypatch, capsys, "list") == (130, "", "paceline: interrupted\n")
+
+
 @dataclass(frozen=True)
 class Late(sudden_death.Place):
     """Its command is there once two runs are complete."""

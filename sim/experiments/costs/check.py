@@ -36,7 +36,8 @@ from ..doubts import doubts
 from ..jobs import MIN_WORK_S, num_cores
 from ..prepare import over_profile, prepare, resolve
 from ..simulate import engine_of, simulate_job
-from .step_cost import StepCost, clock_of, encodes, step_cost
+from .encoding_units import encodes
+from .step_cost import StepCost, clock_of, step_cost
 
 TRIALS_S: Final = 8.0
 """Processor seconds of all trials; without a target, when none can end by it, an eighth."""

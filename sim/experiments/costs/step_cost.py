@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -48,7 +47,7 @@ from ...scenario.schema import Scenario
 from ...schemes import SCHEMES, find_scheme
 from ...training.scoring import Scorer, as_they_are
 from ...training.snapshots import Published
-from ..prepare import churn_of, clock_only, over_profile, prepare, units_to_encode
+from ..prepare import churn_of, clock_only, over_profile, prepare
 
 ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends."""
@@ -141,20 +140,6 @@ def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list
         "faults and checkpoints": churn_of(scenario, entry, scenario.seed),
     }
     return [*(phrase for phrase, there in phrases.items() if there), *untimed(followed.exchanges)]
-
-
-def encodes(scenario: Scenario, entry: SchemeEntry) -> str | None:
-    """Phrase for whose values a scheme encodes for averages; None where there is no alternative."""
-    job = prepare(scenario, entry, scenario.seed)
-    units, network = units_to_encode(scenario, job), job.transfer.network
-    if any(units):
-        one = job.sums_inside
-        return f"the sum of each {one.removesuffix('s')}'s workers" if one else "each worker's own values"
-    for place, places in (("hosts", network.nodes), ("sites", network.site_of)) if units else ():
-        sizes = Counter(places).values()
-        if len(sizes) > 1 and max(sizes) > min(sizes):
-            return f"each worker's own values, as {place} have {min(sizes)} to {max(sizes)} workers"
-    return None
 
 
 def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:

@@ -29,7 +29,8 @@ from ...scenario.schema import Scenario, dump
 from ...workloads.layers.layer_settings import LayerProfile
 from ..prepare import churn_of, prepare, resolve
 from .bandwidth import UTILISATIONS, Utilisation
-from .step_cost import Followed, encodes, left_out
+from .encoding_units import encodes
+from .step_cost import Followed, left_out
 
 
 @dataclass(frozen=True)

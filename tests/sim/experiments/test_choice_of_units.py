@@ -9,7 +9,7 @@ import torch
 
 from paceline.realrun.launch.cells import requested_job, run_requests
 from paceline.sim.experiments.costs.check import check
-from paceline.sim.experiments.costs.step_cost import encodes
+from paceline.sim.experiments.costs.encoding_units import encodes
 from paceline.sim.experiments.prepare import prepare, resolve, resolved_in, with_units
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.scenario_facts import all_reduce_of, sums_inside_of
