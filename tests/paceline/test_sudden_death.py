@@ -103,7 +103,7 @@ def test_an_interrupt_while_a_command_line_is_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From 0.3 to 0.7 s, while typer loads."""
-    monkeypatch.setattr("typer.core.TyperGroup.parse_args", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("typer.core.TyperGroup.parse_args", lambda *_: signal.raise_signal(signal.SIGINT))
     assert run(monkeypatch, capsys, "list") == (130, "", "paceline: interrupted\n")
 
 

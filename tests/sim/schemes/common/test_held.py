@@ -66,7 +66,7 @@ def _held_by(one: Any) -> Iterable[Any]:
             return held(one)
     if is_dataclass(one):
         return [getattr(one, field.name, None) for field in fields(one)]
-    return [vars(one)] if type(one).__module__.startswith("paceline.sim.schemes") else []
+    return [vars(one)] if type(one).__module__.startswith(("paceline.sim.schemes", "paceline.extras")) else []
 
 
 def _locals(frame: types.FrameType | None) -> Iterable[Any]:
