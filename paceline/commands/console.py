@@ -101,9 +101,7 @@ Device = Annotated[
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(
-        "--jobs", metavar="N", help="cores to use: runs at a time, each in a process of its own; absent: all"
-    ),
+    typer.Option("--jobs", metavar="N", help="number of runs in parallel (default: all cores)"),
 ]
 Dask = Annotated[
     str | None,

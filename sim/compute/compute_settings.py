@@ -262,7 +262,7 @@ class Straggler(Settings):
         if self.duration != 1 and self.probability is None and self.at is None:
             raise mistake("goes with probability or at", "duration")
         if self.crash and (self.slowdown is not None or self.pause is not None or self.duration != 1):
-            raise mistake("who is gone cannot be slow: leave out slowdown, pause and duration", "crash")
+            raise mistake("a crash takes no slowdown, pause or duration: leave them out", "crash")
         if self.crash and (self.workers is None or self.at is None):
             raise mistake("say who (workers) and after how many computations (at)", "crash")
         if self.slowdown is None and self.pause is None and not self.crash:

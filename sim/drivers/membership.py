@@ -29,7 +29,7 @@ class Resumed:
 
 
 def healers_of(job: Job, members: Sequence[int], able: Collection[int]) -> dict[int, int]:
-    """Who is healed -> the closest of the ``able`` members; of equals the one that heals fewest."""
+    """Sender of the state for each returning worker: the closest ``able`` one, of equals the least busy."""
     network, busy = job.transfer.network, Counter[int]()
     healers = {}
     for rank in members:

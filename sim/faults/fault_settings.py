@@ -70,7 +70,7 @@ class Fault(Settings):
     back_after: BoundedSeconds = Field(description="time from a fault to the return")
     detect: BoundedSeconds = Field(
         default=0.0,
-        description="time until the others notice: none for a process that is killed, a time-out for a dead "
+        description="time until the others notice: 0 for a killed process; the failure time-out for a dead "
         "host or a cut link",
     )
     warning: BoundedSeconds = Field(

@@ -28,7 +28,7 @@ class Heartbeats(Settings):
         "packets; 0 B: fair queues",
     )
     transfer_timeout: _Seconds = Field(
-        default=60.0, description="time in which an average, or a model for who returns, has to come through"
+        default=60.0, description="time limit of an average, or of the state sent to a returning worker"
     )
 
     @model_validator(mode="after")

@@ -43,7 +43,7 @@ class WorkerOutage:
 
     @property
     def over_s(self) -> float:
-        """When everybody can go on."""
+        """Moment at which all workers can continue."""
         return max(self.seen_s, self.back_s)
 
 

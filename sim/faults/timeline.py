@@ -54,13 +54,13 @@ class Timeline:
         return self.work_s + self.lost_s
 
     def delay(self, work_s: float) -> None:
-        """From ``work_s`` on everything is later by what has been lost."""
+        """Note that all moments after ``work_s`` come later, by the time lost so far."""
         if self.lost_s != self._later_s[-1]:
             self._from_s.append(work_s)
             self._later_s.append(self.lost_s)
 
     def at(self, work_s: float, *, begins: bool = False) -> float:
-        """When the run gets to a moment of the one without faults; or what ``begins`` there can begin."""
+        """Time in the run of a moment of the run without faults; of what ``begins`` there, its beginning."""
         place = (bisect_right if begins else bisect_left)(self._from_s, work_s)
         return work_s + self._later_s[max(place - 1, 0)]
 

@@ -16,8 +16,8 @@ where W is doubly stochastic. With ``inside`` the workers of a host (or of a sit
 their gradients at every step, and the topology joins hosts (``inside.py``).
 
 Bytes per step and worker: out-degree models, twice that with one mixed buffer; an all-reduce's in a global
-step. Waits for: the neighbours of this step (to a receiver too: a message leaves when it is awaited), so a
-straggler's delay spreads one hop a step; for all workers in a global step.
+step. Waits for: this step's neighbours, in both directions (a send completes when its receiver is ready), so
+a straggler's delay spreads one hop a step; for all workers in a global step.
 
 Source: combine while adapting is D-PSGD of Lian et al., NeurIPS 2017, AWC in BlueFog; adapt then combine is
 ATC there, and what the code of Ying et al., NeurIPS 2021 (arXiv 2110.13363) runs on exponential graphs;
@@ -84,7 +84,7 @@ def _check_plan(options: GossipOptions, workers: int) -> None:
     plan = topology.plan(options.topology, workers, options.weights)
     if not plan.row_stochastic:
         raise InputError(
-            f"what a worker takes with {plan.weights} weights on topology {plan.name} does not sum to 1:"
+            f"{plan.weights} weights on topology {plan.name} have rows that do not sum to 1:"
             " use weights: auto, or the scheme sgp"
         )
 

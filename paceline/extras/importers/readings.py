@@ -99,7 +99,7 @@ class LinkReading:
 
 @dataclass(frozen=True)
 class Readings:
-    """What one file says.
+    """Readings of one file.
 
     Attributes:
         paths: measured between places.
