@@ -78,13 +78,14 @@ def _costs(row: SchemeSummary) -> tuple[float, float, float, float] | None:
 
 
 def draw_waterfall(study: ReportSources, of: Gap) -> Picture:
-    """Draw bars from the time of one scheme to that of the other."""
+    """Draw bars from the time of one scheme to that of the other, what saves time last: none is below 0."""
     name, unit_s = words.time_unit([of.first_s])
-    ends_s = list(accumulate(of.parts_s.values(), initial=of.first_s))
-    parts = zip(of.parts_s, ends_s[:-1], ends_s[1:], strict=True)
+    parts_s = dict(sorted(of.parts_s.items(), key=lambda part: part[1] < 0))
+    ends_s = list(accumulate(parts_s.values(), initial=of.first_s))
+    parts = zip(parts_s, ends_s[:-1], ends_s[1:], strict=True)
     bars = [(of.first, 0.0, of.first_s), *parts, (of.second, 0.0, of.second_s)]
     data = pd.DataFrame(bars, columns=["part", "from_s", "to_s"])
-    colours = [INK, *_COLOURS.values(), INK]
+    colours = [INK, *(_COLOURS[part] for part in parts_s), INK]
     with figure(WIDTH_IN, 2.7) as drawn:
         ax = drawn.subplots()
         for place, (bar, colour) in enumerate(zip(bars, colours, strict=True)):

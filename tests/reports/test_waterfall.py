@@ -104,3 +104,16 @@ def test_two_threads_that_draw_leave_the_settings_as_they_were() -> None:
     for thread in threads:
         thread.join()
     assert dict(mpl.rcParams) == before
+
+
+def test_many_fewer_steps_end_at_no_negative_time(tmp_path: Path) -> None:
+    """100 steps of 0.1 s against 10 of 2 s."""
+    runs = [made_run("many", reached_s=10.0, steps=100), made_run("few", reached_s=20.0, steps=10)]
+    write_results(tmp_path / "r", made_scenario("s"), "s", runs)
+    study = read_sources([tmp_path / "r"])[0]
+    found = gap(study.main)
+    assert found is not None
+    assert found.first_s + found.parts_s["number of steps"] < 0
+    data = draw_waterfall(study, found).data
+    assert list(data["part"][1:-1])[-1] == "number of steps"
+    assert min(data["from_s"].min(), data["to_s"].min()) >= 0
