@@ -231,8 +231,13 @@ def test_the_wheel_has_everything_under_one_name(wheel: Path) -> None:
     ours += (ROOT / "paceline").rglob("*.py")  # not through its links
     expected = {f"paceline/{path.relative_to(ROOT).as_posix()}" for path in ours}
     expected = {name.replace("paceline/paceline/", "paceline/") for name in expected}
-    pages = [path for kind in ("html", "css", "js", "csv") for path in (ROOT / "reports").rglob(f"*.{kind}")]
-    data = {"paceline/py.typed", *(f"paceline/{path.relative_to(ROOT).as_posix()}" for path in pages)}
+    homes = {"reports": ROOT, "extras": ROOT / "paceline"}
+    data = {"paceline/py.typed"} | {
+        f"paceline/{path.relative_to(above).as_posix()}"
+        for home, above in homes.items()
+        for kind in ("html", "css", "js", "csv")
+        for path in (above / home).rglob(f"*.{kind}")
+    }
     data |= {f"paceline/sim/scenario/prices/{name}.csv" for name in ("aws", "azure", "google")}
     scenarios = [path for path in (ROOT / "scenarios").rglob("*") if path.is_file()]
     documents = [
