@@ -55,11 +55,11 @@ COMMANDS: Final = _Commands(
         "simulate": ".predict:simulate", "realrun": ".measure:realrun", "probe": ".measure:probe",
         "calibrate": ".measure:calibrate", "validate": ".measure:validate", "sweep": ".sweep:sweep",
         "check": ".predict:check", "throughput": ".predict:throughput", "netem": ".measure:netem",
-        "replay": "..extras.replay.command:replay", "report": ".app:report", "schema": ".app:schema",
+        "replay": "paceline.extras.replay.command:replay", "report": ".app:report", "schema": ".app:schema",
         "list": ".app:list_names", "new": ".app:new", "lab": ".measure:lab_app",
-        "topology": ".topology:topology_app", "recommend": "..extras.recommend.command:recommend",
-        "import": "..extras.importers.command:import_files", "explore": "..extras.explore.command:explore",
-        "help": ".app:show_help",
+        "topology": ".topology:topology_app", "recommend": "paceline.extras.recommend.command:recommend",
+        "import": "paceline.extras.importers.command:import_files",
+        "explore": "paceline.extras.explore.command:explore", "help": ".app:show_help",
     },
 )  # fmt: skip
 
