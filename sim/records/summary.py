@@ -264,7 +264,8 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
         if run["source"] == source:
             time_s = times[run["label"]][run["seed"]] = race_s(run, by_step)
             ended = not (by_step or run["reached_target"] or run["status"] == "diverged")
-            at_least[run["label"]][run["seed"]] = run["wall_clock_s"] if ended else time_s
+            down = run["time_s"].get("down", 0.0) / (run["wall_clock_s"] or 1.0)  # of others, perhaps none
+            at_least[run["label"]][run["seed"]] = (1 - down) * (run["wall_clock_s"] if ended else time_s)
     ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
     exact = by_step and source == "simulated" and not any(map(_is_random, rows))
     uneven = {row["label"]: unevenness(row.get("step_shares", [])) for row in rows if is_uneven(row)}

@@ -189,7 +189,8 @@ def find_verdict(
         exact: nothing in the runs is random, so that one repeat is enough.
         uneven: label -> steps of the fastest worker over those of the slowest, where a mean step therefore
             names no winner.
-        at_least: ``times``, with a lower bound where a run ended before the target; absent: ``times``.
+        at_least: lower bounds on ``times``, without what faults cost, and of runs that ended before the target;
+            absent: ``times``.
         tried: label -> trials with values that the scheme did not choose.
     """
     by = " by time per step" if by_step else ""

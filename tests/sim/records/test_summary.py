@@ -235,3 +235,10 @@ def test_laws_of_any_summary(columns: list[tuple[float | None, ...]], order: lis
     # The order in which the repeats of a scheme were run says nothing.
     shuffled = [runs[3 * i + k] for i in range(len(columns)) for k in order]
     assert summarise("s", shuffled, TARGET)["summary"] == found["summary"]
+
+
+def test_one_repeat_settles_no_order_that_faults_have_made() -> None:
+    first, second = made_run("first", reached_s=10.0), made_run("second", reached_s=30.0)
+    assert summarise("s", [first, second])["verdict"]["settled"]
+    hit = replace(second, time_s=replace(second.time_s, down=second.wall_clock_s / 2))  # 15 s without
+    assert not summarise("s", [first, hit])["verdict"]["settled"]
