@@ -38,7 +38,7 @@ def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     shown = {
         cell["id"]: run_cell("".join(cell["source"]), names) for cell in CELLS if cell["cell_type"] == "code"
     }
-    assert "local_sgd first, 3.9x as fast as gossip, by 2 repeats" in shown["simulate"]._repr_html_()
+    assert "local_sgd first, 3.4x as fast as gossip, by 2 repeats" in shown["simulate"]._repr_html_()
     assert len(shown["plot"].axes) == 1
     assert (shown["why"]["time_to_target_s"] > 0).all()
     assert (shown["what-if"] < 1).all()

@@ -254,7 +254,7 @@ def test_the_folder_keeps_the_answer(tmp_path: Path) -> None:
     assert ended.exit_code == 0, ended.output
     answer = json.loads((out / "recommend.json").read_text())
     assert json.loads(ended.stdout)["recommendation"] == answer
-    assert answer["text"][0].startswith(f"Recommended: {answer['first']}, of ")
+    assert answer["text"][0].startswith(f"Recommended: {answer['first']} (not settled), of ")
     assert read_results(out).summary["runs"]
 
 
