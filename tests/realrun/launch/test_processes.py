@@ -295,7 +295,7 @@ def test_a_process_that_is_stopped_while_it_joins_is_ended_after_the_time_out() 
     request = run_requests(_small())[0]
     with (
         Processes(popen=stop_the_last, timeout_s=1.0) as processes,
-        pytest.raises(RunError, match=r"worker 1 was stopped for longer than 1 s"),  # others may name it first
+        pytest.raises(RunError, match=r"worker 1 was stopped for longer than 1 s"),  # others may be first
     ):
         processes.run(request)
     assert all(child.returncode is not None for child in started.children)
