@@ -189,7 +189,7 @@ def find_verdict(
         exact: nothing in the runs is random, so that one repeat is enough.
         uneven: label -> steps of the fastest worker over those of the slowest, where a mean step therefore
             names no winner.
-        at_least: lower bounds on ``times``: without what faults cost, and of runs that ended before the target;
+        at_least: lower bounds on ``times``: without what faults cost, and of runs that end before the target;
             absent: ``times``.
         tried: label -> trials with values that the scheme did not choose.
     """
