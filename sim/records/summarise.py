@@ -185,6 +185,8 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
         row["gradients"] = describe_gradients(points)
     if facts is not None:
         row["does"] = facts["does"]
+        if facts.get("draws"):
+            row["draws"] = True
         if "memory" in facts:
             row["memory"] = facts["memory"]
         if row["source"] == "simulated":

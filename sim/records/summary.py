@@ -19,7 +19,7 @@ from typing import Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from .carry.break_even import PROXY_SAYS, find_break_even
-from .carry.scope import Scope, too_few_rounds
+from .carry.scope import FEWEST_ROUNDS, Scope, too_few_rounds
 from .gradients.noise import GradientSummary
 from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
@@ -89,13 +89,15 @@ class SchemeFacts(TypedDict):
     """Facts about a scheme apart from its runs.
 
     ``does``: a sentence about its purpose. ``bounds``, ``memory``: None where unknown. ``random``: whether
-    the time of a step is random, where there are no bounds to say it.
+    the time of a step is random, where there are no bounds to say it. ``draws``: whether the scheme draws who
+    exchanges with whom.
     """
 
     does: str
     bounds: Bounds | None
     memory: NotRequired[MemoryRecord | None]
     random: NotRequired[bool]
+    draws: NotRequired[bool]
 
 
 class SchemeSummary(TypedDict):
@@ -123,7 +125,7 @@ class SchemeSummary(TypedDict):
         time_to_target_p90_s: with faults and ``intervals.ENOUGH_DRAWS`` runs or more: the time within which 9
             of 10 reached the target; None where fewer did.
         gradients: their noise and heterogeneity along the runs; absent where they were not measured.
-        does, bounds, memory, random: see ``SchemeFacts``; absent in older folders, ``bounds`` also where
+        does, bounds, memory, random, draws: see ``SchemeFacts``; absent in older folders, ``bounds`` also where
             runs were measured. Other keys absent there are computed when they are read.
     """
 
@@ -161,6 +163,7 @@ class SchemeSummary(TypedDict):
     bounds: NotRequired[Bounds | None]
     memory: NotRequired[MemoryRecord | None]
     random: NotRequired[bool]
+    draws: NotRequired[bool]
 
 
 class TuningTrial(TypedDict):
@@ -260,13 +263,15 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     main, by_step = main_source(summary), is_by_step(summary)
     times: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
     at_least: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
+    ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
+    by_luck = {row["label"] for row in rows if row.get("draws") and _averages(row) < FEWEST_ROUNDS}
     for run in summary["runs"]:
         if run["source"] == source:
             time_s = times[run["label"]][run["seed"]] = race_s(run, by_step)
             ended = not (by_step or run["reached_target"] or run["status"] == "diverged")
             down = run["time_s"].get("down", 0.0) / (run["wall_clock_s"] or 1.0)  # of others, perhaps none
-            at_least[run["label"]][run["seed"]] = (1 - down) * (run["wall_clock_s"] if ended else time_s)
-    ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
+            sure = 0.0 if by_luck & {run["label"], ranked[0]} else 1 - down
+            at_least[run["label"]][run["seed"]] = sure * (run["wall_clock_s"] if ended else time_s)
     exact = by_step and source == "simulated" and not any(map(_is_random, rows))
     uneven = {row["label"]: unevenness(row.get("step_shares", [])) for row in rows if is_uneven(row)}
     # Trials were simulated, and are about times to the target.
@@ -291,6 +296,11 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
 def _is_random(row: SchemeSummary) -> bool:
     bounds = row.get("bounds")
     return row.get("random", True) if bounds is None else bounds["random"]
+
+
+def _averages(row: SchemeSummary) -> float:
+    """How often the worker with the most averages has averaged."""
+    return max((row["wall_clock_s"] / each for each in row.get("average_s", []) if each), default=0.0)
 
 
 def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven | None:

@@ -189,8 +189,8 @@ def find_verdict(
         exact: nothing in the runs is random, so that one repeat is enough.
         uneven: label -> steps of the fastest worker over those of the slowest, where a mean step therefore
             names no winner.
-        at_least: lower bounds on ``times``: without what faults cost, and of runs that end before the target;
-            absent: ``times``.
+        at_least: lower bounds on ``times``: without what faults cost, of runs that end before the target, and
+            0 where luck in a few draws may decide; absent: ``times``.
         tried: label -> trials with values that the scheme did not choose.
     """
     by = " by time per step" if by_step else ""

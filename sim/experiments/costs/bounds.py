@@ -62,6 +62,7 @@ def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, 
                 does=find_scheme(entry.name).does,
                 bounds=measure_bounds(scenario, entry) if with_bounds else None,
                 memory=device_memory(scenario.workload, scenario.cluster, entry, scenario.seed),
+                draws=find_scheme(entry.name).draws(entry.options),
             )
             for entry in scenario.schemes
         }

@@ -240,7 +240,8 @@ class Followed:
         between: bytes from each site to each, the start included.
         sent_to: receiver -> bytes, of each worker, the start included.
         computing: share of their time that all workers together compute, the start included.
-        since_s: since the end of a worker's last step at a random moment, in the mean, the start included.
+        since_s: at a random moment, in the mean, since a worker's last step with no more averages than any
+            other has had, the start included.
         ends_s: of the steps of all workers since the span's begin; where they do not keep step, of one at the
             pace of the slowest.
     """
@@ -295,8 +296,9 @@ class _Watch:
     _begin_s: float = field(init=False)
     _here: list[tuple[int, float]] = field(default_factory=list)
     _ends_s: list[float] = field(default_factory=list)  # of each step, when the last worker was through
-    _last_s: dict[int, float] = field(default_factory=dict)  # when a worker's last step ended
-    _squares: float = 0.0  # of the time between two such moments
+    _last: dict[int, tuple[float, int, int]] = field(default_factory=dict)  # end of a step, bytes, averages
+    _squares: float = 0.0  # of the time between two such ends, and by how far some are ahead
+    _ahead: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # first ends after each average
     _span: Span | None = None
     _most_work: float = math.inf
 
@@ -310,8 +312,17 @@ class _Watch:
         self.marks.publish(rank, step, time_s, bytes_sent)
         self._ends_s += [0.0] * (step + 1 - len(self._ends_s))
         self._ends_s[step] = max(self._ends_s[step], time_s)
-        self._squares += (time_s - self._last_s.get(rank, 0.0)) ** 2
-        self._last_s[rank] = time_s
+        last_s, sent, averages = self._last.get(rank, (0.0, 0, 0))
+        self._squares += (time_s - last_s) ** 2
+        if bytes_sent > sent:
+            averages += 1
+            ends = self._ahead.setdefault(averages, [])
+            ends.append((time_s, time_s - last_s))
+            # Who is ahead by an average goes back by that step as well, until the last one has had it.
+            if len(ends) == self.marks.workers:
+                self._squares += 2 * sum((max(ends)[0] - end_s) * step_s for end_s, step_s in ends)
+                del self._ahead[averages]
+        self._last[rank] = time_s, bytes_sent, averages
         while len(self._here) <= self.marks.complete:
             self._here.append((self.published, self.here()))
 
@@ -355,7 +366,7 @@ class _Watch:
         return Followed(
             span=self._span,
             pace=pace,
-            since_s=self._squares / 2 / (sum(self._last_s.values()) or 1.0),
+            since_s=self._squares / 2 / (sum(end_s for end_s, *_ in self._last.values()) or 1.0),
             ends_s=[each - start.time_s for each in stretch] if self.marks.in_step else [slowest_s],
             work=work,
             here_s=here_s,

@@ -8,9 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
+from paceline.sim.records.run import Pace
 from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summarise import summarise
-from paceline.sim.records.summary import SchemeSummary, ranking
+from paceline.sim.records.summary import SchemeFacts, SchemeSummary, ranking
 from paceline.sim.records.verdict import BEYOND_CHANCE
 from tests.support.made_runs import made_run
 
@@ -242,3 +243,14 @@ def test_one_repeat_settles_no_order_that_faults_have_made() -> None:
     assert summarise("s", [first, second])["verdict"]["settled"]
     hit = replace(second, time_s=replace(second.time_s, down=second.wall_clock_s / 2))  # 15 s without
     assert not summarise("s", [first, hit])["verdict"]["settled"]
+
+
+def test_one_repeat_settles_no_order_that_few_draws_have_made() -> None:
+    facts = {each: SchemeFacts(does="", bounds=None, draws=each == "first") for each in ("first", "second")}
+    pace = Pace(time_s=10.0, steps=(20.0, 20.0), averages=(3.0, 5.0), bytes_sent=1.0)
+    first, second = (
+        replace(made_run(each, reached_s=s), pace=pace) for each, s in [("first", 10.0), ("second", 30.0)]
+    )
+    assert not summarise("s", [first, second], facts=facts)["verdict"]["settled"]
+    first = replace(first, pace=replace(pace, averages=(3.0, 20.0)))
+    assert summarise("s", [first, second], facts=facts)["verdict"]["settled"]
