@@ -148,6 +148,7 @@ def test_a_scheme_says_what_it_does() -> None:
         "ring": {
             "does": "Decentralised SGD: average with the neighbours of a topology at every step.",
             "bounds": None,
+            "draws": False,
             "random": False,
         }
     }
