@@ -10,7 +10,13 @@ from typing import Final
 from benchmarks import even_draws, svm
 from benchmarks.claim import Claim, Paper, PaperStudy
 from benchmarks.outer_claims import DELAYED_NESTEROV, DILOCO, SLOWMO
-from benchmarks.real_data_claims import GRAPHS_ON_TEXT, REAL_DATA, REAL_IMAGES, about_periods
+from benchmarks.real_data_claims import (
+    GRAPHS_ON_TEXT,
+    REAL_DATA,
+    REAL_IMAGES,
+    about_periods,
+    faster_by_periods,
+)
 
 _BY_LABEL: Final = ("workload.partition.kind=by_label",)
 
@@ -20,8 +26,15 @@ _IID_MEAN: Final = (
     "stop.target.value=0.9",
 )
 
+_FASTER_LINK: Final = "100 Gbit/s"
+_FASTER: Final = (f"cluster.network.bandwidth={_FASTER_LINK}",)
 _PERIODS: Final = tuple(
-    claim for study in ("iid", "by label") for claim in about_periods(study, f"{study}, QSGD")
+    claim
+    for study in ("iid", "by label")
+    for claim in (
+        *about_periods(study, f"{study}, QSGD"),
+        faster_by_periods(f"{study}, {_FASTER_LINK}", _FASTER_LINK),
+    )
 )
 
 _TOPOLOGIES: Final = tuple(
@@ -256,6 +269,8 @@ PAPERS: Final[Mapping[str, Paper]] = {
             PaperStudy("iid, QSGD", "quantised"),
             PaperStudy("by label", "periods", _BY_LABEL),
             PaperStudy("by label, QSGD", "quantised", _BY_LABEL),
+            PaperStudy(f"iid, {_FASTER_LINK}", "periods", _FASTER),
+            PaperStudy(f"by label, {_FASTER_LINK}", "periods", (*_BY_LABEL, *_FASTER)),
         ),
         _PERIODS,
     ),
