@@ -54,7 +54,8 @@ COMMANDS: Final = _Commands(
     {
         "simulate": ".predict:simulate", "realrun": ".measure:realrun", "probe": ".measure:probe",
         "calibrate": ".measure:calibrate", "validate": ".measure:validate", "sweep": ".sweep:sweep",
-        "check": ".predict:check", "throughput": ".predict:throughput", "netem": ".measure:netem",
+        "check": ".predict:check", "throughput": ".predict:throughput",
+        "netem": "paceline.extras.netem.command:netem",
         "replay": "paceline.extras.replay.command:replay", "report": ".app:report", "schema": ".app:schema",
         "list": ".app:list_names", "new": ".app:new", "lab": ".measure:lab_app",
         "topology": "paceline.extras.topology.command:topology_app",
