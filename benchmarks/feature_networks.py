@@ -27,7 +27,7 @@ import torch
 from scipy.stats import linregress
 from typing_extensions import override
 
-from paceline.extras.papers.random_features import fourier_features
+from paceline.extras.papers.tasks.random_features import fourier_features
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.stacked import StackedRunner, StackedTask
 from paceline.sim.experiments.prepare import clock_only, prepare

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from benchmarks.nccl_contract import contract_on_nccl, share_gpu
+from paceline.extras.papers.tasks.images import resnet20
 from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
 from paceline.sim.compute.batch_sizes import seconds_at
@@ -34,7 +35,6 @@ from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.supervised import initial_weights, supervised
-from paceline.sim.workloads.tasks.images import resnet20
 from paceline.sim.workloads.workload import Workload
 from tests.support import attach_jobs
 from tests.support.cluster_pool import Pool

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.papers import shown
 from docs.make.page import renewed
-from paceline.extras.papers.svm import SvmOptions
+from paceline.extras.papers.tasks.svm import SvmOptions
 from paceline.sim.config.files import write_atomically
 from paceline.sim.devices import one_thread
 from paceline.sim.records.intervals import of_median

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.reports.bundle import Bundle, unpack
+from paceline.extras.report.bundle import Bundle, unpack
 from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError
 

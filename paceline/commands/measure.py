@@ -1,4 +1,4 @@
-"""Commands that measure: realrun, probe, calibrate, validate, lab check, netem."""
+"""Commands that measure: realrun, probe, calibrate, validate, lab check."""
 
 from __future__ import annotations
 
@@ -367,33 +367,3 @@ def lab_check(
         network = build_network(loaded.cluster.network, loaded.cluster.workers)
     answer = render(check(network))  # the terminal hides its progress
     terminal().print(answer)
-
-
-def netem(
-    scenario: ScenarioFile,
-    changes: SetOption = None,
-    hosts: Annotated[
-        str | None,
-        typer.Option("--hosts", metavar="A,B,...", help="IPv4 addresses by rank; absent: $HOST0, ..."),
-    ] = None,
-    interface: Annotated[
-        str, typer.Option("--interface", metavar="NAME", help="the hosts' network device")
-    ] = "eth0",
-    host: Annotated[
-        int | None, typer.Option("--host", metavar="RANK", min=0, help="only the commands of this host")
-    ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="only the commands that undo it")] = False,
-) -> None:
-    """Print tc commands that make a cluster in one place play the scenario's network."""
-    from paceline.realrun.launch import netem as commands
-    from paceline.sim.network.build import build_network
-
-    cluster = load_scenario(scenario, changes).cluster
-    n = cluster.workers
-    network = build_network(cluster.network, n)
-    named = commands.validate_addresses(hosts, n) if hosts else [f"$HOST{rank}" for rank in range(n)]
-    scripts = commands.scripts(network, named, commands.validate_interface(interface))
-    if host is not None and host >= n:
-        raise InputError(f"--host {host}: ranks go from 0 to {n - 1}")
-    chosen = scripts if host is None else scripts[host : host + 1]
-    print_result(commands.render(chosen, named, undo))

@@ -45,10 +45,11 @@ TOPOLOGIES: Final = Registry[Topology](
         "random_matching": ".graphs.sequences:RANDOM_MATCHING",
         "random_regular": ".graphs.random:RANDOM_REGULAR", "erdos_renyi": ".graphs.random:ERDOS_RENYI",
         "random_geometric": ".graphs.random:RANDOM_GEOMETRIC", "small_world": ".graphs.random:SMALL_WORLD",
-        "base": ".graphs.finite_time:BASE", "simple_base": ".graphs.finite_time:SIMPLE_BASE",
-        "hyper_hypercube": ".graphs.finite_time:HYPER_HYPERCUBE",
-        "one_peer_hypercube": ".graphs.finite_time:ONE_PEER_HYPERCUBE",
-        "de_bruijn": ".graphs.finite_time:DE_BRUIJN", "matcha": ".matcha:MATCHA",
+        "base": "paceline.extras.papers.finite_time:BASE",
+        "simple_base": "paceline.extras.papers.finite_time:SIMPLE_BASE",
+        "hyper_hypercube": "paceline.extras.papers.finite_time:HYPER_HYPERCUBE",
+        "one_peer_hypercube": "paceline.extras.papers.finite_time:ONE_PEER_HYPERCUBE",
+        "de_bruijn": "paceline.extras.papers.finite_time:DE_BRUIJN", "matcha": ".matcha:MATCHA",
     },
 )  # fmt: skip
 _IN_FILES: Final = Registry[Topology](__package__, {FILE: ".graphs.graph_files:IN_FILE"})

@@ -14,14 +14,16 @@ TASKS: Final = Registry[Task](
     {
         "digits-mlp": ".tasks.digits:DIGITS_MLP", "digits-cnn": ".tasks.digits:DIGITS_CNN",
         "logistic": ".tasks.logistic:LOGISTIC", "quadratic": ".tasks.quadratic:QUADRATIC",
-        "matrix-completion": "paceline.extras.papers.matrix_completion:MATRIX_COMPLETION",
-        "svm": "paceline.extras.papers.svm:SVM",
-        "random-features": "paceline.extras.papers.random_features:RANDOM_FEATURES",
+        "matrix-completion": "paceline.extras.papers.tasks.matrix_completion:MATRIX_COMPLETION",
+        "svm": "paceline.extras.papers.tasks.svm:SVM",
+        "random-features": "paceline.extras.papers.tasks.random_features:RANDOM_FEATURES",
         "text-transformer": ".tasks.text:TEXT_TRANSFORMER",
-        "mnist-5k-mlp": "paceline.extras.papers.mnist_5k:MNIST_5K_MLP",
-        "mnist-5k-cnn": "paceline.extras.papers.mnist_5k:MNIST_5K_CNN",
-        "mnist-cnn": ".tasks.images:MNIST_CNN", "cifar-cnn7": ".tasks.images:CIFAR_CNN7",
-        "cifar-resnet20": ".tasks.images:CIFAR_RESNET20", "digits-resnet20": ".tasks.images:DIGITS_RESNET20",
+        "mnist-5k-mlp": "paceline.extras.papers.tasks.mnist_5k:MNIST_5K_MLP",
+        "mnist-5k-cnn": "paceline.extras.papers.tasks.mnist_5k:MNIST_5K_CNN",
+        "mnist-cnn": "paceline.extras.papers.tasks.images:MNIST_CNN",
+        "cifar-cnn7": "paceline.extras.papers.tasks.images:CIFAR_CNN7",
+        "cifar-resnet20": "paceline.extras.papers.tasks.images:CIFAR_RESNET20",
+        "digits-resnet20": "paceline.extras.papers.tasks.images:DIGITS_RESNET20",
     },
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import torch
 
-from paceline.reports import bundle
+from paceline.extras.report import bundle
 from paceline.sim.config.files import write_json
 from paceline.sim.experiments.simulate import begin, simulate
 from paceline.sim.network import profile as profiles

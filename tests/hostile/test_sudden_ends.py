@@ -17,13 +17,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks.sudden_death import contents
+from paceline.extras.topology import page as graph_pages
+from paceline.extras.topology.described import describe
 from paceline.reports import sweep_page
-from paceline.reports import topology_page as graph_pages
 from paceline.sim.experiments.sweep import sweep_folder
 from paceline.sim.records import unfinished
 from paceline.sim.records.folder import lacks_page
 from paceline.sim.scenario import ready
-from paceline.sim.topology.described import describe
 from paceline.sim.topology.entry import TopologyEntry
 from tests.hostile import sandbox
 from tests.hostile.test_sudden_report import _MOST_CHANGES, _kill_at

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from paceline.commands.app import COMMANDS, app
 from paceline.commands.measure import lab_app
-from paceline.commands.topology import topology_app
+from paceline.extras.topology.command import topology_app
 from paceline.reports.assumptions import assumed, assumed_in
 from paceline.sim.records.scenario_facts import TransportRecord, read_facts
 from paceline.sim.scenario.schema import dump, parse

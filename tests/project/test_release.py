@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from paceline.reports.bundle import unpack
+from paceline.extras.report.bundle import unpack
 from paceline.reports.folders import read_sources
 from paceline.reports.page import agreement
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console, RenderableType
 
-from paceline.reports import topology_page
+from paceline.extras.topology.page import comparison_table, record_table
 from paceline.reports.tables import render_comparison, render_summary
 from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.scenario_facts import Goal
@@ -142,5 +142,5 @@ def test_a_topology_is_no_markup(name: str) -> None:
         "epsilon": 1e-3, "steps_to_epsilon": 10, "exact_after": None, "transient_iterations": None,
         "directed": False, "column_stochastic": True, "row_stochastic": True, "least_weight": 0.0,
     }  # fmt: skip
-    assert f"{name} (uniform)" in printed(topology_page.comparison_table({"topologies": [record]}))
-    assert name in printed(topology_page.record_table(record))
+    assert f"{name} (uniform)" in printed(comparison_table({"topologies": [record]}))
+    assert name in printed(record_table(record))

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.extras.papers import leader_sgd, parameter_server
 from paceline.sim.drivers.job import Job
 from paceline.sim.program.worker import Worker
-from paceline.sim.schemes import leader_sgd, parameter_server
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import Sgd
 from paceline.sim.workloads.partition import Batches, Partition, shards

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.extras.papers import mnist_5k
+from paceline.extras.papers.tasks import mnist_5k
 from paceline.sim.workloads.tasks import text
 
 

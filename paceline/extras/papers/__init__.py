@@ -1,1 +1,1 @@
-"""Tasks and schemes of one paper each; their names are those of ``paceline list``."""
+"""Tasks, schemes and graphs of one paper each; their names are those of ``paceline list``."""

@@ -31,6 +31,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from paceline.extras.papers.parameter_server import Centre
 from paceline.sim.config.settings import Settings
 from paceline.sim.program import operations as ops
 from paceline.sim.program.encoding import Compression
@@ -38,7 +39,6 @@ from paceline.sim.program.worker import Program, Worker
 from paceline.sim.schemes.common.held import Held, Sizes, encoded_share, on_a_server
 from paceline.sim.schemes.common.inside import unit_groups
 from paceline.sim.schemes.outer.rule import buffers_in
-from paceline.sim.schemes.parameter_server import Centre
 from paceline.sim.schemes.scheme import Scheme, one_period, publishes_leader
 
 

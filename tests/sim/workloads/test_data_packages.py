@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.extras.papers import mnist_5k
+from paceline.extras.papers.tasks import mnist_5k
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.schema import parse
 from paceline.sim.workloads import find_task

@@ -37,8 +37,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one topology: its degree, weights, eigenvalues and how fast it averages."""
-    from paceline.reports import topology_page as graph_pages
-    from paceline.sim.topology.described import describe
+    from paceline.extras.topology import page as graph_pages
+    from paceline.extras.topology.described import describe
 
     record = describe(_entry(topology), workers, weights, seed)
     if out is not None:
@@ -56,8 +56,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare topologies at one number of workers, the fastest per step first."""
-    from paceline.reports import topology_page as graph_pages
-    from paceline.sim.topology.described import describe
+    from paceline.extras.topology import page as graph_pages
+    from paceline.extras.topology.described import describe
 
     records = [describe(_entry(name), workers, weights, seed) for name in topologies]
     unknown = 2.0  # above all rates, so that these come last
@@ -156,7 +156,7 @@ def _cluster(
         raise InputError(f"--workers {workers}: the cluster of {scenario} has {there}; leave it out")
     if objective == "spectral":
         return None, None, there
-    from paceline.sim.experiments.costs.averaging_time import AveragingStepTime
+    from paceline.extras.topology.averaging_time import AveragingStepTime
 
     return AveragingStepTime(loaded), read_facts(dump(loaded)).transport, there
 

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.extras.papers.leader_sgd import StepBudget
 from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
@@ -20,7 +21,6 @@ from paceline.sim.network.network import Network
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.leader_sgd import StepBudget
 from paceline.sim.training.learning_rate import InverseTime, LearningRate
 from paceline.sim.training.optimizer import Sgd
 from paceline.sim.training.scoring import digest

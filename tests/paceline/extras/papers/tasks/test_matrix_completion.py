@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.extras.papers.matrix_completion import MATRIX_COMPLETION, MatrixCompletionOptions
+from paceline.extras.papers.tasks.matrix_completion import MATRIX_COMPLETION, MatrixCompletionOptions
 from paceline.sim.drivers.job import Job
 from paceline.sim.records.run import On
 from paceline.sim.scenario.schema import load

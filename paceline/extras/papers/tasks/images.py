@@ -22,13 +22,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ...config.settings import Settings
-from ...config.yaml_file import expand_home, read_bytes
-from ...devices import constants
-from ...errors import InputError
-from ..supervised import Examples, initial_weights, supervised
-from ..workload import Facts, Task, Workload
-from . import digits
+from paceline.sim.config.settings import Settings
+from paceline.sim.config.yaml_file import expand_home, read_bytes
+from paceline.sim.devices import constants
+from paceline.sim.errors import InputError
+from paceline.sim.workloads.supervised import Examples, initial_weights, supervised
+from paceline.sim.workloads.tasks import digits
+from paceline.sim.workloads.workload import Facts, Task, Workload
 
 IDX_FILES = (
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

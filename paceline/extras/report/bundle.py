@@ -23,6 +23,7 @@ from typing import Any, Final
 import pandas as pd
 from pydantic import Field, TypeAdapter, ValidationError
 
+from paceline.extras.report.anonymise import anonymise, stand_ins
 from paceline.sim.config import yaml_file
 from paceline.sim.config.files import as_model, parse_json, read_json, write_atomically
 from paceline.sim.config.problems import one_line
@@ -40,8 +41,6 @@ from paceline.sim.records.folder import (
 from paceline.sim.records.formats.parquet import metric_names, operations_of, write_columns, write_parquet
 from paceline.sim.records.formats.table_files import EVENTS_FILE, METRICS_FILE
 from paceline.sim.records.integrity.checksums import write_checksums
-
-from .anonymise import anonymise, stand_ins
 
 BUNDLE_VERSION: Final = 1
 MAX_BUNDLE_BYTES: Final = 16 * 2**20

@@ -28,19 +28,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...config.settings import Settings
-from ...errors import RunError
-from ...program.encoding import message_bytes
-from ...program.pattern import Pattern
-from ...program.worker import Worker
-from ...scenario.schema import Scenario
-from ...schemes.scheme import Scheme
-from ...seeds import Floats
-from ...topology.matrix import undirected
-from ...topology.search import EdgeArray
-from ...topology.weights import metropolis
-from ..prepare import clock_only, prepare
-from ..simulate import simulate_job
+from paceline.sim.config.settings import Settings
+from paceline.sim.errors import RunError
+from paceline.sim.experiments.prepare import clock_only, prepare
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.program.encoding import message_bytes
+from paceline.sim.program.pattern import Pattern
+from paceline.sim.program.worker import Worker
+from paceline.sim.scenario.schema import Scenario
+from paceline.sim.schemes.scheme import Scheme
+from paceline.sim.seeds import Floats
+from paceline.sim.topology.matrix import undirected
+from paceline.sim.topology.search import EdgeArray
+from paceline.sim.topology.weights import metropolis
 
 TIMED_STEPS: Final = 60
 """Steps of the recursion, and of the event driver."""

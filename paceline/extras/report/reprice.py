@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ...config.user_code.code_files import reading_results
-from ...errors import InputError
-from ...records.folder import Results, Studies, write_results
-from ...scenario.schema import Scenario, dump, over_transport, parse
-from ..simulate import simulate
+from paceline.sim.config.user_code.code_files import reading_results
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.simulate import simulate
+from paceline.sim.records.folder import Results, Studies, write_results
+from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 
 
 def price_again(studies: Studies, scratch: Path, say: Callable[[str], None]) -> list[Path]:

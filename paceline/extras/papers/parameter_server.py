@@ -36,15 +36,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..config.settings import Settings
-from ..errors import InputError, PeerLost
-from ..program import operations as ops
-from ..program.encoding import Compression, Payload
-from ..program.worker import Program, Worker
-from ..records.run import On
-from .common.compressed import CompressedAllReduce
-from .common.held import REPLACED, Held, Sizes, on_a_server
-from .scheme import Scheme, Spread, one_period, publishes_leader, scattered
+from paceline.sim.config.settings import Settings
+from paceline.sim.errors import InputError, PeerLost
+from paceline.sim.program import operations as ops
+from paceline.sim.program.encoding import Compression, Payload
+from paceline.sim.program.worker import Program, Worker
+from paceline.sim.records.run import On
+from paceline.sim.schemes.common.compressed import CompressedAllReduce
+from paceline.sim.schemes.common.held import REPLACED, Held, Sizes, on_a_server
+from paceline.sim.schemes.scheme import Scheme, Spread, one_period, publishes_leader, scattered
 
 HostRank = Annotated[int, Field(ge=0, description="rank of the worker that hosts the centre")]
 

@@ -22,10 +22,10 @@ from typing import Final
 import torch
 from pydantic import Field
 
-from ...config.settings import Settings
-from ...program.encoding import Compression
-from ...program.worker import Worker
-from ..common.compressed import (
+from paceline.sim.config.settings import Settings
+from paceline.sim.program.encoding import Compression
+from paceline.sim.program.worker import Worker
+from paceline.sim.schemes.common.compressed import (
     CompressedAllReduce,
     Momentum,
     RoundTime,
@@ -34,9 +34,9 @@ from ..common.compressed import (
     encodes_averages,
     first_average,
 )
-from ..common.held import REPLACED, Held, Sizes
-from ..scheme import Scheme, one_period, publishes_averages
-from .rule import buffers_in
+from paceline.sim.schemes.common.held import REPLACED, Held, Sizes
+from paceline.sim.schemes.outer.rule import buffers_in
+from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 
 
 class SlowmoOptions(Settings):

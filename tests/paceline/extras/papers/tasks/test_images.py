@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.sim.errors import InputError
-from paceline.sim.workloads import TASKS
-from paceline.sim.workloads.modules import flatten
-from paceline.sim.workloads.tasks import digits
-from paceline.sim.workloads.tasks.images import (
+from paceline.extras.papers.tasks.images import (
     ImageOptions,
     enlarge_digits,
     read_cifar,
     read_mnist,
     resnet20,
 )
+from paceline.sim.errors import InputError
+from paceline.sim.workloads import TASKS
+from paceline.sim.workloads.modules import flatten
+from paceline.sim.workloads.tasks import digits
 from tests.support.factory import make_job, simulated
 
 

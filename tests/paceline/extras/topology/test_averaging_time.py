@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.sim.experiments.costs.averaging_time import AveragingStepTime
+from paceline.extras.topology.averaging_time import AveragingStepTime
 from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.topology.graphs.random import random_regular_edges
 from paceline.sim.topology.search import Budget, EdgeArray, Request, search

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paceline.reports import anonymise, bundle
+from paceline.extras.report import anonymise, bundle
 from paceline.reports.page import render
 from paceline.sim.config.files import format_json
 from paceline.sim.errors import InputError

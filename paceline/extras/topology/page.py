@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from rich import box
 from rich.table import Table
 
+from paceline.reports.figures.drawing import own_style
+from paceline.reports.tables import add_text_row
 from paceline.sim.config.files import save_atomically, trying_to, write_atomically
 from paceline.sim.errors import InputError
-
-from .figures.drawing import own_style
-from .tables import add_text_row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -37,16 +37,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..config.settings import Settings
-from ..errors import InputError
-from ..network.network import Network
-from ..program import operations as ops
-from ..program.encoding import LIKE_INT, int_message
-from ..program.groups import Groups
-from ..program.worker import Program, Worker
-from .common.held import Held
-from .common.inside import unit_groups
-from .scheme import Scheme, Spread, publishes_leader, scattered
+from paceline.sim.config.settings import Settings
+from paceline.sim.errors import InputError
+from paceline.sim.network.network import Network
+from paceline.sim.program import operations as ops
+from paceline.sim.program.encoding import LIKE_INT, int_message
+from paceline.sim.program.groups import Groups
+from paceline.sim.program.worker import Program, Worker
+from paceline.sim.schemes.common.held import Held
+from paceline.sim.schemes.common.inside import unit_groups
+from paceline.sim.schemes.scheme import Scheme, Spread, publishes_leader, scattered
 
 
 class LeaderSgdOptions(Settings):

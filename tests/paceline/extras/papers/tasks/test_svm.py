@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import svm as law
-from paceline.extras.papers.svm import SvmOptions, read_libsvm
+from paceline.extras.papers.tasks.svm import SvmOptions, read_libsvm
 from paceline.sim.compute.compute_settings import Compute
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.errors import InputError
@@ -19,6 +19,7 @@ from paceline.sim.scenario.schema import parse
 from paceline.sim.training.learning_rate import LearningRate
 from paceline.sim.workloads import find_task
 from tests.support.factory import make_job, run_events
+from tests.support.modules import ROOT
 
 SVM = find_task("svm")
 
@@ -347,7 +348,7 @@ def test_an_unknown_class_names_those_that_there_are() -> None:
 
 
 def test_the_ready_scenario_is_pegasos() -> None:
-    text = (Path(__file__).parents[3] / "scenarios" / "seldom-averaged-svm.yaml").read_text()
+    text = (ROOT / "scenarios" / "seldom-averaged-svm.yaml").read_text()
     scenario = parse(text)
     job = prepare(scenario, scenario.schemes[0], 1)
     assert job.problem is not None

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import linregress
 
-from paceline.extras.papers.random_features import RandomFeaturesOptions, fourier_features
+from paceline.extras.papers.tasks.random_features import RandomFeaturesOptions, fourier_features
 from paceline.sim.drivers.job import Job
 from paceline.sim.seeds import Floats
 from paceline.sim.training.gradients import TrainingProblem

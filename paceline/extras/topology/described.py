@@ -8,13 +8,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import seeds
-from ..config.limits import MAX_WORKERS
-from ..errors import InputError
-from . import spectra
-from .entry import TopologyEntry
-from .matrix import Matrix, edges_of, in_degrees, off_diagonal, out_degrees, union
-from .plan import Plan, plan
+from paceline.sim import seeds
+from paceline.sim.config.limits import MAX_WORKERS
+from paceline.sim.errors import InputError
+from paceline.sim.topology import spectra
+from paceline.sim.topology.entry import TopologyEntry
+from paceline.sim.topology.matrix import Matrix, edges_of, in_degrees, off_diagonal, out_degrees, union
+from paceline.sim.topology.plan import Plan, plan
 
 EPSILON: Final = 1e-3
 """Share of the disagreement at which averaging counts as done."""

@@ -1,4 +1,4 @@
-"""Sequences that average exactly after finitely many steps; builders as in ``graphs.static``.
+"""Sequences that average exactly after finitely many steps; builders as in ``sim/topology/graphs/static.py``.
 
 A step consists of pairs with weights of their own, symmetric and not negative; each worker keeps the rest.
 """
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ...config.settings import Settings
-from ...errors import InputError
-from ..matrix import pairwise
-from ..registered import Graphs, NoOptions, Topology
-from .static import nearest_workers, power_of_two
+from paceline.sim.config.settings import Settings
+from paceline.sim.errors import InputError
+from paceline.sim.topology.graphs.static import nearest_workers, power_of_two
+from paceline.sim.topology.matrix import pairwise
+from paceline.sim.topology.registered import Graphs, NoOptions, Topology
 
 Ranks = NDArray[np.int64]
 WeightedPairs = tuple[Ranks, Ranks, NDArray[np.float64]]

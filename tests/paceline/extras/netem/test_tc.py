@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from paceline.commands.app import app
-from paceline.realrun.launch import netem
+from paceline.extras.netem import tc
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network
 from tests.sim.scenario.test_schema import FLAT
@@ -32,8 +32,8 @@ def addresses(network: Network) -> list[str]:
     return [f"10.0.0.{host + 1}" for host in range(network.num_hosts)]
 
 
-def scripts(network: Network) -> list[netem.Script]:
-    return netem.scripts(network, addresses(network), "eth0")
+def scripts(network: Network) -> list[tc.Script]:
+    return tc.scripts(network, addresses(network), "eth0")
 
 
 def test_two_hosts_word_for_word() -> None:
@@ -59,7 +59,7 @@ CLASS = re.compile(
 )
 
 
-def classes(script: netem.Script, device: str = "eth0") -> dict[str, tuple[str, int, int]]:
+def classes(script: tc.Script, device: str = "eth0") -> dict[str, tuple[str, int, int]]:
     """Class -> parent, rate, ceiling."""
     found = [match.groups() for line in script.play if (match := CLASS.fullmatch(line))]
     return {minor: (parent, int(rate), int(ceil)) for on, parent, minor, rate, ceil in found if on == device}
@@ -81,7 +81,7 @@ def test_the_links_of_a_route_are_classes_inside_each_other() -> None:
     delays = [line.split("delay ")[1].split()[0] for line in first.play if "netem" in line]
     assert delays == ["1000us", "40000us", "40000us", "40000us"]
     # what comes in is shaped where the link has many senders and one receiver
-    assert classes(first, netem.IFB)["11"] == ("", 1000 * megabit, 1000 * megabit)
+    assert classes(first, tc.IFB)["11"] == ("", 1000 * megabit, 1000 * megabit)
     assert "ip link add ifb-paceline type ifb" in first.play
 
 
@@ -116,7 +116,7 @@ def networks(draw: st.DrawFn) -> Network:
 def test_nobody_is_promised_more_than_there_is(network: Network) -> None:
     every = scripts(network)
     for script in every:
-        for device in ("eth0", netem.IFB):
+        for device in ("eth0", tc.IFB):
             found = classes(script, device)
             for minor, (_, _, ceiling) in found.items():
                 inside = [rate for parent, rate, _ in found.values() if parent == minor]
@@ -132,7 +132,7 @@ def test_nobody_is_promised_more_than_there_is(network: Network) -> None:
                 slowest = min(network.links[link].bandwidth_bytes_per_s for link in route.links)
                 limits = [classes(script)[flow][2]]
                 if f"src 10.0.0.{script.host + 1}/32" in "\n".join(every[peer].play):
-                    limits.append(classes(every[peer], netem.IFB)[f"{0x1000 + script.host:x}"][2])
+                    limits.append(classes(every[peer], tc.IFB)[f"{0x1000 + script.host:x}"][2])
                 assert min(limits) == round(8 * min(slowest, route.per_flow_bytes_per_s))
 
 
@@ -153,7 +153,7 @@ def test_what_tc_cannot_play_is_refused() -> None:
 
 
 def test_addresses_are_checked() -> None:
-    assert netem.validate_addresses("10.0.0.1, 10.0.0.2", 2) == ["10.0.0.1", "10.0.0.2"]
+    assert tc.validate_addresses("10.0.0.1, 10.0.0.2", 2) == ["10.0.0.1", "10.0.0.2"]
     for text, message in {
         "10.0.0.1,node2": "'node2' is no IPv4 address",
         "10.0.0.1": "needs 2 different addresses",
@@ -161,16 +161,16 @@ def test_addresses_are_checked() -> None:
         "10.0.0.1;reboot,10.0.0.2": "is no IPv4 address",
     }.items():
         with pytest.raises(InputError, match=message):
-            netem.validate_addresses(text, 2)
+            tc.validate_addresses(text, 2)
 
 
 def test_the_text_says_what_is_not_exact_and_how_to_undo_it() -> None:
     network = network_of(4, **SITES)
-    text = netem.render(scripts(network), addresses(network))
+    text = tc.render(scripts(network), addresses(network))
     assert "#   us->eu\n" in text
     assert text.count("# host ") == 4
     assert text.endswith("#" + " ip link del ifb-paceline 2>/dev/null || true\n")
-    undo = netem.render(scripts(network)[:1], addresses(network), undo=True)
+    undo = tc.render(scripts(network)[:1], addresses(network), undo=True)
     assert " add " not in undo
     assert "tc qdisc del dev eth0 root" in undo
 

@@ -1,0 +1,1 @@
+"""Tasks of one paper each, and networks of papers on images."""

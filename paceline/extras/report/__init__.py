@@ -1,0 +1,1 @@
+"""``paceline report``: the command and bundles; pages themselves are made in ``reports``."""

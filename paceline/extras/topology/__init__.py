@@ -1,0 +1,1 @@
+"""``paceline topology``: graphs and mixing weights apart from any run."""
