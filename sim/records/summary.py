@@ -125,8 +125,8 @@ class SchemeSummary(TypedDict):
         time_to_target_p90_s: with faults and ``intervals.ENOUGH_DRAWS`` runs or more: the time within which 9
             of 10 reached the target; None where fewer did.
         gradients: their noise and heterogeneity along the runs; absent where they were not measured.
-        does, bounds, memory, random, draws: see ``SchemeFacts``; absent in older folders, ``bounds`` also where
-            runs were measured. Other keys absent there are computed when they are read.
+        does, bounds, memory, random, draws: see ``SchemeFacts``; absent in older folders, ``bounds`` also
+            where runs were measured. Other keys absent there are computed when they are read.
     """
 
     scheme: str

@@ -171,8 +171,9 @@ class LockstepClock:
         self.messages += collected.messages
         self.work += collected.work
         self._sent = self._sent.plus(collected.num_bytes)
+        root = np.asarray(operation.root) if isinstance(operation, ops.Broadcast) else -1
         return self._enter(
-            name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes,
+            name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes, root,
             in_half=ops.adds_in_half(operation), sends=collected.sends,
         )  # fmt: skip
 

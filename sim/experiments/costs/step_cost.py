@@ -298,7 +298,7 @@ class _Watch:
     _ends_s: list[float] = field(default_factory=list)  # of each step, when the last worker was through
     _last: dict[int, tuple[float, int, int]] = field(default_factory=dict)  # end of a step, bytes, averages
     _squares: float = 0.0  # of the time between two such ends, and by how far some are ahead
-    _ahead: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # first ends after each average
+    _ahead: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # after each average
     _span: Span | None = None
     _most_work: float = math.inf
 
