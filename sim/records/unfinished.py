@@ -235,7 +235,7 @@ def code_version() -> str:
     """Identify the code that decides the bits of a run: a hash of Paceline's, the versions of libraries."""
     package = Path(__file__).parents[2]
     code = hashlib.sha256()
-    for room in ("sim", "realrun"):
+    for room in ("sim", "realrun", "extras/papers"):
         top = (package / room).resolve()  # a link in a checkout
         for path in sorted(top.rglob("*.py")):
             code.update(path.relative_to(top).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
