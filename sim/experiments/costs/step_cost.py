@@ -316,8 +316,7 @@ class _Watch:
         self._squares += (time_s - last_s) ** 2
         if bytes_sent > sent:
             averages += 1
-            ends = self._ahead.setdefault(averages, [])
-            ends.append((time_s, time_s - last_s))
+            (ends := self._ahead.setdefault(averages, [])).append((time_s, time_s - last_s))
             # Who is ahead by an average goes back by that step as well, until the last one has had it.
             if len(ends) == self.marks.workers:
                 self._squares += 2 * sum((max(ends)[0] - end_s) * step_s for end_s, step_s in ends)
