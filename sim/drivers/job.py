@@ -132,7 +132,7 @@ class Job:
 
     @property
     def shrinks(self) -> bool:
-        """Whether the living go on without workers that fail."""
+        """Whether the remaining workers continue after a fault."""
         return self.churn is not None and self.churn.policy == "shrink"
 
     @property

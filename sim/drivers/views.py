@@ -1,4 +1,4 @@
-"""Runs whose workers go on among the living: ``on_fault: shrink``.
+"""Runs whose remaining workers continue after a fault: ``on_fault: shrink``.
 
 A *view* is the workers that take part; a job of these alone runs on an event driver of its own. It ends
 

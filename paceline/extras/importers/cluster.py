@@ -77,7 +77,7 @@ def write_cluster(cluster: Mapping[str, Any], notes: Sequence[str]) -> str:
 
 
 def _only(readings: Mapping[str, Readings], field: str) -> Any:
-    """What one file says, or several alike; None: none. ``InputError``: two differ."""
+    """Value of a field in all files that have it, None if none has; ``InputError``: two differ."""
     each = {name: getattr(reading, field) for name, reading in readings.items()}
     return _one(each, field.removesuffix("_s"))
 

@@ -33,7 +33,9 @@ def import_files(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="cluster.yaml", help="absent: print it")
     ] = None,
-    kind: Annotated[_Text, typer.Option(metavar="KIND", help="of the files; absent: by the content")] = None,
+    kind: Annotated[
+        _Text, typer.Option(metavar="KIND", help="format of the files (default: detected)")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=MAX_WORKERS, help="absent: by the files")
     ] = None,

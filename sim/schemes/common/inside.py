@@ -65,8 +65,8 @@ def count_units(inside: str | None, network: Network) -> int:
         raise InputError(f"inside: all workers are in one {one}, so that there are no others; leave it out")
     if len(set(sizes)) > 1:
         raise InputError(
-            f"inside: one {one} has {min(sizes)} workers, another {max(sizes)}; they act as one where all "
-            "have as many"
+            f"inside: one {one} has {min(sizes)} workers, another {max(sizes)}; it needs {inside} of "
+            "equal size"
         )
     if sizes[0] == 1:
         raise InputError(

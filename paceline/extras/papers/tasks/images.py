@@ -151,7 +151,7 @@ class ResidualBlock(nn.Module):
         self.second_norm = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """From [b, before, h, w] to [b, channels, h / stride, w / stride]."""
+        """Outputs [b, channels, h / stride, w / stride] for inputs ``x`` [b, before, h, w]."""
         change = self.second_norm(self.second(self.first_norm(self.first(x)).relu()))
         kept = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
         return torch.relu(change + kept)
