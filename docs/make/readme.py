@@ -1,9 +1,10 @@
-"""The numbers of the README, from the pages and the run that they come from.
+"""The numbers of the README and of docs/accuracy.md, from the pages and the run that they come from.
 
     make figures
 
 The table of errors comes from docs/board.md, docs/validation*.md and docs/measurements.md, which have
-commands of their own; the sentences about the demo from ``VERDICT``, which ``docs.make.picture`` writes.
+commands of their own: whole in docs/accuracy.md, in five rows in the README. The sentences about the demo
+come from ``VERDICT``, which ``docs.make.picture`` writes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Final
 
 from benchmarks.board.tables import names
@@ -21,6 +22,7 @@ from paceline.sim.records.carry.break_even import MOVED, MOVED_RARELY
 
 DOCS: Final = Path(__file__).parents[1]
 PAGE: Final = DOCS.parent / "README.md"
+ACCURACY: Final = DOCS / "accuracy.md"
 VERDICT: Final = DOCS / "images" / "four-regions.json"
 _HEAD: Final = "| measured | mean | worst | winner, or pairs in order, right |\n| --- | ---: | ---: | --- |\n"
 
@@ -71,17 +73,28 @@ _SOME: Final[Mapping[str, Callable[[Row], bool]]] = {
 }
 
 
+def with_all_rows(page: str) -> str:
+    """docs/accuracy.md with its table made anew; ``ValueError`` if it has lost it."""
+    rows = [*_lab(), *_board(), *_own(), "| NCCL, a run of ours | not yet run | | |"]
+    return _with_rows(page, [row.replace("(docs/", "(") for row in rows])
+
+
+def _with_rows(page: str, rows: Sequence[str]) -> str:
+    head, there, rest = page.partition(_HEAD)
+    if not there:
+        raise ValueError(f"the page has lost the table under {_HEAD.splitlines()[0]!r}")
+    _, _, after = rest.partition("\n\n")
+    return head + _HEAD + "\n".join(rows) + "\n\n" + after
+
+
 def renewed(page: str) -> str:
     """The README with its numbers made anew.
 
     Raises:
         ValueError: it has lost the table, or a sentence with numbers.
     """
-    head, there, rest = page.partition(_HEAD)
-    if not there:
-        raise ValueError(f"the README has lost the table under {_HEAD.splitlines()[0]!r}")
-    _, _, after = rest.partition("\n\n")
-    text = head + _HEAD + "\n".join([*_lab(), *_board(), *_own()]) + "\n\n" + after
+    tuned, stock, *_ = _lab()
+    text = _with_rows(page, [tuned, stock, _others(), *_own()])
     for pattern, numbers in _sentences():
         sentence = re.search(pattern, text)
         if sentence is None:
@@ -134,13 +147,42 @@ def _lab() -> Iterator[str]:
         yield f"| {label} | {_percent(mean(errors))} | {_percent(max(errors))} | {right} |"
 
 
-def _board() -> Iterator[str]:
-    scores = {
+def _scores() -> dict[str, Row]:
+    return {
         name: row
         for row in _tables(_read("board"), "table")
         for name in names()
         if f"/{name}/" in row["table"]
     }
+
+
+def _others() -> str:
+    """All tables of others' clusters in one row."""
+    scores = _scores()
+    rows = [scores[name] for name in _BOARD]
+    means = [_number(row["mean"]) for row in rows]
+    worst = max(_number(row["worst"]) for row in rows)
+    right, of = (sum(int(row["order right"].split(" of ")[end]) for row in rows) for end in (0, 1))
+    what = (
+        f"{len(rows)} tables, {sum(int(row['rows']) for row in rows)} rows, {sum(map(_blind, rows))} of them"
+    )
+    spread = f"{min(means):.1f} to {_percent(max(means))} by table, {_percent(median(means))} in the middle"
+    return (
+        f"| clusters of others: {what} predicted before they were opened ([each table](docs/accuracy.md)) "
+        f"| {spread} | {_percent(worst)} | {right:,} in {of:,} |"
+    )
+
+
+def _blind(row: Row) -> int:
+    """Number of rows that were predicted before they were opened."""
+    known = row["predicted before opened"]
+    if count := re.match(r"\d+", known):
+        return int(count[0])
+    return 0 if known.startswith("no row") else int(row["rows"])
+
+
+def _board() -> Iterator[str]:
+    scores = _scores()
     for name, what in _BOARD.items():
         row = scores[name]
         known = row["predicted before opened"]
@@ -187,7 +229,6 @@ def _own() -> Iterator[str]:
         f"{sizes} batch sizes of {len(tasks)} tasks ([each task](docs/measurements.md)) "
         f"| {_percent(mean(errors))} | {_percent(max(_number(row['worst']) for row in tasks))} | - |"
     )
-    yield "| NCCL, a run of ours | not yet run | | |"
 
 
 def _number(text: str) -> float:
@@ -200,8 +241,9 @@ def _percent(value: float) -> str:
 
 
 def main() -> None:
-    """Renew the README."""
+    """Renew both pages."""
     write_atomically(PAGE, renewed(PAGE.read_text(encoding="utf-8")))
+    write_atomically(ACCURACY, with_all_rows(ACCURACY.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
