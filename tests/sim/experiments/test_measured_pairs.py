@@ -123,6 +123,26 @@ def test_diloco_and_streaming_by_fragments(level: float, tmp_path: Path) -> None
     check(runs, measured)
 
 
+def test_diloco_whose_outer_step_is_on_a_cpu_is_faster_than_ddp() -> None:
+    """162M parameters on four GPUs: 364 and 316 ms a step, and DiLoCo's loss is 0.078 lower at the end."""
+    scenario = {
+        "name": "cpu",
+        "workload": {"timing_only": True, "batch_size": 16, "payload": "648 MB"},
+        # Computing alone and the rate of DDP's all-reduce as the source has them; a round of its long run.
+        "cluster": {
+            "workers": 4, "compute": {"time": "276 ms"},
+            "network": {"latency": "20 us", "bandwidth": "88 Gbit/s"},
+        },
+        "schemes": ["all_reduce", {"diloco": {"period": 20, "round": "1.4 s", "label": "diloco"}}],
+        "events": "none",
+        "stop": {"max_iterations": 100},
+    }  # fmt: skip
+    ddp, diloco = (run.step_s or 0.0 for run in paceline.simulate(scenario, jobs=1, progress=False).runs)
+    assert diloco < ddp
+    assert ddp == pytest.approx(0.364, rel=0.01)
+    assert diloco == pytest.approx(0.316, rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("name", "metric"),
     [("distrain", "val_loss"), ("forgather", "eval_loss"), ("forgather_streaming", "eval_loss")],
