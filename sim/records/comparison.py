@@ -81,8 +81,7 @@ class Decision(TypedDict):
 
     Attributes:
         winner_predicted, winner_measured: labels of the first schemes (``verdict``), by wall clock where
-            neither
-            side has a time to target; None where no scheme reached it.
+            neither side has a time to target; None where no scheme reached it.
         tie: the predicted lead lies inside its interval (None with few repeats).
         regret_pct: how much slower the predicted winner is than the measured one, as measured: the median
             of their paired ratio, less 1.

@@ -3,13 +3,11 @@
 Schemes race on the same seeds, so one rule decides everywhere: a scheme is beaten by another if the median of
 their paired ratio (``intervals.of_ratio``) says so. The unbeaten scheme is first. If several are unbeaten
 (they tie), or none is (a beats b, b beats c and c beats a), the smallest median time among them, or among
-all,
-decides, and then how often they arrive. Schemes that miss the target in most of their repeats take no part.
+all, decides, and then how often they arrive. Schemes that miss the target in most repeats take no part.
 
 The order is *settled* where the 95 % interval of the paired ratio (``intervals.of_ratio``) of every other
 scheme to the winner lies above 1. The level is not shared out among the others: the more equals there are,
-the
-less likely the best of them beats all by chance (Gutmann and Maymin 1987). Fewer than
+the less likely the best of them beats all by chance (Gutmann and Maymin 1987). Fewer than
 ``intervals.FEWEST`` repeats settle only schemes more than ``BEYOND_CHANCE`` apart in all of them, unless
 nothing in the runs is random.
 
