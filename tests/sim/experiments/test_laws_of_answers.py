@@ -183,14 +183,15 @@ def test_goodput_is_that_of_a_run(
     # Under ``shrink`` each fault is counted by itself, not one that strikes while others repeat their steps.
     if row["problem"] or outages < 4 or (policy == "shrink" and lost > 0.3):
         return
-    # One fault or checkpoint may fall on the other side of a step's end, or of the run's.
+    # One fault or checkpoint may fall on the other side of a step's end, or of the run's; the dearest fault,
+    # right before a checkpoint, costs up to half as much again as the mean one.
     # How long the steps are in which faults happen is chance where they are drawn, and so is everything where
     # faults are only counted. Under ``shrink`` the rounds without a slow worker are shorter, which no
     # count knows.
     by_chance = {"wait": 0.0, "restart": 0.0, "shrink": 3.0, "skip": 3.0}[policy]
     if any("probability" in each for each in uneven) or draws(form):
         by_chance = max(by_chance, 2.0)
-    tolerance = (0.25 if policy == "shrink" else 0.01) + 1 / outages + by_chance / math.sqrt(outages)
+    tolerance = (0.25 if policy == "shrink" else 0.01) + 1.5 / outages + by_chance / math.sqrt(outages)
     assert lost == pytest.approx(1 - row["goodput"], rel=tolerance), (
         form,
         uneven,
