@@ -62,7 +62,7 @@ def test_with_an_address_every_link_of_the_description_is_absolute(setup: Module
     assert len(links) == len(re.findall(r"\]\(", README))
     assert all(link.startswith("https://") for link in links)
     assert "https://example.org/paceline/raw/main/docs/images/four-regions.png" in links
-    assert "https://example.org/paceline/blob/main/docs/board.md" in links
+    assert "https://example.org/paceline/blob/main/docs/accuracy.md" in links
 
 
 def test_public_ci_runs_what_ours_runs_on_every_python_that_is_promised() -> None:
