@@ -136,7 +136,7 @@ def mean_share(breakdowns: Sequence[TimeBreakdown], until_s: float, wall_s: floa
     return TimeShare(**means, idle=wall_s - until_s)
 
 
-class _Done(NamedTuple):
+class Done(NamedTuple):
     """Progress of a worker when it published a step."""
 
     time_s: float = 0.0
@@ -144,15 +144,16 @@ class _Done(NamedTuple):
     averages: float = 0.0
     bytes_sent: float = 0.0
 
-    def towards(self, later: _Done, time_s: float) -> _Done:
+    def towards(self, later: Done, time_s: float) -> Done:
+        """Progress at a moment before ``later``, in proportion."""
         part = (time_s - self.time_s) / (later.time_s - self.time_s)
-        return _Done(time_s, *(a + part * (b - a) for a, b in zip(self[1:], later[1:], strict=True)))
+        return Done(time_s, *(a + part * (b - a) for a, b in zip(self[1:], later[1:], strict=True)))
 
 
 @dataclass(slots=True)
 class _Mark:
     time_s: float
-    done: list[_Done | None]
+    done: list[Done | None]
     lacking: int
 
 
@@ -164,7 +165,7 @@ class PaceMarks:
 
     def __init__(self, workers: int, cycle: int, in_step: bool) -> None:
         self.workers, self.cycle, self.in_step = workers, cycle, in_step
-        self._latest = [_Done()] * workers
+        self._latest = [Done()] * workers
         self._marks = [_Mark(0.0, [*self._latest], 0)]
         self._next = [1] * workers
         self._lost: set[int] = set()
@@ -180,17 +181,17 @@ class PaceMarks:
 
     def begin(self, rank: int, bytes_sent: int) -> None:
         """Record what a worker has sent before the first step that counts here."""
-        self._latest[rank] = _Done(bytes_sent=bytes_sent)
+        self._latest[rank] = Done(bytes_sent=bytes_sent)
 
     def lose(self, rank: int) -> None:
         """Record the death of a worker."""
         self._lost.add(rank)
 
-    def publish(self, rank: int, step: int, time_s: float, bytes_sent: int) -> None:
-        """Count a worker's step, and its ``bytes_sent`` so far. Called in the order of time."""
+    def publish(self, rank: int, step: int, time_s: float, bytes_sent: int) -> tuple[Done, Done]:
+        """A worker's progress before this step and with it. Called in the order of time."""
         before = self._latest[rank]
         averages = before.averages + (bytes_sent > before.bytes_sent)
-        now = self._latest[rank] = _Done(time_s, step + 1.0, averages, bytes_sent)
+        now = self._latest[rank] = Done(time_s, step + 1.0, averages, bytes_sent)
         cycles, rest = divmod(step + 1, self.cycle)
         if not rest:
             while len(self._marks) <= cycles:
@@ -199,16 +200,15 @@ class PaceMarks:
                 mark = self._marks[cycles]
                 mark.time_s = max(mark.time_s, time_s)
                 self._enter(mark, rank, now)
-        if self.in_step:
-            return
-        for mark in self._marks[self._next[rank] :]:
+        for mark in () if self.in_step else self._marks[self._next[rank] :]:
             if mark.time_s > time_s:
                 break
             at_once = time_s * (1 - INSTANT) <= mark.time_s
             self._enter(mark, rank, now if at_once else before.towards(now, mark.time_s))
             self._next[rank] += 1
+        return before, now
 
-    def _enter(self, mark: _Mark, rank: int, done: _Done) -> None:
+    def _enter(self, mark: _Mark, rank: int, done: Done) -> None:
         mark.lacking -= mark.done[rank] is None
         mark.done[rank] = done
 
@@ -224,7 +224,7 @@ class PaceMarks:
             return self.at(self.complete)
         return self._pace(max(each.time_s for each in self._latest), self._latest)
 
-    def _pace(self, time_s: float, done: Sequence[_Done]) -> Pace:
+    def _pace(self, time_s: float, done: Sequence[Done]) -> Pace:
         return Pace(
             time_s,
             tuple(each.steps for each in done),

@@ -296,9 +296,9 @@ class _Watch:
     _begin_s: float = field(init=False)
     _here: list[tuple[int, float]] = field(default_factory=list)
     _ends_s: list[float] = field(default_factory=list)  # of each step, when the last worker was through
-    _last: dict[int, tuple[float, int, int]] = field(default_factory=dict)  # end of a step, bytes, averages
-    _squares: float = 0.0  # of the time between two such ends, and by how far some are ahead
-    _ahead: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # after each average
+    _length_s: float = 0.0  # of all steps of all workers
+    _squares: float = 0.0  # of their lengths, and by how far some are ahead
+    _ahead: dict[float, list[tuple[float, float]]] = field(default_factory=dict)  # ends after each average
     _span: Span | None = None
     _most_work: float = math.inf
 
@@ -309,19 +309,19 @@ class _Watch:
         if not self._here:
             self._here.append((0, self.here()))
         self.published += 1
-        self.marks.publish(rank, step, time_s, bytes_sent)
+        before, now = self.marks.publish(rank, step, time_s, bytes_sent)
         self._ends_s += [0.0] * (step + 1 - len(self._ends_s))
         self._ends_s[step] = max(self._ends_s[step], time_s)
-        last_s, sent, averages = self._last.get(rank, (0.0, 0, 0))
-        self._squares += (time_s - last_s) ** 2
-        if bytes_sent > sent:
-            averages += 1
-            (ends := self._ahead.setdefault(averages, [])).append((time_s, time_s - last_s))
-            # Who is ahead by an average goes back by that step as well, until the last one has had it.
-            if len(ends) == self.marks.workers:
-                self._squares += 2 * sum((max(ends)[0] - end_s) * step_s for end_s, step_s in ends)
-                del self._ahead[averages]
-        self._last[rank] = time_s, bytes_sent, averages
+        step_s = time_s - before.time_s
+        self._length_s += step_s
+        self._squares += step_s**2
+        if now.averages > before.averages:
+            ends = self._ahead.setdefault(now.averages, [])
+            ends.append((time_s, step_s))
+            if len(ends) == self.marks.workers:  # who was ahead by an average went back by that step as well
+                last_s = max(ends)[0]
+                self._squares += 2 * sum((last_s - end_s) * each_s for end_s, each_s in ends)
+                del self._ahead[now.averages]
         while len(self._here) <= self.marks.complete:
             self._here.append((self.published, self.here()))
 
@@ -365,7 +365,7 @@ class _Watch:
         return Followed(
             span=self._span,
             pace=pace,
-            since_s=self._squares / 2 / (sum(end_s for end_s, *_ in self._last.values()) or 1.0),
+            since_s=self._squares / 2 / (self._length_s or 1.0),
             ends_s=[each - start.time_s for each in stretch] if self.marks.in_step else [slowest_s],
             work=work,
             here_s=here_s,
