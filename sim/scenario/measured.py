@@ -65,11 +65,8 @@ class Priced:
         if schedule not in (None, "constant") and cut:
             text = f"has a {schedule} schedule over {horizon:.12g} steps, and says nothing of a run of {most}"
             return f"{text}; write 'max_iterations: {horizon:.12g}'"
-        last, score = max(known.items())
-        if not math.isfinite(score) or (most is not None and most <= math.ceil(last)):
-            return ""
-        points = self.points(curve.scheme, curve.seed)
-        if points is not None and points.met is not None:
+        last, points = max(known), find_points(curve, self.metric, self.workers, self.target)
+        if points.divergence or points.met is not None or (most is not None and most <= math.ceil(last)):
             return ""
         without = "" if self.target is None else f" without {self.metric} {self.target.value:g}"
         text = f"ends after {last:.12g} steps{without}; write 'max_iterations: {max(1, math.ceil(last))}'"

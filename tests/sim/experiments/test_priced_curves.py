@@ -53,8 +53,9 @@ def test_times_are_those_of_the_clock_at_the_curves_points(tmp_path: Path) -> No
     assert (second.met.step, second.met.metrics) == (8, {"loss": 1.0})
 
 
-def test_a_rising_score_and_one_that_is_not_finite(tmp_path: Path) -> None:
-    rows = "all_reduce,4,0.5 all_reduce,8,0.8 local_sgd,4,0.6 local_sgd,8,nan"
+@pytest.mark.parametrize("later", ["", " local_sgd,10,0.9", " local_sgd,10,0.7"])
+def test_a_rising_score_and_one_that_is_not_finite(later: str, tmp_path: Path) -> None:
+    rows = "all_reduce,4,0.5 all_reduce,8,0.8 local_sgd,4,0.6 local_sgd,8,nan" + later
     changes = ["stop.target.value=0.8", "workload.curves={file: a.csv, falls: false}"]
     study = priced(tmp_path, rows, *changes)
     first, second = study.runs
