@@ -175,8 +175,8 @@ def simulate(
         device: for gradients: ``auto``, ``cpu`` or ``cuda``.
         engine: of the virtual clock: ``event``, one event after another; ``lockstep``, all workers at once,
             where that is exact; ``auto``, lockstep wherever it is.
-        jobs: number of cores: for parallel runs, each in a process of its own, or for threads of a single
-            run; None: all. It does not change the runs. A ``task`` from Python runs in this process.
+        jobs: number of parallel runs, each in a process of its own; None: one per core. It does not change
+            the runs. A ``task`` from Python runs in this process.
         executor: any of ``concurrent.futures``, such as Dask's ``client.get_executor()``, for all runs.
         progress: show the current run on standard error.
 

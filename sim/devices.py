@@ -24,21 +24,14 @@ def torch_random(seed: int | None = None, device: torch.device | None = None) ->
 
 
 @contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Set torch's number of threads in this block."""
+def one_thread() -> Iterator[None]:
+    """torch with one thread, so that sums are added up in one order."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """torch with one thread, so that sums are added up in one order."""
-    with torch_threads(1):
-        yield
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -3,8 +3,7 @@
     python -m benchmarks.speed.ours WAY WORKERS HIDDEN
 
 The plain loop and raw vmap compute gradients, always of the same batch, and nothing else. The drivers also
-draw batches and durations (cv 0.1), update, average, and keep the clock and the accounts. "_cores": as
-``paceline simulate`` does a run that it has nothing to do beside, on all cores, where all others have one.
+draw batches and durations (cv 0.1), update, average, and keep the clock and the accounts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from benchmarks.speed.work import BATCH_SIZE, LR, PERIOD, Work, parse_work
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
-from paceline.sim.experiments.jobs import threads_on
 from tests.support.factory import make_job
 
 SCHEMES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
@@ -52,11 +50,9 @@ def event_driver(scheme: str, work: Work) -> Block:
     return block
 
 
-def lockstep(scheme: str, work: Work, cores: int | None = 1) -> Block:
-    """All workers at once, on so many cores; None: all."""
+def lockstep(scheme: str, work: Work) -> Block:
+    """All workers at once."""
     job = make_speed_job(scheme, work)
-    assert job.problem is not None
-    job.problem.threads = partial(threads_on, cores)
 
     def block(steps: int) -> None:
         limited = replace(job, max_iterations=steps)
@@ -108,7 +104,6 @@ WAYS: Final[Mapping[str, Callable[[Work], Block]]] = {
     "plain_loop": plain_loop,
     "raw_vmap": raw_vmap,
     **{f"lockstep_{scheme}": partial(lockstep, scheme) for scheme in SCHEMES},
-    **{f"lockstep_{scheme}_cores": partial(lockstep, scheme, cores=None) for scheme in SCHEMES},
     **{f"event_{scheme}": partial(event_driver, scheme) for scheme in SCHEMES},
 }
 

@@ -40,8 +40,7 @@ resident (of the gloo processes: together, what they share counted once).
 Our drivers also draw batches and durations (cv 0.1), and keep a clock, messages and accounts. gossipy counts
 ticks; a worker that receives a model averages and steps. APPFL's `vsim` adds up compute and transfer times of
 federated averaging; its many garbage collections have nothing to look through (`gc.freeze()`). A gloo process
-per worker has no clock but the wall's: it really sends, and has all cores. So has lockstep beside it, as
-`paceline simulate` gives them to a run that it has nothing to do beside; the bits stay those of one thread.
+per worker has no clock but the wall's: it really sends, and has all cores.
 
 """
 
@@ -55,8 +54,6 @@ _OF_VMAP: Final[Mapping[str, float]] = {
 """What part of raw vmap's rate has to be reached."""
 _OURS: Final = {GOSSIP: "lockstep_gossip", LOCAL: "lockstep_local_sgd", ALONE: "lockstep_local_sgd"}
 """By scheme, who is compared with others."""
-_ON_ALL_CORES: Final = "{}_cores"
-"""And who with those that have all cores."""
 _TAIL: Final = """
 One bar is a test: lockstep gives what the event driver gives (`tests/sim/drivers/test_lockstep.py`, and for
 every form of every scheme `test_lockstep_forms.py`). What needs a GPU is measured by `make gpu`, which writes
@@ -120,15 +117,11 @@ def bars_of_rates(
             ratio = _ratio(same, way.name, "raw_vmap", "processor_rate") or 0.0
             bars.append(at_least(f"{name}, of raw vmap", _OF_VMAP[way.name], ratio, "times"))
         else:
-            ours, lockstep = _OURS[way.scheme], "lockstep"
+            ours = _OURS[way.scheme]
             by_processor = _format(_ratio(same, ours, way.name, "processor_rate"))
             detail = f"by processor time {by_processor} times"
-            if way.all_cores:
-                on_one = _format(_ratio(same, ours, way.name, "rate"))
-                ours, lockstep = _ON_ALL_CORES.format(ours), "lockstep on all cores"
-                detail = f"lockstep on one core {on_one} times, {detail}"
             by_wall = _ratio(same, ours, way.name, "rate") or 0.0
-            what = f"{lockstep} beside {name}, {work.workers} workers"
+            what = f"lockstep beside {name}, {work.workers} workers"
             bars.append(at_least(what, _FACTORS[way.name], by_wall, "times", detail))
     return bars
 

@@ -19,7 +19,6 @@ class Way:
         module: of the peer, which has to be installed; "" where nothing has.
         scheme: what is averaged with whom, human-readable.
         most_workers: with more it is not measured: a block would take minutes.
-        all_cores: whether it has all of them, and not one thread.
     """
 
     name: str
@@ -28,7 +27,6 @@ class Way:
     module: str
     scheme: str
     most_workers: int = MANY
-    all_cores: bool = False
 
     @property
     def peer(self) -> bool:
@@ -44,15 +42,13 @@ ALONE: Final = "gradients alone"
 
 WAYS: Final = (
     Way("lockstep_gossip", "Paceline, lockstep", OURS, "", GOSSIP),
-    Way("lockstep_gossip_cores", "Paceline, lockstep, all cores", OURS, "", GOSSIP, all_cores=True),
     Way("event_gossip", "Paceline, event driver", OURS, "", GOSSIP, 1024),
     Way("gossipy", "gossipy", PEERS, "gossipy", GOSSIP, 256),
-    Way("gloo_gossip", "a gloo process per worker", PEERS, "", GOSSIP, 64, all_cores=True),
+    Way("gloo_gossip", "a gloo process per worker", PEERS, "", GOSSIP, 64),
     Way("lockstep_local_sgd", "Paceline, lockstep", OURS, "", LOCAL),
-    Way("lockstep_local_sgd_cores", "Paceline, lockstep, all cores", OURS, "", LOCAL, all_cores=True),
     Way("event_local_sgd", "Paceline, event driver", OURS, "", LOCAL, 1024),
     Way("vsim", "APPFL vsim", PEERS, "appfl", LOCAL, 256),
-    Way("gloo_local_sgd", "a gloo process per worker", PEERS, "", LOCAL, 64, all_cores=True),
+    Way("gloo_local_sgd", "a gloo process per worker", PEERS, "", LOCAL, 64),
     Way("raw_vmap", "raw `torch.func.vmap`", OURS, "", ALONE),
     Way("plain_loop", "plain `backward()` loop", OURS, "", ALONE, 256),
 )

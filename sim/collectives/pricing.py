@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ..errors import Deadlock
 from ..seeds import Floats, Integers
@@ -21,9 +21,6 @@ from .collective import Collective, Lists, sort_in_steps
 
 _NEVER_BEFORE: Final = 1e-12
 """Relative difference within which a message that ends when another is handed over has not ended before."""
-
-_VECTORISE_FROM: Final = 24
-"""Blocks in a step, on average, from which arrays are faster than plain Python."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,57 +96,12 @@ class Layout:
     steps: tuple[PostStep | BlockStep, ...]
 
     @cached_property
-    def wide(self) -> bool:
-        """Whether arrays are faster than plain Python."""
-        return len(self.numbers) >= _VECTORISE_FROM * max(2, len(self.steps))
-
-    @cached_property
     def of_ranks(self) -> tuple[Integers, Integers]:
         """Sent blocks, arrived blocks and posts, rank by rank, and where those of each rank begin."""
         c = self.collective
         rank = np.concatenate((c.source[self.numbers], c.destination[self.numbers], c.post_rank[self.posts]))
         order = np.argsort(rank, kind="stable")
         return order, np.searchsorted(rank[order], np.arange(c.ranks))
-
-    @cached_property
-    def plain(self) -> tuple[PlainPost | PlainBlock, ...]:
-        """Posts and blocks one by one, in an order in which none needs a later one; without streams."""
-        c, at = self.collective, np.argsort(self.numbers)
-        ends, *needs = (Lists(each.start, at[each.flat]).tolist() for each in (c.ends, c.after, c.behind))
-        source, rank, before = c.source[self.numbers].tolist(), c.post_rank.tolist(), c.post_before.tolist()
-        columns = [each.tolist() for each in (c.source, c.destination, c.offered, c.posted, c.pieces)] + needs
-        nodes: list[PlainPost | PlainBlock] = []
-        for step in self.steps:
-            if isinstance(step, PostStep):
-                for post in self.posts[step.here].tolist():
-                    parts = [(each, source[each] != rank[post]) for each in ends[post]]
-                    nodes.append(PlainPost(post, rank[post], before[post], parts))
-            else:
-                for place, number in enumerate(self.numbers[step.here].tolist(), step.here.start):
-                    nodes.append(PlainBlock(place, *(column[number] for column in columns)))
-        return tuple(nodes)
-
-
-class PlainPost(NamedTuple):
-    """A post: its number, rank, the post before, and its ends: positions of blocks; does it receive them?"""
-
-    post: int
-    rank: int
-    before: int
-    ends: list[tuple[int, bool]]
-
-
-class PlainBlock(NamedTuple):
-    """A block by its position, with the numbers of the posts and positions of the blocks that it needs."""
-
-    place: int
-    source: int
-    destination: int
-    offered: int
-    posted: int
-    pieces: float
-    after: list[int]
-    behind: list[int]
 
 
 @lru_cache(maxsize=64)
@@ -274,9 +226,9 @@ class Times(NamedTuple):
 
     done_s: Floats
     idle_s: Floats
-    first_s: ArrayLike
-    last_s: ArrayLike
-    at_s: ArrayLike
+    first_s: Floats
+    last_s: Floats
+    at_s: Floats
 
 
 def completion_s(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Times:
@@ -300,13 +252,6 @@ def completion_s(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Times:
     Returns:
         Arrays, with a column for each cluster if ``ready_s`` has them.
     """
-    if layout.wide or ready_s.ndim > 1 or costs.stream:
-        return _step_by_step(layout, ready_s, costs)
-    return _one_by_one(layout, ready_s, costs)
-
-
-def _step_by_step(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Times:
-    """``completion_s`` on arrays."""
     c, n, more = layout.collective, layout.collective.messages, ready_s.shape[1:]
     piece_s, latency_s, back_s = (
         each[layout.numbers] for each in (costs.piece_s, costs.latency_s, costs.back_s)
@@ -365,43 +310,6 @@ def _wait_for_pieces(
     after.raise_to(begin_s, first_s[after.flat] + latency_s[after.flat])
     after.raise_to(end_s, last_s[after.flat] + latency_s[after.flat])
     return end_s
-
-
-def _one_by_one(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Times:
-    """``completion_s`` without streams, in plain Python: faster for few blocks."""
-    c = layout.collective
-    piece_s, latency_s, back_s = (
-        each[layout.numbers].tolist() for each in (costs.piece_s, costs.latency_s, costs.back_s)
-    )
-    overhead_s, announcements = float(costs.overhead_s), costs.announcements
-    done_s: list[float] = ready_s.tolist()
-    at_s = [*done_s, *(0.0 for _ in range(len(layout.posts) - c.ranks))]
-    first_left_s, last_left_s = [0.0] * c.messages, [0.0] * c.messages
-    for node in layout.plain:
-        if isinstance(node, PlainPost):
-            post, rank, before, ends = node
-            at = at_s[before]
-            for place, comes in ends:
-                at = max(at, last_left_s[place] + latency_s[place] if comes else last_left_s[place])
-            at_s[post] = at
-            done_s[rank] = max(done_s[rank], at)
-            continue
-        place, source, destination, offered, posted, pieces, after, behind = node
-        first_s = max(at_s[offered], at_s[posted] + announcements * back_s[place])
-        last_s = first_s
-        for each in after:
-            first_s = max(first_s, first_left_s[each] + latency_s[each])
-            last_s = max(last_s, last_left_s[each] + latency_s[each])
-        begin_s = max([first_s + overhead_s, *(last_left_s[each] for each in behind)])
-        left_s = begin_s + pieces * piece_s[place]
-        if after:
-            left_s = max(left_s, last_s + overhead_s + piece_s[place])
-        first_left_s[place], last_left_s[place] = begin_s + piece_s[place], left_s
-        done_s[source] = max(done_s[source], left_s)
-        done_s[destination] = max(done_s[destination], left_s + latency_s[place])
-    tail_s = c.tail * max(latency_s, default=0.0)
-    through_s = np.array([each + tail_s for each in done_s])
-    return Times(through_s, through_s, first_left_s, last_left_s, at_s)
 
 
 class _Sockets:

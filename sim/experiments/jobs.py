@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache, partial
 from multiprocessing import resource_tracker
 from queue import SimpleQueue
@@ -44,21 +44,13 @@ MAX_LOST: Final = 3
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One scheme, perhaps none of the resolved scenario's, under one seed; kept by kind and number.
-
-    ``cores``: number of this machine's cores for it; None: all.
-    """
+    """One scheme, perhaps none of the resolved scenario's, under one seed; kept by kind and number."""
 
     kind: PartKind
     number: int
     scenario: Scenario
     entry: SchemeEntry
     seed: int
-    cores: int | None = 1
-
-    def threads(self) -> int:
-        """Torch threads for the run."""
-        return threads_on(self.cores)
 
 
 class RunsProgress(Protocol):
@@ -96,11 +88,6 @@ def num_cores() -> int:
     return int(joblib.cpu_count())
 
 
-def threads_on(cores: int | None) -> int:
-    """Torch threads for a budget of ``cores``; None: all."""
-    return 1 if cores == 1 else min(num_cores(), cores or num_cores())
-
-
 def check_jobs(jobs: int | None) -> None:
     """Raise ``InputError`` if ``jobs`` leaves no process for the runs."""
     if jobs is not None and jobs < 1:
@@ -123,10 +110,6 @@ class JobProcesses:
     def window(self) -> int:
         """Number of runs to hand out at a time."""
         return MAX_OUT if self.given else num_cores() if self._at_once is None else self._at_once
-
-    def threads(self) -> int:
-        """Torch threads for work without other runs beside it."""
-        return threads_on(self._at_once)
 
     def __enter__(self) -> Self:
         return self
@@ -180,8 +163,6 @@ class JobProcesses:
         """
         kept = [parts.find(each.kind, each.number, each.entry.label, each.seed) for each in planned]
         left = [each for each, run in zip(planned, kept, strict=True) if run is None]
-        if len(left) == 1:  # nothing goes on beside it
-            left = [replace(left[0], cores=self._at_once)]
         several = self.given or (self._at_once != 1 and len(left) > 1)
         sent = several and left and can_be_sent(left[0].scenario)
         runs = _Runs(deque(left), run_here, parts, progress, warn, self if sent else None)

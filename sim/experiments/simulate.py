@@ -267,8 +267,6 @@ def run_here(
 ) -> Run:
     """Do a planned run in this process; ``functools.partial`` with the first two is a ``jobs.RunHere``."""
     job, profile = job_of(planned, device), planned.scenario.cluster.profile
-    if job.problem is not None:
-        job.problem.threads = planned.threads
     return simulate_job(job, progress=progress, profile=profile, warn=warn, engine=engine)
 
 

@@ -98,8 +98,7 @@ class NoiseMeter:
 
     def __init__(self, problem: TrainingProblem, every: int, lr_at: Callable[[int], float]) -> None:
         self._batches = HalfBatches(problem.batches.shards, problem.batches.batch_size, problem.batches.seed)
-        workload = replace(problem.workload, steady=False)  # a tape would not pay for a few points
-        self._problem = replace(problem, workload=workload, batches=self._batches, sampler=None, accumulate=1)
+        self._problem = replace(problem, batches=self._batches, sampler=None, accumulate=1)
         self._every, self._next, self._averaged, self._lr_at = every, every, 0, lr_at
         self.points: list[NoisePoint] = []
         self.known: dict[object, Moments] = {}

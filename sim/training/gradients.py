@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+from typing_extensions import override
 
 from .. import seeds
-from ..devices import to_device, torch_random, torch_threads
+from ..devices import to_device, torch_random
 from ..errors import KeyedError, RunError, SchemeError
 from ..workloads.partition import Batches, Indices
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Evaluated, GradientFunction, LossAtTensors, SegmentCallback, Workload
-from .capture import CALLS_BEFORE, Captured, Computation, count_flop
 
 Method = Literal["batched", "looped"]
 SAMPLER_KEY = ("workload", "sampler")
@@ -40,8 +41,6 @@ share of the free memory would fit better, but the same seed must be cut into th
 """
 BATCHED_WORKERS: Final = 8
 """The fewest workers of a batch on a CPU; with fewer, making the batch costs more than it saves."""
-WORKERS_OF_THREAD: Final = 16
-"""The fewest workers of a batch for each of several threads; with fewer they wait longer than they gain."""
 BATCHED_PARAMETERS: Final = 100_000
 """The largest model, in parameters, of a batch on a CPU; batches of larger ones do not fit into its cache."""
 BATCHED_FLOP: Final = 100_000_000
@@ -64,8 +63,6 @@ class TrainingProblem:
     Attributes:
         sampler: draws and weighs the examples instead of ``batches``; None: all count the same.
         accumulate: equal parts of each batch, evaluated one after another: a gradient is the mean of theirs.
-        threads: returns the number of torch threads that may share the work of all workers, on a CPU and
-            where that changes no bit. The owner of a job may set it.
     """
 
     workload: Workload
@@ -73,30 +70,17 @@ class TrainingProblem:
     method: Method
     sampler: Sampler | None = None
     accumulate: int = 1
-    threads: Callable[[], int] = lambda: 1
 
     def __post_init__(self) -> None:
         if self.sampler is not None:
             self._weighted = _weighted_evaluation(self.workload)
             self._weighted_batched = torch.func.vmap(self._weighted)
         start, gradient_on = self.workload.start, self.workload.gradient_on
-        self._batched: Computation = _evaluation(self.workload)
-        if start.device.type == "cpu" and self.method == "batched" and self.workload.steady:
-            self._batched = Captured(self._batched)
+        self._batched = _evaluation(self.workload)
         self._alone: GradientFunction | None = gradient_on and gradient_on(start.device)
         # Gradients per batch; fewer once the memory was too small.
         copies = 1 if self.sampler is None else self.sampler.batch_size  # each example has a gradient
         self._at_once = max(1, chunk_bytes(start.device) // (copies * start.numel() * start.element_size()))
-
-    def threads_at(self, index: int) -> int:
-        """Number of threads that may share the work of all workers on gradients ``index``.
-
-        One at first: counting this machine's cores takes longer than a short run's steps.
-        """
-        most = len(self.batches.shards) // WORKERS_OF_THREAD
-        if index < CALLS_BEFORE or most < 2 or self.workload.start.device.type != "cpu":
-            return 1
-        return min(self.threads(), most)
 
     def gradient(
         self, worker: int, index: int, point: Tensor, on_segment: SegmentCallback | None = None
@@ -172,9 +156,7 @@ class TrainingProblem:
         if self._one_by_one(len(points)):
             each = [self.gradient(w, index, x) for w, x in zip(workers, points.unbind(), strict=True)]
         else:
-            # Only here: gradients used one by one would lie in the caches of other cores.
-            threads = self.threads_at(index)
-            each = list(self._in_batches(workers, indices, lambda a, b: points[a:b], threads))
+            each = list(self._in_batches(workers, indices, lambda a, b: points[a:b]))
             if len(each) == 1:
                 return each[0]
             return Evaluated(torch.cat([e.value for e in each]), torch.cat([e.loss for e in each]))
@@ -184,14 +166,14 @@ class TrainingProblem:
         return self.method == "looped" or number == 1 or self.workload.stochastic
 
     def _in_batches(
-        self, workers: list[int], indices: list[int], points: Callable[[int, int], Tensor], threads: int = 1
+        self, workers: list[int], indices: list[int], points: Callable[[int, int], Tensor]
     ) -> Iterator[Evaluated]:
         """Gradients in batches that fit into the memory; ``points(a, b)`` are those of [a, b), stacked."""
         a = 0
         while a < len(workers):
             b = min(a + self._at_once, len(workers))
             try:
-                yield self.batched_gradients(workers[a:b], indices[a:b], points(a, b), threads)
+                yield self.batched_gradients(workers[a:b], indices[a:b], points(a, b))
             except torch.OutOfMemoryError:
                 if b - a == 1:
                     text = "one gradient does not fit into the device's memory: use a smaller batch_size"
@@ -200,33 +182,24 @@ class TrainingProblem:
                 continue
             a = b
 
-    def batched_gradients(
-        self, workers: list[int], indices: list[int], points: Tensor, threads: int = 1
-    ) -> Evaluated:
-        """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch.
-
-        ``threads`` of torch may share it, where it goes by tapes.
-        """
+    def batched_gradients(self, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
+        """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch."""
         if self.sampler is not None:
             return self._sampled(self.sampler, workers, indices, points)
         rows = self.batches.of_workers(workers, indices)
         if self.accumulate == 1:
-            return self._of_rows(rows, points, threads)
+            return self._of_rows(rows, points)
         mean = Evaluated(torch.zeros_like(points), points.new_zeros(len(points), 1))
         for part in np.split(rows, self.accumulate, axis=1):
-            mean = self._add(mean, self._of_rows(part, points, threads))
+            mean = self._add(mean, self._of_rows(part, points))
         return mean
 
-    def _of_rows(self, rows: Indices, points: Tensor, threads: int) -> Evaluated:
+    def _of_rows(self, rows: Indices, points: Tensor) -> Evaluated:
         """As ``batched_gradients``, on examples ``rows`` [m, batch]."""
         picked = to_device(torch.from_numpy(rows.ravel()), points.device)
-        evaluate = self._batched
-        if isinstance(evaluate, Captured):
-            evaluate = partial(evaluate, threads=threads)
-        with torch_threads(threads):
-            inputs = self.workload.inputs.index_select(0, picked)
+        inputs = self.workload.inputs.index_select(0, picked)
         targets = self.workload.targets.index_select(0, picked)
-        values, losses = evaluate(
+        values, losses = self._batched(
             points, inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
         )
         return Evaluated(values, losses.unsqueeze(-1))
@@ -337,6 +310,35 @@ class Deferred:
         return self._losses.get(worker)
 
 
+class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Floating-point operations in the matrix products of a block, and whether it has convolutions.
+
+    As ``torch.utils.flop_counter.FlopCounterMode`` counts them, which imports torch._dynamo, for a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flop = 0
+        self.convolves = False
+
+    @classmethod
+    @override
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch._dynamo is imported
+
+    @override
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        keywords = kwargs or {}
+        result = func(*args, **keywords)
+        self.convolves |= "convolution" in str(func)
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            self.flop += count(*args, **keywords, out_val=result)
+        return result
+
+
 def cannot_batch(workload: Workload, batches: Batches) -> str:
     """Reason why ``torch.func.vmap`` cannot give this workload's gradients, or ""."""
     if workload.stochastic:
@@ -372,8 +374,9 @@ def choose_method(workload: Workload, batches: Batches, workers: int) -> Method:
     if workload.start.device.type == "cuda":
         return "batched"
     problem = TrainingProblem(workload, batches, "looped")
-    flop, convolves = count_flop(lambda: problem.gradient(0, 0, workload.start))
-    return "looped" if convolves or flop > BATCHED_FLOP else "batched"
+    with FlopCounter() as counter:
+        problem.gradient(0, 0, workload.start)
+    return "looped" if counter.convolves or counter.flop > BATCHED_FLOP else "batched"
 
 
 def _weighted_evaluation(workload: Workload) -> Weighted:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,10 +105,4 @@ def supervised(
         gradient_on=partial(ModuleGradient, flat.module, flat.running, loss_of),
         stochastic=flat.stochastic,
         parts=None if flat.num_buffers else LossAtTensors(flat.shapes, loss_at),
-        steady=not flat.stochastic and _is_known(criterion) and all(map(_is_known, module.modules())),
     )
-
-
-def _is_known(code: Callable[..., Any]) -> bool:
-    """Whether a function or a module is torch's or Paceline's own, which keep no count of their calls."""
-    return (getattr(code, "__module__", None) or "").startswith(("torch.nn.", "paceline."))

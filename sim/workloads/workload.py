@@ -70,7 +70,6 @@ class Workload:
             shorter way to the gradient at one x than through ``loss``; where b > 0 always.
         stochastic: the loss draws random numbers from torch (dropout); its caller seeds them first.
         parts: the tensors of x, where it has several and b = 0; None: gradients are taken at x itself.
-        steady: the loss does the same operations whenever it is called with tensors of the same shapes.
     """
 
     task: str
@@ -88,7 +87,6 @@ class Workload:
     sources: Tensor | None = None
     smoothness: Tensor | None = None
     parts: LossAtTensors | None = None
-    steady: bool = False
 
     def to(self, device: torch.device) -> Workload:
         """A copy of the workload with its tensors on ``device``."""

@@ -15,9 +15,9 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.sim.collectives.collective import Collective
+from paceline.sim.collectives.collective import Collective, Lists
 from paceline.sim.collectives.pipelines import least_latencies
-from paceline.sim.collectives.pricing import PlainBlock
+from paceline.sim.collectives.pricing import Layout, PostStep
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.collectives import of_one_worker, signature
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
@@ -101,8 +101,30 @@ class Tables:
         layout, piece_bytes = placed.layout, collective.num_bytes / collective.pieces
         row: dict[str, Any] = {"rendezvous": collective.rendezvous, "tail": collective.tail}
         row["piece_bytes"] = piece_bytes[layout.numbers].tolist()
-        row["nodes"] = [node[1:] if isinstance(node, PlainBlock) else node for node in layout.plain]
+        row["nodes"] = _nodes(layout)
         return self.number_of("layouts", collective, row)
+
+
+def _nodes(layout: Layout) -> list[list[Any]]:
+    """Posts and blocks one by one, in an order in which none needs a later one; without streams.
+
+    A post is its number, its rank, the post before it, and its ends: positions of blocks, and whether it
+    receives them. A block is its source and destination, the posts that offer and take it, its pieces, and
+    the positions of the blocks that it needs and is behind; its own position is its place among blocks.
+    """
+    c, at = layout.collective, np.argsort(layout.numbers)
+    ends, *needs = (Lists(each.start, at[each.flat]).tolist() for each in (c.ends, c.after, c.behind))
+    source, rank, before = c.source[layout.numbers].tolist(), c.post_rank.tolist(), c.post_before.tolist()
+    columns = [each.tolist() for each in (c.source, c.destination, c.offered, c.posted, c.pieces)] + needs
+    nodes: list[list[Any]] = []
+    for step in layout.steps:
+        if isinstance(step, PostStep):
+            for post in layout.posts[step.here].tolist():
+                parts = [(each, source[each] != rank[post]) for each in ends[post]]
+                nodes.append([post, rank[post], before[post], parts])
+        else:
+            nodes += ([column[k] for column in columns] for k in layout.numbers[step.here].tolist())
+    return nodes
 
 
 class RecordingDriver(LockstepDriver):

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from ...devices import torch_threads
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import COLLECTIVES, combined, mean_of_rows, part, root_of, weighted_sum_vectorised
@@ -122,11 +121,9 @@ class StackedRunner(Runner[InFlight]):
 
     def _mix(self, mix: ops.Mix) -> Tensor:
         value = decoded(mix.value)
-        problem = self.job.problem
-        if problem is None:  # nothing to average: only the messages count
+        if self.job.problem is None:  # nothing to average: only the messages count
             return value
-        with torch_threads(problem.threads_at(self._gradients)):  # elementwise: the same bits
-            return weighted_sum_vectorised(mix.pattern, value)
+        return weighted_sum_vectorised(mix.pattern, value)
 
     def _collective(self, operation: Any) -> Tensor | None:
         """All workers' reply, [n, ...]; of an all-gather among all workers one reply for all."""

@@ -145,9 +145,6 @@ def _side_by_side(
         column = _Column({row: own[place] for row, own in enumerate(planned) if place < len(own)}, parts)
         missing = column.missing()
         plain = [(job_of(each, device), each.scenario.cluster.profile) for each in missing]
-        for job, _ in plain:
-            if job.problem is not None:
-                job.problem.threads = processes.threads
         shared = share_training(plain, progress)
         for index, run in shared.items():
             column.keep(missing[index].kind, missing[index].number, run)

@@ -56,7 +56,6 @@ def build(options: LogisticOptions, seed: int) -> Workload:
         labels=train[1],
         segments=(("bias", cut, cut + NUM_CLASSES), ("weight", 0, cut)),
         score=score,
-        steady=True,
         # Half the squared norm of the input and the bias's 1 bounds the softmax's curvature, and l2 is added.
         smoothness=0.5 * (train[0].square().sum(1) + 1) + options.l2,
     )

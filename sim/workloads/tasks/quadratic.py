@@ -62,7 +62,6 @@ def build(options: QuadraticOptions, seed: int) -> Workload:
         labels=None,
         segments=(("x", 0, d),),
         score=score,
-        steady=True,
         smoothness=curvature.max().expand(options.examples),
     )
 

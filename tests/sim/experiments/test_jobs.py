@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -272,25 +271,6 @@ def test_one_at_a_time_begins_only_what_is_wanted(tmp_path: Path) -> None:
     runs = JobProcesses(1).run_all(planned, partial(run_here), parts=NOTHING_KEPT)
     assert next(runs).seed == 0
     assert begun == [0]
-
-
-def test_a_run_alone_has_all_cores(tmp_path: Path) -> None:
-    scenario = load(write_scenario(tmp_path))
-    given: list[int | None] = []
-
-    def run_here(planned: PlannedRun, *_: object) -> Run:
-        given.append(planned.cores)
-        return made_run(planned.entry.label, planned.seed)
-
-    planned = [PlannedRun("run", k, scenario, scenario.schemes[0], k) for k in range(2)]
-    for at_once in (None, 1):
-        processes = JobProcesses(at_once)
-        for runs in (planned[:1], planned):
-            assert len(list(processes.run_all(runs, partial(run_here), parts=NOTHING_KEPT))) == len(runs)
-    assert given == [None, 1, 1, 1, 1, 1]
-    assert replace(planned[0], cores=None).threads() == jobs.num_cores()
-    assert replace(planned[0], cores=10**6).threads() == jobs.num_cores()
-    assert planned[0].threads() == 1
 
 
 def test_what_was_handed_over_from_python_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.sim.training.gradients import TrainingProblem
+from paceline.sim.training.gradients import FlopCounter, TrainingProblem
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.supervised import supervised
 from paceline.sim.workloads.workload import Workload
+from tests.support.factory import make_problem
 
 
 class Tied(nn.Module):
@@ -55,3 +57,16 @@ def test_tied_and_unused_parameters_have_the_gradients_of_one_worker(tied: Workl
         torch.testing.assert_close(together.loss[worker], alone.loss)
     assert not together.value[:, :3].any()
     assert together.value[:, 3:].all(dim=0).any()
+
+
+@pytest.mark.parametrize(
+    "task", ["digits-mlp", "digits-cnn", "logistic", "tests.support.own_tasks:embedding"]
+)
+def test_flop_are_those_that_torch_counts(task: str) -> None:
+    problem = make_problem(task, 2, 1, "looped")
+    with FlopCounter() as ours:
+        problem.gradient(0, 0, problem.workload.start)
+    with FlopCounterMode(display=False) as theirs:
+        problem.gradient(0, 0, problem.workload.start)
+    assert ours.flop == theirs.get_total_flops() > 0
+    assert ours.convolves == (task == "digits-cnn")

@@ -86,7 +86,6 @@ def build(options: MatrixCompletionOptions, seed: int) -> Workload:
         labels=None,
         segments=(("X", 0, n * rank),),
         score=score,
-        steady=True,
     )
 
 

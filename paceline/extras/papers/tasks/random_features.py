@@ -141,7 +141,6 @@ def build(options: RandomFeaturesOptions, seed: int) -> Workload:
         labels=(targets[:cut] > 0).long(),
         segments=(("weight", 0, options.features),),
         score=score,
-        steady=True,
         smoothness=inputs[:cut].square().sum(1),
     )
 

@@ -172,7 +172,6 @@ def build(options: SvmOptions, seed: int) -> Workload:
         labels=(train[1] > 0).long(),
         segments=(("weight", 0, d),),
         score=score,
-        steady=True,
     )
 
 
