@@ -23,7 +23,7 @@ STEPS: Final = 100
 PHASES: Final = {
     "gradients, in batches": ("training/gradients.py", "gradients"),
     "optimiser's updates": ("training/optimizer.py", "update"),
-    "averages": ("drivers/tasks/runner.py", "mix_values"),
+    "averages": ("program/averaging.py", "mix_values"),
     "mixes and their messages begin": ("drivers/event.py", "_begin_mix"),
     "collectives begin": ("drivers/event.py", "_begin_collective"),
     "models published": ("drivers/event.py", "publish"),

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from paceline.sim.collectives.sends import sends_of
-from paceline.sim.drivers.tasks.runner import mix_values
 from paceline.sim.program import operations as ops
-from paceline.sim.program.averaging import root_of
+from paceline.sim.program.averaging import mix_values, root_of
 from paceline.sim.program.encoding import message_bytes
 from paceline.sim.program.groups import members
 from paceline.sim.records.run import ANY_SOURCE
@@ -168,7 +167,7 @@ class Exchanges:
                 pending.exchange = self._message_from(pending.peer, operation.tag)
             return ops.Message(pending.peer, value)
         if isinstance(operation, ops.Mix):
-            return mix_values(self._job, self._rank, operation, reply)
+            return mix_values(operation, self._rank, reply, trains=self._job.problem is not None)
         return reply
 
 

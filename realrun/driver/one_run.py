@@ -67,7 +67,8 @@ def run_job(
     standing, group.standing = group.standing, None
     if whole.shrinks:
         job = whole.among(tuple(life.members or range(whole.workers)))
-        whole.scheme.check(whole.options, job.workers)
+        if not whole.scheme.inside(whole.options):
+            whole.scheme.check(whole.options, job.workers)
         log = life.left_behind(job.rank_of(group.rank)) or RankLog(job.rank_of(group.rank), job.start)
         standing = standing or Standing(whole, log, {} if log.away else {0: Resumed()})
         standing.enter(life)

@@ -15,8 +15,8 @@ from typing_extensions import override
 from ..errors import Deadlock, PeerLost
 from ..faults.outages import Absences
 from ..network.profile import MessageRange
+from ..program import averaging
 from ..program import operations as ops
-from ..program.averaging import COLLECTIVES, root_of
 from ..program.encoding import decoded, message_bytes
 from ..program.groups import members
 from ..program.worker import Program
@@ -32,7 +32,7 @@ from .collectives import CollectivesInFlight
 from .job import Job
 from .outcome import Outcome, describe_deaths
 from .tasks.clocked import ClockedRunner, Pending
-from .tasks.runner import SUSPENDED, CoroutineTask, mix_values
+from .tasks.runner import SUSPENDED, CoroutineTask
 
 _Task = CoroutineTask[Pending]
 
@@ -106,7 +106,7 @@ class EventDriver(ClockedRunner[Pending]):
                 ops.Mix: self._in_turn(self._begin_mix),
                 ops.Send: self._begin_send,
                 ops.Receive: self._begin_receive,
-                **dict.fromkeys(COLLECTIVES, self._in_turn(self._begin_collective)),
+                **dict.fromkeys(averaging.COLLECTIVES, self._in_turn(self._begin_collective)),
             }
         )
 
@@ -281,7 +281,8 @@ class EventDriver(ClockedRunner[Pending]):
         if self._ordered:
             self._next_turn(pending)
         if kind is ops.Mix:
-            pending.reply = mix_values(self.job, pending.task.rank, operation, pending.values)  # type: ignore[arg-type]
+            rank, trains = pending.task.rank, self.job.problem is not None
+            pending.reply = averaging.mix_values(operation, rank, pending.values, trains=trains)  # type: ignore[arg-type]
         elif kind is ops.Receive:
             pending.reply = ops.Message(pending.peer, decoded(pending.values[0]))  # type: ignore[arg-type]
 
@@ -458,7 +459,7 @@ class EventDriver(ClockedRunner[Pending]):
             self._expect(pending, min(lost))
         else:
             if isinstance(pending.operation, ops.Broadcast):
-                pending.peer = root_of(pending.operation, pending.task.rank, group)
+                pending.peer = averaging.root_of(pending.operation, pending.task.rank, group)
             self.collectives.begin(pending, group)
 
     # --- operations that take no time -----------------------------------------------------------

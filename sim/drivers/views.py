@@ -122,9 +122,8 @@ class _Whole:
         )
         whole, there = Counter(places), Counter(places[rank] for rank in here)
         units = [place for place in there if there[place] == whole[place]]
-        options = self.job.options.model_copy(update={"inside": None}) if inside else self.job.options
         try:
-            self.job.scheme.check(options, len(units))
+            self.job.scheme.check(self.job.options, len(units))
         except InputError:
             return ()
         return tuple(rank for rank in here if places[rank] in units)

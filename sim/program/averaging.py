@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..devices import to_device
 from ..errors import SchemeError
 from . import operations as ops
-from .encoding import Encoded, decoded
+from .encoding import Encoded, Payload, decoded
 from .groups import concatenate_shards, shard
 from .pattern import Pattern
 
@@ -74,6 +74,15 @@ def weighted_sum(own: float, value: Tensor, weights: Sequence[float], others: Se
     for weight, other in zip(weights, others, strict=True):
         total.add_(other, alpha=weight)
     return total
+
+
+def mix_values(operation: ops.Mix, rank: int, values: Iterable[Payload], *, trains: bool) -> Tensor:
+    """A worker's result of a mix with the values of its sources; its own where nothing ``trains``."""
+    own = decoded(operation.value)
+    if not trains:
+        return own
+    pattern = operation.pattern
+    return weighted_sum(pattern.own[rank], own, pattern.weights[rank], [decoded(value) for value in values])
 
 
 @lru_cache(maxsize=1024)

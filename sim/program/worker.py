@@ -22,7 +22,6 @@ from ..errors import NotInLockstep
 from . import groups as groups_of
 from . import operations as ops
 from .encoding import Payload
-from .groups import Groups
 from .pattern import Pattern
 
 
@@ -158,12 +157,12 @@ class Worker:
         """A value per rank in a scheme's form: the only one, or all as [n, ...]."""
         return torch.stack(rows) if self.vectorised else rows[0]
 
-    def members(self, groups: Groups | None = None) -> Tensor:
+    def members(self, groups: groups_of.Groups | None = None) -> Tensor:
         """List this worker's group, ascending: ranks [g]; vectorised, of groups of one size, [n, g]."""
         of_rank = (groups_of.members(groups, self.size, rank) for rank in self.ranks)
         return self._of_ranks([torch.tensor(ranks) for ranks in of_rank])
 
-    def shard(self, value: Tensor, groups: Groups | None = None) -> Tensor:
+    def shard(self, value: Tensor, groups: groups_of.Groups | None = None) -> Tensor:
         """Cut out this worker's shard of ``value``, as ``reduce_scatter`` would: [..., ceil(d / g)]."""
         rows = []
         for rank, row in zip(self.ranks, value.unbind() if self.vectorised else [value], strict=True):
@@ -228,27 +227,31 @@ class Worker:
         """Average ``value`` over the neighbours in ``pattern``, with its weights."""
         return await ops.Mix(pattern, value)
 
-    async def all_reduce(self, value: Payload, groups: Groups | None = None) -> Tensor:
+    async def all_reduce(self, value: Payload, groups: groups_of.Groups | None = None) -> Tensor:
         """Average ``value`` over all workers, or over this worker's group."""
         return await ops.AllReduce(value, groups)
 
-    async def reduce_scatter(self, value: Payload, groups: Groups | None = None) -> Tensor:
+    async def reduce_scatter(self, value: Payload, groups: groups_of.Groups | None = None) -> Tensor:
         """Average, and keep this worker's shard of the mean: [..., d] becomes [..., ceil(d / group size)]."""
         return await ops.ReduceScatter(value, groups)
 
-    async def all_gather_shards(self, value: Payload, length: int, groups: Groups | None = None) -> Tensor:
+    async def all_gather_shards(
+        self, value: Payload, length: int, groups: groups_of.Groups | None = None
+    ) -> Tensor:
         """Join the shards of all members: [..., length]."""
         return await ops.AllGatherShards(value, length, groups)
 
-    async def all_gather(self, value: Tensor, groups: Groups | None = None) -> Tensor:
+    async def all_gather(self, value: Tensor, groups: groups_of.Groups | None = None) -> Tensor:
         """Collect all workers' ``value`` [..., k] as [n, k], by rank; with groups, members': [..., g, k]."""
         return await ops.AllGather(value, groups)
 
-    async def broadcast(self, value: Payload, root: int | Tensor, groups: Groups | None = None) -> Tensor:
+    async def broadcast(
+        self, value: Payload, root: int | Tensor, groups: groups_of.Groups | None = None
+    ) -> Tensor:
         """Get the value of worker ``root`` of this worker's group; see ``ops.Broadcast``."""
         return await ops.Broadcast(value, root, groups)
 
-    async def barrier(self, groups: Groups | None = None) -> None:
+    async def barrier(self, groups: groups_of.Groups | None = None) -> None:
         """Wait for all workers, or for this worker's group."""
         await ops.Barrier(groups)
 

@@ -280,10 +280,11 @@ class Scenario(Settings):
 
     def _wrong_schemes(self) -> Iterator[Mistake]:
         scored = scored_on(self.evaluate.on, self.stop.target.on if self.stop.target else None)
+        network = build_network(self.cluster.network, self.cluster.workers)
         for number, entry in enumerate(self.schemes):
             scheme = find_scheme(entry.name)
             try:
-                scheme.check(entry.options, self.cluster.workers)
+                scheme.check(entry.options, scheme.units(entry.options, network))
                 if entry.on_fault == "skip" and any(
                     0 in unit for each in self.cluster.faults for unit in self.cluster.units_of(each)
                 ):
@@ -294,7 +295,6 @@ class Scenario(Settings):
                 if entry.on_fault == "shrink" and not scheme.inside(entry.options):
                     scheme.check(entry.options, self.cluster.workers - 1)
                 if scheme.check_network is not None:
-                    network = build_network(self.cluster.network, self.cluster.workers)
                     scheme.check_network(entry.options, network)
                 if self.workload.payload is not None and self.workload.layer_profile is None:
                     scheme.num_buckets(entry.options, self.workload.payload)

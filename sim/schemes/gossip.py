@@ -31,22 +31,18 @@ import math
 from typing import Final, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from .. import topology
 from ..errors import InputError
-from ..network.network import Network
-from ..program import operations as ops
-from ..program.encoding import Compression, Payload
+from ..program.encoding import Compression
 from ..program.worker import Worker
-from ..topology import MixingOptions
-from .common.compressed import CompressedAllReduce, Momentum, add_lost_part, pack, refuse_top_k, unpack
-from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
-from .common.inside import Inside, Units, count_units
-from .scheme import Scheme, cycle_of_graphs, publishes_none
+from . import scheme
+from .common import held as memory
+from .common.exchange import ModelExchange, Momentum, refuse_top_k
+from .common.inside import Inside
 
 
-class GossipOptions(MixingOptions):
+class GossipOptions(topology.MixingOptions):
     """Options of ``gossip``."""
 
     order: Literal["adapt_then_combine", "combine_while_adapting"] = Field(
@@ -65,23 +61,12 @@ class GossipOptions(MixingOptions):
     inside: Inside = None
 
 
-def check(options: GossipOptions, workers: int) -> None:
+def check(options: GossipOptions, units: int) -> None:
     """Raise ``InputError`` where the topology or its weights are not possible, or give no average."""
     if options.compression is not None and options.global_period is not None:
         raise InputError("compression and global_period do not go together; choose one of them")
     refuse_top_k(options.compression)
-    if options.inside is None:
-        _check_plan(options, workers)
-
-
-def check_network(options: GossipOptions, network: Network) -> None:
-    """Raise ``InputError`` where the network's hosts or sites cannot act as one worker each."""
-    if options.inside is not None:
-        _check_plan(options, count_units(options.inside, network))
-
-
-def _check_plan(options: GossipOptions, workers: int) -> None:
-    plan = topology.plan(options.topology, workers, options.weights)
+    plan = topology.plan(options.topology, units, options.weights)
     if not plan.row_stochastic:
         raise InputError(
             f"{plan.weights} weights on topology {plan.name} have rows that do not sum to 1:"
@@ -91,7 +76,7 @@ def _check_plan(options: GossipOptions, workers: int) -> None:
 
 def cycle(options: GossipOptions, workers: int) -> int:
     """Number of steps after which graphs and global averages repeat; random graphs count as 1."""
-    return math.lcm(cycle_of_graphs(options, workers), options.global_period or 1)
+    return math.lcm(scheme.cycle_of_graphs(options, workers), options.global_period or 1)
 
 
 def collectives(options: GossipOptions) -> bool:
@@ -99,60 +84,40 @@ def collectives(options: GossipOptions) -> bool:
     return options.global_period is not None or options.inside is not None
 
 
-def held(options: GossipOptions, sizes: Sizes) -> Held:
+def held(options: GossipOptions, sizes: memory.Sizes) -> memory.Held:
     """Model and gradient; messages of the neighbours, and the average."""
     plan = topology.plan(options.topology, sizes.units or sizes.workers, options.weights)
-    travels = 1 + (sizes.moments if options.momentum == "mixed" else 0)
-    copies = travels if travels > 1 else 0
-    coming = most_neighbours(plan) * travels / sizes.members
-    encoded = encoded_share(options.compression) * travels / sizes.members
+    models, copies = sizes.message(options.momentum)
+    coming = memory.most_neighbours(plan) * models / sizes.members
+    encoded = memory.encoded_share(options.compression) * models / sizes.members
     inside = 1 if sizes.members > 1 else 0  # the mean gradient of its members
     beside = 1 if options.order == "combine_while_adapting" else 0  # the concurrent gradient
-    in_flight = copies + encoded + coming + travels + inside + beside + REPLACED * travels
-    return Held(optimizer=sizes.moments, in_flight=in_flight)
+    in_flight = copies + encoded + coming + models + inside + beside + memory.REPLACED * models
+    return memory.Held(optimizer=sizes.moments, in_flight=in_flight)
 
 
 async def gossip(worker: Worker, options: GossipOptions) -> None:
     """Decentralised SGD: average with the neighbours of a topology at every step."""
-    units = Units(worker, options.inside)
-    plan = topology.plan(options.topology, units.number, options.weights, worker.seed)
+    exchange = ModelExchange(worker, options.compression, options.momentum, options.inside)
+    plan = topology.plan(options.topology, exchange.units.number, options.weights, worker.seed)
     x, state = worker.kept or worker.fresh()
-    whole = pack(x, state, options.momentum).shape[-1]
-    average = CompressedAllReduce(worker, options.compression, whole, units.members)
-
-    def combine(k: int, value: Tensor, payload: Payload) -> ops.Operation[Tensor]:
-        if options.global_period is not None and (k + 1) % options.global_period == 0:
-            return ops.AllReduce(average.plain(value), units.across)
-        return ops.Mix(units.pattern(plan.at(k)), payload)
-
     async for k in worker.steps():
+        of_all = options.global_period is not None and (k + 1) % options.global_period == 0
+        pattern = None if of_all else plan.at(k)
         if options.order == "adapt_then_combine":
-            gradient = await units.gradient(x)
-            x, state = worker.optimizer.update(x, gradient, state)
-            own = pack(x, state, options.momentum)
-            shard = units.shard(own)
-            payload = average.payload(shard, "mix", k)
-            await average.spends(encoded=shard.shape[-1])
-            combined = add_lost_part(await combine(k, shard, payload), shard, payload)
-            await average.spends(decoded=shard.shape[-1], pattern=units.pattern(plan.at(k)))
-            x, state = unpack(await units.gather(combined, own.shape[-1]), state, options.momentum)
+            gradient = await exchange.units.gradient(x)
+            stepped, state = worker.optimizer.update(x, gradient, state)
+            x, state = await exchange.mix(k, stepped, state, pattern)
         else:
-            own = pack(x, state, options.momentum)
-            shard = units.shard(own)
-            payload = average.payload(shard, "mix", k)
-            await average.spends(encoded=shard.shape[-1])
-            combining = await worker.begin(combine(k, shard, payload))
-            gradient = await units.gradient(x)
-            combined = add_lost_part(await worker.wait(combining), shard, payload)
-            await average.spends(decoded=shard.shape[-1], pattern=units.pattern(plan.at(k)))
-            x, state = unpack(await units.gather(combined, own.shape[-1]), state, options.momentum)
-            x, state = worker.optimizer.update(x, gradient, state)
+            mixed = await exchange.begin(k, x, state, pattern)
+            gradient = await exchange.units.gradient(x)
+            combined, state = await mixed()
+            x, state = worker.optimizer.update(combined, gradient, state)
         await worker.publish(k, x, kept=(x, state))
 
 
-GOSSIP: Final = Scheme(
-    "gossip", gossip, GossipOptions, True, check, publishes=publishes_none, cycle=cycle,
-    check_network=check_network,
+GOSSIP: Final = scheme.Scheme(
+    "gossip", gossip, GossipOptions, True, check, publishes=scheme.publishes_none, cycle=cycle,
     held=held, inside=lambda options: options.inside, collectives=collectives,
     shrinks=lambda options: True,
 )  # fmt: skip

@@ -30,18 +30,8 @@ from pydantic import Field
 from ..config.settings import Settings
 from ..program.encoding import Compression
 from ..program.worker import Program, Worker
-from .common.compressed import (
-    CompressedAllReduce,
-    Momentum,
-    RoundTime,
-    all_average,
-    average_of_changes,
-    averages_in_flight,
-    encodes_averages,
-    first_average,
-    pack,
-    unpack,
-)
+from .common.compressed import RoundTime, encodes_averages
+from .common.exchange import ModelExchange, Momentum, averages_in_flight, pack, unpack
 from .common.held import Held, Sizes, in_rounds
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
@@ -77,10 +67,10 @@ def held(options: LocalSgdOptions, sizes: Sizes) -> Held:
     """Model and gradient; the arriving average and, where changes are sent encoded, the last average."""
     if leaves_out(options):
         return Held(optimizer=sizes.moments, in_flight=in_rounds(sizes))
-    travels = 1 + (sizes.moments if options.momentum == "mixed" else 0)
+    models, _ = sizes.message(options.momentum)
     return Held(
         optimizer=sizes.moments,
-        anchors=travels if options.compression is not None else 0,
+        anchors=models if options.compression is not None else 0,
         in_flight=averages_in_flight(options.momentum, options.compression, sizes),
     )
 
@@ -96,16 +86,14 @@ def local_sgd(worker: Worker, options: LocalSgdOptions) -> Program:
 
 async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
     """Local SGD with averages over all workers."""
-    x, state = worker.fresh()
-    average = CompressedAllReduce(worker, options.compression)
-    last = first_average(average, x, state, options.momentum)
-    x, state, last = worker.kept or (x, state, last)
+    exchange = ModelExchange(worker, options.compression, options.momentum)
+    x, state, last = worker.kept or (*worker.fresh(), exchange.first_average())
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
         averages = _averages_after(k, options)
         if averages:
-            x, state, last = await average_of_changes(average, k, x, state, options.momentum, last)
+            x, state, last = await exchange.average_changes(k, x, state, last)
             await worker.spend(options.round)
         await worker.publish(k, x, averaged=x if averages else None, kept=(x, state, last))
 
@@ -143,6 +131,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
     Bytes per step and worker: an all-reduce's, later that over the period. Waits for: all workers, later once
     a period.
     """
+    exchange = ModelExchange(worker, None, options.momentum)
     x, state = worker.kept or worker.fresh()
     async for k in worker.steps():
         gradient = await worker.gradient(x)
@@ -151,7 +140,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
         x, state = worker.optimizer.update(x, gradient, state)
         averages = k >= options.switch_at and (k + 1 - options.switch_at) % options.period == 0
         if averages:
-            x, state = await all_average(worker, x, state, options.momentum)
+            x, state = await exchange.mix(k, x, state, None)
             await worker.spend(options.round)
         averaged = x if averages or k < options.switch_at else None
         await worker.publish(k, x, averaged=averaged, kept=(x, state))

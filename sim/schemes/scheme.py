@@ -69,7 +69,8 @@ class Scheme:
         options: settings model of the options.
         synchronous: uses pattern operations only, so results do not depend on timing (unless the options make
             it ``depends_on_timing``).
-        check: raises ``InputError`` where the options do not fit the number of workers (default: any fit).
+        check: raises ``InputError`` where the options do not fit the number of units: workers, or those
+            ``inside`` a place (default: any fit).
         own_momentum: the scheme brings its own momentum, so its optimiser must have none.
         publishes: what ``evaluate.on: published`` scores: its averages, a leader's model, or the mean of the
             workers' models, where it has no model of all; None: what it has published by then.

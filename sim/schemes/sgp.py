@@ -40,7 +40,6 @@ from torch import Tensor
 from .. import topology
 from ..config.settings import Settings
 from ..errors import InputError
-from ..network.network import Network
 from ..program import operations as ops
 from ..program.encoding import Payload, append_numbers
 from ..program.pattern import Pattern
@@ -48,7 +47,7 @@ from ..program.worker import Program, Worker
 from ..records.accounting import SMALL_WEIGHT_NOTE
 from ..topology import Plan, TopologyEntry
 from .common.held import Held, Sizes, most_neighbours
-from .common.inside import Inside, Units, count_units
+from .common.inside import Inside, Units
 from .scheme import Scheme, cycle_of_graphs, publishes_none
 
 LEAST_WEIGHT: Final = 1e-3
@@ -118,22 +117,11 @@ class Mass:
         return share if self.w is None else append_numbers(share[..., :-1], share[..., -1:])
 
 
-def check(options: SgpOptions, workers: int) -> None:
+def check(options: SgpOptions, units: int) -> None:
     """Raise ``InputError`` where mass would be lost, or a weight could vanish."""
-    if options.inside is None:
-        _check_plan(options, workers)
-    elif options.asynchronous:
+    if options.inside is not None and options.asynchronous:
         raise InputError("inside and asynchronous do not go together; choose one of them")
-
-
-def check_network(options: SgpOptions, network: Network) -> None:
-    """Raise ``InputError`` where the network's hosts or sites cannot act as one worker each."""
-    if options.inside is not None:
-        _check_plan(options, count_units(options.inside, network))
-
-
-def _check_plan(options: SgpOptions, workers: int) -> None:
-    plan = topology.plan(options.topology, workers, options.weights)
+    plan = topology.plan(options.topology, units, options.weights)
     given = plan.weights == topology.GIVEN
     choice = "leave its own weights out" if given else "use weights: column_stochastic"
     if not plan.column_stochastic:
@@ -273,7 +261,7 @@ def split_mass(kept: tuple[Any, ...]) -> tuple[Any, ...]:
 
 SGP: Final = Scheme(
     "sgp", sgp, SgpOptions, True, check, publishes=publishes_none, cycle=cycle_of_graphs, held=held,
-    depends_on_timing=lambda options: options.asynchronous, check_network=check_network,
+    depends_on_timing=lambda options: options.asynchronous,
     inside=lambda options: options.inside,
     shrinks=lambda options: not options.asynchronous, split=split_mass,
 )  # fmt: skip

@@ -30,7 +30,8 @@ from pydantic import Field
 from paceline.sim.config.settings import Settings
 from paceline.sim.errors import InputError
 from paceline.sim.program.worker import Worker
-from paceline.sim.schemes.common.compressed import Momentum, RoundTime, all_average, averages_in_flight
+from paceline.sim.schemes.common.compressed import RoundTime
+from paceline.sim.schemes.common.exchange import ModelExchange, Momentum, averages_in_flight
 from paceline.sim.schemes.common.held import Held
 from paceline.sim.schemes.local_sgd import without_warmup
 from paceline.sim.schemes.scheme import Scheme, publishes_averages
@@ -98,6 +99,7 @@ async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -
     Bytes per step and worker: over the period an all-reduce's, and 4 bytes to all. Waits for: all workers,
     once a period.
     """
+    exchange = ModelExchange(worker, None, options.momentum)
     x, state, controller, since = worker.kept or (*worker.fresh(), (options.initial_period,), 0)
     period = Period(*controller)
     calibrated_at = options.warmup + options.calibration
@@ -108,7 +110,7 @@ async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -
         averages = k < options.warmup or since == period.steps
         if averages:
             before = x
-            x, state = await all_average(worker, x, state, options.momentum)
+            x, state = await exchange.mix(k, x, state, None)
             await worker.spend(options.round)
             since = 0
             if k >= options.warmup:

@@ -38,7 +38,8 @@ from paceline.sim import topology
 from paceline.sim.errors import InputError
 from paceline.sim.program.encoding import Compression, decoded
 from paceline.sim.program.worker import Worker
-from paceline.sim.schemes.common.compressed import CompressedAllReduce, add_lost_part, refuse_top_k
+from paceline.sim.schemes.common.compressed import CompressedAllReduce
+from paceline.sim.schemes.common.exchange import ModelExchange, refuse_top_k
 from paceline.sim.schemes.common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
 from paceline.sim.schemes.scheme import Scheme, cycle_of_graphs, publishes_none
 from paceline.sim.topology import MixingOptions, Plan, TopologyEntry
@@ -74,19 +75,15 @@ async def gradient_tracking(worker: Worker, options: TrackingOptions) -> None:
     """
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
     x, state = worker.kept or worker.fresh()
-    average = CompressedAllReduce(worker, options.compression)
+    exchange = ModelExchange(worker, options.compression)
     tracked = before = torch.zeros_like(x)  # anew after a fault: else y would lack the lost part
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         tracked = tracked + (gradient - before)
         before = gradient
         stepped, state = worker.optimizer.update(x, tracked, state)
-        own = torch.cat([stepped, tracked], dim=-1)
-        payload = average.payload(own, "mix", k)
-        await average.spends(encoded=own.shape[-1])
-        combined = add_lost_part(await worker.mix(plan.at(k), payload), own, payload)
-        await average.spends(decoded=own.shape[-1], pattern=plan.at(k))
-        x, tracked = combined.chunk(2, dim=-1)
+        both, state = await exchange.mix(k, torch.cat([stepped, tracked], dim=-1), state, plan.at(k))
+        x, tracked = both.chunk(2, dim=-1)
         await worker.publish(k, x, kept=(x, state))
 
 

@@ -25,15 +25,8 @@ from pydantic import Field
 from paceline.sim.config.settings import Settings
 from paceline.sim.program.encoding import Compression
 from paceline.sim.program.worker import Worker
-from paceline.sim.schemes.common.compressed import (
-    CompressedAllReduce,
-    Momentum,
-    RoundTime,
-    average_of_changes,
-    averages_in_flight,
-    encodes_averages,
-    first_average,
-)
+from paceline.sim.schemes.common.compressed import RoundTime, encodes_averages
+from paceline.sim.schemes.common.exchange import ModelExchange, Momentum, averages_in_flight
 from paceline.sim.schemes.common.held import REPLACED, Held, Sizes
 from paceline.sim.schemes.outer.rule import buffers_in
 from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
@@ -56,25 +49,24 @@ class SlowmoOptions(Settings):
 def held(options: SlowmoOptions, sizes: Sizes) -> Held:
     """Model, gradient, the common model and its slow momentum; the arriving average and the last one."""
     in_flight = averages_in_flight(options.momentum, options.compression, sizes)
-    last = 0 if options.compression is None else 1 + (sizes.moments if options.momentum == "mixed" else 0)
+    last = 0 if options.compression is None else sizes.message(options.momentum)[0]
     return Held(optimizer=sizes.moments, anchors=1 + last, outer_momentum=1, in_flight=in_flight + REPLACED)
 
 
 async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
     """SlowMo: local SGD, with a slow momentum on its averages every ``period`` steps."""
     x, state = worker.fresh()
-    average = CompressedAllReduce(worker, options.compression)
-    last = first_average(average, x, state, options.momentum)
+    exchange = ModelExchange(worker, options.compression, options.momentum)
     length = x.shape[-1]
     moved = length - buffers_in(worker, 0, length)
     slow = torch.zeros_like(x[..., :moved])
-    x, state, last, common, slow = worker.kept or (x, state, last, x, slow)
+    x, state, last, common, slow = worker.kept or (x, state, exchange.first_average(), x, slow)
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
         averages = (k + 1) % options.period == 0
         if averages:
-            x, state, last = await average_of_changes(average, k, x, state, options.momentum, last)
+            x, state, last = await exchange.average_changes(k, x, state, last)
             lr = worker.optimizer.lr_at(k + 1 - options.period)
             change = (common - x)[..., :moved]
             slow = options.slow_momentum * slow + (change / lr if lr else torch.zeros_like(change))

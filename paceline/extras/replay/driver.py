@@ -17,10 +17,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.tasks.runner import SUSPENDED, CoroutineTask, InFlight, Runner, mix_values
+from paceline.sim.drivers.tasks.runner import SUSPENDED, CoroutineTask, InFlight, Runner
 from paceline.sim.errors import RunError
 from paceline.sim.program import operations as ops
-from paceline.sim.program.averaging import COLLECTIVES, combined, part
+from paceline.sim.program.averaging import COLLECTIVES, combined, mix_values, part
 from paceline.sim.program.encoding import Payload, decoded
 from paceline.sim.program.groups import members
 from paceline.sim.program.worker import Program
@@ -244,9 +244,9 @@ class _Replay(Runner[_Issued]):
         if any(source not in known for source in pattern.sources[worker]):
             return _LATER
         others = [known[source] for source in pattern.sources[worker]]
-        if self.job.problem is not None:
+        if trains := self.job.problem is not None:
             self._take("mix", issued.number)
-        return mix_values(self.job, worker, operation, others)  # type: ignore[arg-type]
+        return mix_values(operation, worker, others, trains=trains)  # type: ignore[arg-type]
 
     def _received(self, issued: _Issued, operation: ops.Receive, source: int) -> Any:
         worker, tag = issued.task.rank, operation.tag

@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
-from torch import Tensor
-
-from ...config.user_code.call import format_error, with_line
+from ...config.user_code import call as user_code
 from ...errors import RunError, SchemeError
 from ...program import operations as ops
-from ...program.averaging import weighted_sum
-from ...program.encoding import Payload, decoded
 from ...program.operations import Handle, Operation
 from ...program.worker import Program
 from ...records.accounting import TimeBreakdown
@@ -64,15 +60,6 @@ class InFlight:
             raise SchemeError(f"worker {self.task.rank} wrote in place into a value that was being sent")
 
 
-def mix_values(job: Job, rank: int, operation: ops.Mix, values: Iterable[Payload]) -> Tensor:
-    """A worker's result of a mix with the values of its sources; its own where nothing is trained."""
-    own = decoded(operation.value)
-    if job.problem is None:
-        return own
-    pattern = operation.pattern
-    return weighted_sum(pattern.own[rank], own, pattern.weights[rank], [decoded(value) for value in values])
-
-
 _P = TypeVar("_P", bound=InFlight)
 
 
@@ -102,7 +89,7 @@ SUSPENDED: Final = object()
 
 
 def _raise_with_line(error: SchemeError, coroutine: Coroutine[Any, Any, None]) -> NoReturn:
-    text = with_line(str(error), coroutine)
+    text = user_code.with_line(str(error), coroutine)
     if text == str(error):
         raise error
     raise SchemeError(text) from error
@@ -184,7 +171,7 @@ class Runner(ABC, Generic[_P]):
                 raise
             except Exception as error:
                 where = f"worker {task.rank}, step {task.breakdown.steps}"
-                raise RunError(f"{where}: the scheme raised {format_error(error)}") from error
+                raise RunError(f"{where}: the scheme raised {user_code.format_error(error)}") from error
             if may_crash and self.crashes(task, operation):
                 return
             handler = handlers.get(type(operation))
@@ -200,7 +187,7 @@ class Runner(ABC, Generic[_P]):
                 return
             resume = task.coroutine.send
         text = "goes on and on while no time passes, and would never end; wait for something"
-        raise SchemeError(with_line(f"worker {task.rank} {text}", task.coroutine))
+        raise SchemeError(user_code.with_line(f"worker {task.rank} {text}", task.coroutine))
 
     def ended(self, task: CoroutineTask[_P]) -> None:
         """Retire a coroutine; ``SchemeError`` if it has not waited for operations that it started."""

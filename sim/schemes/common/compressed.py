@@ -1,4 +1,4 @@
-"""Averages of encoded or plain values, of the model alone or with the optimiser's buffers.
+"""Averages of encoded or plain values over all workers.
 
     average = CompressedAllReduce(worker, options.compression)
     mean = await average.all_reduce(gradient, k)
@@ -20,14 +20,6 @@ of it; workers in the same place of all units average their shards as above, and
 between units go the codes of one value per unit, not of one per worker (BytePS: Jiang et al., OSDI 2020,
 where a machine's GPUs sum before they push; INTELLECT-1, arXiv 2412.01152, int8 between nodes of several
 GPUs).
-
-Momentum: the tensors averaged with a worker's model. ``local``: the model alone; every worker keeps the
-buffers of its optimiser. One model on the wire. ``mixed``: the optimiser's buffers are averaged in the same
-message, with the same weights. One model more on the wire for each buffer (1 for SGD with momentum, none
-without).
-
-Source of ``mixed``: Yu et al., ICML 2019 (arXiv 1905.03817), for periodic averaging; DmSGD in Ying et al.,
-NeurIPS 2021 (arXiv 2110.13363), for gossip.
 """
 
 from __future__ import annotations
@@ -35,20 +27,19 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from ...config.units import BoundedSeconds
-from ...errors import InputError
 from ...program import operations as ops
 from ...program.averaging import mean_model
 from ...program.encoding import HALF, Codec, Compression, Encoded, Payload, TopK, as_shard, decoded, encode
 from ...program.groups import Groups, shards
 from ...program.pattern import Pattern
-from ...program.worker import State, Worker
+from ...program.worker import Worker
 from .held import Sizes, encoded_share
 from .inside import Units
 
@@ -98,13 +89,11 @@ class CompressedAllReduce:
         """Whether values can be summed in transit."""
         return self.codec is None or isinstance(self.codec, str)
 
-    def plain(self, value: Tensor) -> Payload:
-        """``value`` as a message without a codec."""
-        return value if self.shards == 1 else as_shard(value, self.whole, self.shards)
-
     def payload(self, value: Tensor, purpose: str, index: int) -> Payload:
         """``value`` as a message; random numbers are draw ``index`` of the stream ``purpose``."""
-        return self.plain(value) if self.codec is None else self._encoded(self.codec, value, purpose, index)
+        if self.codec is not None:
+            return self._encoded(self.codec, value, purpose, index)
+        return value if self.shards == 1 else as_shard(value, self.whole, self.shards)
 
     def change(self, value: Tensor, purpose: str, index: int) -> Payload:
         """``payload`` of a change [..., d], and with ``top_k`` of the unsent part of earlier ones."""
@@ -274,54 +263,10 @@ def encodes_averages(options: Any) -> bool:
     return compression is not None and compression.codec not in HALF
 
 
-def refuse_top_k(compression: Compression | None) -> None:
-    """Raise ``InputError`` where models would be mixed with neighbours' largest elements only."""
-    if compression is not None and compression.top_k is not None:
-        raise InputError(
-            "top_k leaves out most of a model, so that neighbours hardly come together; "
-            "use choco_sgd, which sends changes, or qsgd or bf16"
-        )
-
-
-def add_lost_part(mixed: Tensor, value: Tensor, payload: Payload) -> Tensor:
-    """Add the part of ``value`` lost in its ``payload`` to an average ``mixed``, so that doubly stochastic
-    weights keep the workers' mean (Carli et al., Automatica 2010).
-    """
-    encoded = isinstance(payload, Encoded) and payload.codec is not None
-    return mixed + (value - decoded(payload)) if encoded else mixed
-
-
-Momentum = Annotated[
-    Literal["local", "mixed"],
-    Field(description="averaged values: model alone, or with the optimiser's buffers"),
-]
-
 RoundTime = Annotated[
     BoundedSeconds,
     Field(description="time of each average on a worker besides its exchange: an outer step, software"),
 ]
-
-
-def pack(x: Tensor, state: State, momentum: Momentum) -> Tensor:
-    """The value to average: the model [..., d], or with its k buffers [..., (1 + k) d]."""
-    return torch.cat([x, *state.moments], dim=-1) if momentum == "mixed" and state.moments else x
-
-
-def unpack(value: Tensor, state: State, momentum: Momentum) -> tuple[Tensor, State]:
-    """The inverse of ``pack``; buffers that were not averaged are those of ``state``."""
-    if momentum == "local" or not state.moments:
-        return value, state
-    widths = [moment.shape[-1] for moment in state.moments]  # shorter than a model with running buffers
-    x, *moments = torch.split(value, [value.shape[-1] - sum(widths), *widths], dim=-1)
-    return x, state._replace(moments=tuple(moments))
-
-
-def averages_in_flight(momentum: Momentum, compression: Compression | None, sizes: Sizes) -> float:
-    """Models in flight while models, or their changes, are averaged: the message and the average."""
-    travels = 1 + (sizes.moments if momentum == "mixed" else 0)
-    sent = travels if travels > 1 else 0  # else it is the model itself
-    change = 0 if compression is None else travels
-    return sent + change + travels * average_in_flight(compression, sizes)
 
 
 def average_in_flight(compression: Compression | None, sizes: Sizes) -> float:
@@ -333,29 +278,3 @@ def average_in_flight(compression: Compression | None, sizes: Sizes) -> float:
         return 1 + encoded + sizes.workers
     # The second half sends a shard; units that sum first have shards of half a value at most.
     return 1 + max(encoded, (1 + encoded) / sizes.workers, 0.5)
-
-
-async def all_average(worker: Worker, x: Tensor, state: State, momentum: Momentum) -> tuple[Tensor, State]:
-    """The mean over all workers of the model, and with ``mixed`` momentum of the buffers."""
-    return unpack(await worker.all_reduce(pack(x, state, momentum)), state, momentum)
-
-
-def first_average(average: CompressedAllReduce, x: Tensor, state: State, momentum: Momentum) -> Tensor | None:
-    """The first ``last`` of ``average_of_changes``; None where it needs none."""
-    return None if average.codec is None else pack(x, state, momentum)
-
-
-async def average_of_changes(
-    average: CompressedAllReduce, index: int, x: Tensor, state: State, momentum: Momentum, last: Tensor | None
-) -> tuple[Tensor, State, Tensor | None]:
-    """Average the model, and mixed buffers, over all workers; if encoded, only changes since ``last``.
-
-    Changes are small where a model is not, and so is their rounding error (FedPAQ: Reisizadeh et al., AISTATS
-    2020). ``index``: as for ``CompressedAllReduce.all_reduce``; ``last``: equal on all workers, at first
-    ``first_average``. Returns model, state and, if needed again, the new average.
-    """
-    own = pack(x, state, momentum)
-    if last is None:
-        return *unpack(await average.all_reduce(own, index), state, momentum), None
-    mean = last + await average.all_reduce(own - last, index)
-    return *unpack(mean, state, momentum), mean

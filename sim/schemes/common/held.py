@@ -32,6 +32,11 @@ class Sizes:
         """Number of workers that act as one."""
         return self.workers // (self.units or self.workers)
 
+    def message(self, momentum: str) -> tuple[int, int]:
+        """Models in a message, with ``mixed`` momentum a buffer each too; and how many are copied for it."""
+        models = 1 + (self.moments if momentum == "mixed" else 0)
+        return models, models if models > 1 else 0
+
 
 @dataclass(frozen=True)
 class Held:

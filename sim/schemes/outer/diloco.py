@@ -51,7 +51,7 @@ from ..common.compressed import (
     encodes_averages,
 )
 from ..common.held import Held, Sizes, in_rounds
-from ..common.inside import Inside, Units, count_units
+from ..common.inside import Inside, Units
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Rounds
 from ..scheme import Scheme, one_period, publishes_averages
@@ -238,7 +238,6 @@ def _joined(turns: list[Fragment]) -> Tensor:
 DILOCO: Final = Scheme(
     "diloco", diloco, DilocoOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
-    check_network=lambda options, network: count_units(options.inside, network),
     inside=lambda options: options.inside,
     shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.program.worker import State
 from paceline.sim.scenario.schema import parse
-from paceline.sim.schemes.common.compressed import pack, unpack
+from paceline.sim.schemes.common.exchange import pack, unpack
 from paceline.sim.training.scoring import digest
 from tests.support.factory import make_job, run_events, simulated
 from tests.support.quadratics import Array, close, finals_of, gradients_of, quadratic_job, start_of

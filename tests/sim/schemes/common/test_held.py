@@ -7,6 +7,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import astuple, fields, is_dataclass, replace
+from functools import partial
 from types import coroutine
 from typing import Any, cast
 
@@ -79,6 +80,7 @@ _HELD: dict[Any, Callable[[Any], Iterable[Any]]] = {
     dict: lambda one: one.values(),
     tuple | list | set | frozenset | deque: lambda one: one,
     types.MethodType: lambda one: [one.__self__],
+    partial: lambda one: [one.func, *one.args, *one.keywords.values()],
     types.FunctionType: lambda one: [cell.cell_contents for cell in one.__closure__ or ()],
 }
 
