@@ -37,7 +37,7 @@ from typing_extensions import TypedDict
 
 from ..config.units import format_seconds
 from ..seeds import Floats
-from .intervals import FEWEST, LEVEL, Interval, finite, median_ratio, of_median, of_ratio, paired_ratios
+from . import intervals
 
 MOST_REPEATS: Final = 100
 """Most repeats named as a number; beyond it is "more than 100"."""
@@ -68,7 +68,7 @@ def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:
         times: label -> seed -> time to target, infinite where it was not reached. Two schemes that share no
             seed do not beat each other.
     """
-    medians = {label: of_median(list(column.values()))["median"] for label, column in times.items()}
+    medians = {label: intervals.of_median(list(column.values()))["median"] for label, column in times.items()}
     arrived = {
         label: (median, -sum(map(math.isfinite, times[label].values())))
         for label, median in medians.items()
@@ -76,7 +76,7 @@ def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:
     }
     beaten = set()
     for a, b in combinations(arrived, 2):
-        ratio = median_ratio(times[a], times[b])
+        ratio = intervals.median_ratio(times[a], times[b])
         if ratio is not None and ratio != 1:
             beaten.add(a if ratio > 1 else b)
     unbeaten = [label for label in arrived if label not in beaten]
@@ -128,8 +128,8 @@ class BreakEven(TypedDict):
     """
 
     text: str
-    examples: Interval
-    here: Interval
+    examples: intervals.Interval
+    here: intervals.Interval
     equal_first: str
     equal_second: str
     equal_factor: float | None
@@ -192,24 +192,26 @@ def find_verdict(
         tried: label -> trials with values that the scheme did not choose.
     """
     by = " by time per step" if by_step else ""
-    arrived = [label for label in ranked if of_median(list(times[label].values()))["median"] is not None]
+    arrived = [
+        label for label in ranked if intervals.of_median(list(times[label].values()))["median"] is not None
+    ]
     if not arrived:
         return _verdict(_nobody(ranked, times, by_step), False, None)
     first, others = ranked[0], list(ranked[1:])
     if not others:
-        time_s = format_seconds(of_median(list(times[first].values()))["median"] or 0.0)
+        time_s = format_seconds(intervals.of_median(list(times[first].values()))["median"] or 0.0)
         text = f"{first} takes {time_s} a step" if by_step else f"{first} reaches the target after {time_s}"
         return _verdict(text, True, first, repeats_needed=0)
-    tied = {label for label in others if _is_tied(of_ratio(times[label], times[first]), exact)}
+    tied = {label for label in others if _is_tied(intervals.of_ratio(times[label], times[first]), exact)}
     open_ = _may_be_first(first, others, tied, times, at_least or times, exact)
     unsure = [label for label in open_ if label not in tied]
     faster = _may_be_faster(first, others, times, tried or {})
     open_ = [x for x in others if x in open_ or x in faster]
     second = (open_ or others)[0]
-    ratio = of_ratio(times[second], times[first])
-    races = len(paired_ratios(times[second], times[first]))
+    ratio = intervals.of_ratio(times[second], times[first])
+    races = len(intervals.paired_ratios(times[second], times[first]))
     factor = ratio["median"]
-    measured = [ratio["low"], ratio["high"]] if races >= FEWEST else None
+    measured = [ratio["low"], ratio["high"]] if races >= intervals.FEWEST else None
     interval = measured or ([factor, factor] if exact else None)
     if by_step and first in uneven:
         lead = _lead(second, times[first], times[second], interval, exact, by_step)
@@ -220,11 +222,11 @@ def find_verdict(
         lead = _lead(second, times[first], times[second], interval, exact, by_step)
         return _verdict(f"{first} first{by}{lead}", True, first, second, factor, interval, 0)
     if tied.issuperset(open_):
-        equal = all(set(paired_ratios(times[label], times[first])) == {1.0} for label in open_)
+        equal = all(set(intervals.paired_ratios(times[label], times[first])) == {1.0} for label in open_)
         within = "" if equal else f", within {100 * TIED_WITHIN:g} %"
         text = f"{_choice([first, *open_], 'and', '')} tie{by}{within}"
         return _verdict(text, False, first, second, factor, interval)
-    needed = [_repeats_needed(paired_ratios(times[label], times[first])) for label in unsure]
+    needed = [_repeats_needed(intervals.paired_ratios(times[label], times[first])) for label in unsure]
     known = [count for count in needed if count is not None]
     most = max(known, default=None) if len(known) == len(needed) else None
     text = f"not settled{by}: {_choice([first, *open_])}; {_more(unsure, most, races, faster)}"
@@ -242,11 +244,13 @@ def _may_be_first(
 ) -> list[str]:
     """Those of ``others`` that are ``tied`` with the first, or not surely behind it."""
     open_ = [x for x in others if x in tied or not _is_behind(times[x], times[first], at_least[x], exact)]
-    if exact or any(len(paired_ratios(times[x], times[first])) >= FEWEST for x in open_):
+    if exact or any(len(intervals.paired_ratios(times[x], times[first])) >= intervals.FEWEST for x in open_):
         return open_
     # Too few repeats to leave anybody out, but a scheme that was never ahead needs no mention.
     return [
-        x for x in open_ if x == others[0] or min(paired_ratios(times[x], times[first]), default=1.0) <= 1
+        x
+        for x in open_
+        if x == others[0] or min(intervals.paired_ratios(times[x], times[first]), default=1.0) <= 1
     ]
 
 
@@ -276,13 +280,13 @@ def _nobody(ranked: Sequence[str], times: Mapping[str, Mapping[int, float]], by_
 def _is_behind(
     times: Mapping[int, float], first: Mapping[int, float], at_least: Mapping[int, float], exact: bool
 ) -> bool:
-    ratios = paired_ratios(times, first)
+    ratios = intervals.paired_ratios(times, first)
     if exact:
         return bool(ratios) and ratios[0] > 1
-    if len(ratios) < FEWEST:
-        apart = paired_ratios(at_least, first)
+    if len(ratios) < intervals.FEWEST:
+        apart = intervals.paired_ratios(at_least, first)
         return bool(apart) and apart[0] > BEYOND_CHANCE
-    low = of_ratio(times, first)["low"]
+    low = intervals.of_ratio(times, first)["low"]
     return low is None or low > 1  # None: infinite
 
 
@@ -312,19 +316,22 @@ def _surely_slower(tried: Tried, times: Mapping[int, float], first: Mapping[int,
     )
     if not logs:  # at the target from the start
         return 0.0
-    quantile, spreads = _NORMAL.inv_cdf(LEVEL), (_RUN_SPREAD, _RUN_SPREAD)
-    if len(logs) >= FEWEST:
+    quantile, spreads = _NORMAL.inv_cdf(intervals.LEVEL), (_RUN_SPREAD, _RUN_SPREAD)
+    if len(logs) >= intervals.FEWEST:
         from scipy.special import stdtrit  # slow to import, and few verdicts come here
 
-        quantile = float(stdtrit(len(logs) - 1, LEVEL))
-        spreads = statistics.stdev(logs), statistics.stdev(others if len(others) >= FEWEST else logs)
+        quantile = float(stdtrit(len(logs) - 1, intervals.LEVEL))
+        spreads = (
+            statistics.stdev(logs),
+            statistics.stdev(others if len(others) >= intervals.FEWEST else logs),
+        )
     error = math.hypot(
         _MEDIAN_SPREAD * spreads[0] / math.sqrt(len(logs)), spreads[1] / math.sqrt(tried.trials)
     )
     return math.exp(statistics.median(logs) + quantile * error)
 
 
-def _is_tied(ratio: Interval, exact: bool) -> bool:
+def _is_tied(ratio: intervals.Interval, exact: bool) -> bool:
     ends = (ratio["median"],) if exact else (ratio["low"], ratio["high"])
     return all(end is not None and 1 / (1 + TIED_WITHIN) < end < 1 + TIED_WITHIN for end in ends)
 
@@ -337,9 +344,10 @@ def _lead(
     exact: bool,
     by_step: bool,
 ) -> str:
-    ratios, factor = paired_ratios(times, first_times), finite(median_ratio(times, first_times))
+    ratios = intervals.paired_ratios(times, first_times)
+    factor = intervals.finite(intervals.median_ratio(times, first_times))
     few = "" if interval else f", by {'one repeat' if len(ratios) == 1 else f'{len(ratios)} repeats'}"
-    low, high = interval or (finite(ratios[0]), None)
+    low, high = interval or (intervals.finite(ratios[0]), None)
     if factor is None:
         never = "completed its steps" if by_step else "reached the target"
         least = "" if low is None else f", at least {format_factor(low, True)} as fast as {second}"
@@ -397,7 +405,7 @@ def _repeats_needed(ratios: Sequence[float]) -> int | None:
     """
     races = len(ratios)
     if races < 2:
-        return FEWEST - races
+        return intervals.FEWEST - races
     logs = [math.log(ratio) if ratio > 0 else -math.inf for ratio in ratios]
     if all(map(math.isfinite, logs)):
         lead, spread = statistics.fmean(logs), statistics.stdev(logs)
@@ -410,7 +418,7 @@ def _repeats_needed(ratios: Sequence[float]) -> int | None:
     needed = (wanted / distance) ** 2 if distance else math.inf
     if needed > races + MOST_REPEATS:
         return None
-    return max(math.ceil(needed), FEWEST, races + 1) - races
+    return max(math.ceil(needed), intervals.FEWEST, races + 1) - races
 
 
 def format_factor(value: float, apart: bool = False) -> str:
