@@ -19,8 +19,6 @@ from .matrix import Matrix, edges_of, is_symmetric, laplacian, row_sums
 
 DENSE: Final = 500
 """Largest number of workers whose matrices are decomposed in full."""
-EXACT: Final = 1e-10
-"""A norm below this is rounding: averaging is exact."""
 _SYMMETRY_ROUNDING: Final = 1e-13
 """Largest difference of [i, j] and [j, i] in a symmetric matrix."""
 _LANCZOS_RESIDUAL: Final = 1e-9
@@ -29,8 +27,6 @@ _SLOW_RESTARTS: Final = 12
 """Restarts after which Lanczos counts as slow."""
 _MAX_FACTOR_NUMBERS: Final = 5 * 10**7
 """Most numbers in a factor of a matrix."""
-_NORM_ROUNDING: Final = 1e-13
-"""Disagreement below this share of its start is rounding."""
 
 
 def spectrum(w: Matrix) -> NDArray[np.complex128]:
@@ -68,7 +64,7 @@ def second_modulus(w: Matrix) -> float:
 
     operator = LinearOperator((n, n), matvec=apply, dtype=np.float64)
     try:
-        values = eigs(operator, k=1, which="LM", return_eigenvectors=False, v0=_start(n))
+        values = eigs(operator, k=1, which="LM", return_eigenvectors=False, v0=fixed_start(n))
     except ArpackNoConvergence as error:
         raise RunError(f"the eigenvalues of {n} workers' directed graph do not converge") from error
     return float(abs(values).max())
@@ -138,52 +134,13 @@ def product_norm(matrices: list[Matrix]) -> float:
 
     operator = LinearOperator((n, n), matvec=apply, dtype=np.float64)
     try:
-        squared = _lanczos(operator, k=1, which="LA", v0=_start(n))
+        squared = _lanczos(operator, k=1, which="LA", v0=fixed_start(n))
     except ArpackNoConvergence as error:
         raise RunError(f"the norm of {n} workers' mixing matrices does not converge") from error
     return math.sqrt(max(float(squared[0]), 0.0))
 
 
-def exact_after(matrices: list[Matrix]) -> int | None:
-    """Number of steps of a periodic sequence until all have the mean, to rounding; None: never.
-
-    Searched within one period, or log2 n steps if longer, on random starts: exactness for
-    them is exactness for all with probability 1.
-    """
-    n = matrices[0].shape[0]
-    x = np.stack([_start(n), np.roll(_start(n), n // 3)], axis=1)
-    begun = np.linalg.norm(x)
-    for step in range(max(len(matrices), (n - 1).bit_length())):
-        x = np.asarray(matrices[step % len(matrices)] @ x)
-        if np.linalg.norm(x - x.mean(axis=0)) <= _NORM_ROUNDING * begun:
-            return step + 1
-    return None
-
-
-def steps_until(matrices: list[Matrix], epsilon: float) -> int:
-    """Number of steps of a periodic sequence that shrink any disagreement to ``epsilon`` of itself.
-
-    Within the first period this is counted step by step, later bounded by whole periods: T ln(epsilon) /
-    ln(norm of the period's product).
-    """
-    norm = product_norm(matrices)
-    if norm <= epsilon or norm < EXACT:
-        return next(
-            k for k in range(1, len(matrices) + 1) if product_norm(matrices[:k]) <= max(epsilon, EXACT)
-        )
-    return len(matrices) * math.ceil(math.log(epsilon) / math.log(norm) - 1e-12)
-
-
-def transient_iterations(workers: int, modulus: float) -> dict[str, float]:
-    """Steps, up to a constant, until decentralised SGD is as fast as with exact averages: n^3 rho^4 / (1 -
-    rho)^2 for equal data on all workers, (1 - rho)^4 for unequal data (after Ying et al., NeurIPS 2021).
-    """
-    gap = max(1.0 - modulus, np.finfo(np.float64).tiny ** 0.25)
-    top = workers**3 * modulus**4
-    return {"same_data": top / gap**2, "different_data": top / gap**4}
-
-
-def _start(n: int) -> Floats:
+def fixed_start(n: int) -> Floats:
     """A fixed start of iterations, so that they give the same bits every time."""
     x = seeds.generator(0, seeds.SHARED, "spectra").standard_normal(n)
     return np.asarray(x - x.mean())
@@ -211,7 +168,7 @@ def _ends(matrix: Matrix, which: str, count: int) -> Floats:
     from scipy.sparse.linalg import ArpackNoConvergence
 
     n = matrix.shape[0]
-    options = {"k": count, "v0": _start(n) + 1.0, "ncv": 32, "tol": _LANCZOS_RESIDUAL}
+    options = {"k": count, "v0": fixed_start(n) + 1.0, "ncv": 32, "tol": _LANCZOS_RESIDUAL}
     try:
         return _lanczos(matrix, which=which, maxiter=_SLOW_RESTARTS, **options)
     except ArpackNoConvergence:

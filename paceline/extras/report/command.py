@@ -32,11 +32,11 @@ def report(
     and users, and without paths.
     """
     from paceline.extras.report import bundle as bundles
+    from paceline.extras.report.sweeps import is_sweep, read_sweep
     from paceline.reports import page, sweep_page
     from paceline.reports.tables import render_comparison
     from paceline.sim.config.files import is_file, make_temporary_folder
     from paceline.sim.records.folder import describe_caveat, read_validation
-    from paceline.sim.records.sweeps.content import is_sweep, read_sweep
     from paceline.sim.scenario.ready import refuse_scenarios
 
     refuse_scenarios(folders)

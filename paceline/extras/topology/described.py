@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.extras.topology.steps import exact_after, steps_until, transient_iterations
 from paceline.sim import seeds
 from paceline.sim.config.limits import MAX_WORKERS
 from paceline.sim.errors import InputError
@@ -43,7 +44,7 @@ def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dic
     matrices = sequence.first
     others = [off_diagonal(w) for w in matrices]
     received, sent = [in_degrees(w) for w in others], [out_degrees(w) for w in others]
-    exact = None if sequence.period is None else spectra.exact_after(matrices)
+    exact = None if sequence.period is None else exact_after(matrices)
     modulus, rate = _rates(sequence, exact)
     steps = _steps(sequence, exact, rate)
     graph = union(matrices)
@@ -70,7 +71,7 @@ def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dic
         "steps_to_epsilon": steps,
         "transient_iterations": None
         if rate is None or (exact or 1) > 1
-        else spectra.transient_iterations(workers, rate),
+        else transient_iterations(workers, rate),
         "decay": _decay(sequence, steps),
         "spectrum": _spectrum(sequence),
         "positions": _positions(graph).tolist() if workers <= MAX_DRAWN_WORKERS else None,
@@ -96,7 +97,7 @@ def _steps(sequence: Plan, exact: int | None, rate: float | None) -> int | None:
         return None if rate is None else max(1, math.ceil(math.log(EPSILON) / math.log(rate))) if rate else 1
     if exact is not None:
         return exact
-    return spectra.steps_until(sequence.first, EPSILON)
+    return steps_until(sequence.first, EPSILON)
 
 
 def _decay(sequence: Plan, steps: int | None) -> list[float]:

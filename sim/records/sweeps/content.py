@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
-from ...config.files import is_file, read_json
-from ...errors import InputError
-from ..folder import read_results
 from ..summary import Summary, is_by_step, is_settled
 from .crossovers import find_crossovers
 from .draws import describe_draws
-from .runs import tabulate_runs
 
 SWEEP_FILE: Final = "sweep.json"
-_VERSION: Final = 1
+SWEEP_VERSION: Final = 1
 WORKERS_KEY: Final = "cluster.workers"
 
 
@@ -48,7 +41,7 @@ def describe_sweep(
     between = steps_between(rows)
     firsts = [summary["verdict"]["first"] for summary in summaries]
     return {
-        "version": _VERSION,
+        "version": SWEEP_VERSION,
         "scenario": summaries[0]["scenario"],
         **({"ranges": dict(ranges)} if ranges else {}),
         "settings": rows,
@@ -62,43 +55,6 @@ def _outages(summary: Summary) -> int | None:
     """Number of faults in all runs; None where none can happen."""
     known = [run["faults"]["outages"] for run in summary["runs"] if "faults" in run]
     return sum(known) if known else None
-
-
-def is_sweep(folder: Path) -> bool:
-    """Whether a folder holds a sweep's results."""
-    return is_file(folder / SWEEP_FILE)
-
-
-def read_sweep(folder: Path) -> tuple[dict[str, Any], pa.Table]:
-    """Describe the sweep in a folder anew from its settings' results, older ones too, and tabulate its runs.
-
-    Raises ``InputError`` where a file is missing, damaged or foreign.
-    """
-    path = folder / SWEEP_FILE
-    content = read_json(path, "sweep")
-    rows, ranges = content.get("settings"), content.get("ranges") or {}
-    if content["version"] != _VERSION or not isinstance(rows, list) or not _are_rows(rows, ranges):
-        raise InputError(f"{path}: is damaged, or of another version; make these results again")
-    summaries = [read_results(folder / row["folder"]).summary for row in rows]
-    for row, summary in zip(rows, summaries, strict=True):
-        kept = [each.get("wall_clock_s") for each in row["summary"]]
-        if kept != [each["wall_clock_s"] for each in summary["summary"]]:
-            raise InputError(f"{path}: is not of the results in {row['folder']}; make these results again")
-    names, settings = ([row[key] for row in rows] for key in ("folder", "set"))
-    return describe_sweep(names, settings, summaries, ranges), tabulate_runs(names, settings, summaries)
-
-
-def _are_rows(rows: Sequence[Any], ranges: object) -> bool:
-    """Whether each of these has a folder of its own, and all have values of the same keys."""
-    keys = dict[str, frozenset[object]]()
-    for row in rows:
-        match row:
-            case {"folder": str(name), "set": {**values}, "summary": [{}, *_]} if name.isdecimal():
-                keys[name] = frozenset(values)
-            case _:
-                return False
-    alike = len({*keys.values()}) == 1 and len(keys) == len(rows)
-    return alike and isinstance(ranges, dict) and all(ranges.keys() <= each for each in keys.values())
 
 
 def steps_at(workers: int, known: Mapping[int, float]) -> float:

@@ -1,0 +1,52 @@
+"""A sweep's folder, read for its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from paceline.sim.config.files import is_file, read_json
+from paceline.sim.errors import InputError
+from paceline.sim.records.folder import read_results
+from paceline.sim.records.sweeps.content import SWEEP_FILE, SWEEP_VERSION, describe_sweep
+from paceline.sim.records.sweeps.runs import tabulate_runs
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder holds a sweep's results."""
+    return is_file(folder / SWEEP_FILE)
+
+
+def read_sweep(folder: Path) -> tuple[dict[str, Any], pa.Table]:
+    """Describe the sweep in a folder anew from its settings' results, older ones too, and tabulate its runs.
+
+    Raises ``InputError`` where a file is missing, damaged or foreign.
+    """
+    path = folder / SWEEP_FILE
+    content = read_json(path, "sweep")
+    rows, ranges = content.get("settings"), content.get("ranges") or {}
+    if content["version"] != SWEEP_VERSION or not isinstance(rows, list) or not _are_rows(rows, ranges):
+        raise InputError(f"{path}: is damaged, or of another version; make these results again")
+    summaries = [read_results(folder / row["folder"]).summary for row in rows]
+    for row, summary in zip(rows, summaries, strict=True):
+        kept = [each.get("wall_clock_s") for each in row["summary"]]
+        if kept != [each["wall_clock_s"] for each in summary["summary"]]:
+            raise InputError(f"{path}: is not of the results in {row['folder']}; make these results again")
+    names, settings = ([row[key] for row in rows] for key in ("folder", "set"))
+    return describe_sweep(names, settings, summaries, ranges), tabulate_runs(names, settings, summaries)
+
+
+def _are_rows(rows: Sequence[Any], ranges: object) -> bool:
+    """Whether each of these has a folder of its own, and all have values of the same keys."""
+    keys = dict[str, frozenset[object]]()
+    for row in rows:
+        match row:
+            case {"folder": str(name), "set": {**values}, "summary": [{}, *_]} if name.isdecimal():
+                keys[name] = frozenset(values)
+            case _:
+                return False
+    alike = len({*keys.values()}) == 1 and len(keys) == len(rows)
+    return alike and isinstance(ranges, dict) and all(ranges.keys() <= each for each in keys.values())
