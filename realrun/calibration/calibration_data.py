@@ -13,6 +13,7 @@ from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, MeasuredRange
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.run import Event
+from paceline.sim.traffic.streams import Streams
 
 Key = tuple[int, str, int, int]
 """An operation: the number of its trial or coroutine, its name, worker, and its number among equal ones."""
@@ -87,8 +88,8 @@ def simulate_programs(job: Job) -> tuple[list[Event], MeasuredRange]:
     """The operations of a simulated run, and the range of its messages."""
     driver = EventDriver(job, [job.program(rank) for rank in range(job.workers)], job.scorer())
     outcome = driver.run()
-    traffic = driver.traffic
-    assert traffic is not None
+    assert isinstance(driver.transfers, Streams)
+    traffic = driver.transfers.traffic
     return outcome.events, MeasuredRange(
         smallest_bytes=int(traffic.smallest_bytes),
         largest_bytes=int(traffic.largest_bytes),

@@ -11,7 +11,7 @@ from typing import Any
 from ..config.user_code.call import format_error, with_line
 from ..errors import SchemeError
 from ..program import operations as ops
-from ..program.averaging import combined, part
+from ..program.averaging import combined, part, root_of
 from ..program.encoding import Payload, decoded
 from ..traffic.alike import Alike, AlikeTransfers
 from ..traffic.clock import Clock
@@ -104,6 +104,8 @@ class CollectivesInFlight:
     def begin(self, pending: Pending, members: tuple[int, ...]) -> None:
         """Join a worker to its next collective of this kind, with the members of its group."""
         operation, name, rank = pending.operation, pending.name, pending.task.rank
+        if isinstance(operation, ops.Broadcast):
+            pending.peer = root_of(operation, rank, members)
         number = self._sequence[rank].get(name, 0)
         self._sequence[rank][name] = number + 1
         tag = (name, number, members[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,27 +11,25 @@ import simpy.core
 from torch import Tensor
 from typing_extensions import override
 
-from ..errors import Deadlock, PeerLost
-from ..faults.outages import Absences
-from ..network.profile import MessageRange
+from ..errors import Deadlock, RunError
+from ..program import encoding
 from ..program import operations as ops
-from ..program.averaging import COLLECTIVES, root_of
-from ..program.encoding import decoded, message_bytes
-from ..program.groups import members
+from ..program.averaging import COLLECTIVES
 from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
-from ..records.run import ANY_SOURCE, Event, FaultCost
+from ..records.run import ANY_SOURCE, Event
 from ..traffic.clock import Clock, WakeUpDelays
-from ..traffic.connecting import Connections
 from ..traffic.streams import Streams
 from ..traffic.transfers import PATTERN_TAG, Transfers
 from ..training.gradients import Deferred, loss_given
 from ..training.scoring import Scorer
 from .collectives import CollectivesInFlight
+from .failures import Failures
 from .job import Job
 from .outcome import Outcome, describe_deaths
 from .tasks.clocked import ClockedRunner, Pending
 from .tasks.runner import SUSPENDED, CoroutineTask, mix_values
+from .turns import WorkerTurns
 
 _Task = CoroutineTask[Pending]
 
@@ -48,6 +45,9 @@ class EventDriver(ClockedRunner[Pending]):
         faults: rank -> number of the operation of its main coroutine at which that worker dies.
         progress: called with the total number of steps published so far.
         priced: whether collectives are priced as a whole, which is far faster and gives the same times.
+
+    Attributes:
+        transfers: its messages.
     """
 
     most_at_once = 300_000
@@ -67,22 +67,17 @@ class EventDriver(ClockedRunner[Pending]):
         self._clock = Clock(permute_seed, start_s)
         super().__init__(job, dict(enumerate(programs)), self._clock, Pending)
         streams = job.transfer.streams and job.transfer.sharing != "none"
-        self._transfers = (Streams if streams else Transfers)(self._clock, job.transfer)
+        self.transfers = (Streams if streams else Transfers)(self._clock, job.transfer)
         self._deferred = Deferred(job.problem) if job.problem else None
         self._scorer = scorer
-        self._faults = dict(faults or {})
-        self._crash_at = {rank: job.compute.crash_of(job.rank_of(rank)) for rank in range(job.workers)}
-        self.may_crash = bool(faults) or any(at is not None for at in self._crash_at.values())
+        self._failures = Failures(job, faults or {}, self._clock, self.transfers.posts, self._fail)
+        self.may_crash = self._failures.may_strike
         self._progress = progress
         self._event_log = job.event_log()
         self.writes = self._event_log is not None
-        churn = job.churn if job.churn is not None and job.churn.policy == "skip" else None
-        self._absences = [Absences(churn, rank) for rank in range(job.workers)] if churn else []
         self._finals = [job.start] * job.workers
         self._leaders: dict[int, Tensor] = {}
         self._mains_alive = job.workers
-        self._dead: set[int] = set()
-        self._issued = [0] * job.workers
         self._gradients = [0] * job.workers
         self._received: dict[int, int] = {}
         self._published = 0
@@ -92,38 +87,28 @@ class EventDriver(ClockedRunner[Pending]):
         self._over = False
         self._delays = WakeUpDelays(job.transfer, job.workers)
         ended = self.complete if self._delays.none_after_exchanges else self._settled
-        self.collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone, priced)
-        self._ordered = job.transport.nccl_collectives
-        self._connections = Connections(job.transfer.connect_s)
-        self._connecting = defaultdict[tuple[int, tuple[int, ...]], deque[Pending]](deque)
-        self._turns: list[deque[tuple[Pending, Callable[[Pending], None]]]] = [
-            deque() for _ in range(job.workers)
-        ]
+        self.collectives = CollectivesInFlight(job, self._clock, self.transfers, ended, self._alone, priced)
+        self._turns = WorkerTurns(job, self._clock, self._join)
         self.handlers |= {ops.BatchLoss: self._batch_loss, ops.Gradient: self._compute}
         self.add_timed(
             {
                 ops.Gradient: self._begin_gradient,
-                ops.Mix: self._in_turn(self._begin_mix),
+                ops.Mix: self._turns.in_turn(self._begin_mix),
                 ops.Send: self._begin_send,
                 ops.Receive: self._begin_receive,
-                **dict.fromkeys(COLLECTIVES, self._in_turn(self._begin_collective)),
+                **dict.fromkeys(COLLECTIVES, self._turns.in_turn(self._turns.connect)),
             }
         )
 
     @property
     def messages(self) -> int:
         """Transfers matched so far."""
-        return self._transfers.messages
+        return self.transfers.messages
 
     @property
     def work(self) -> int:
         """Work of transfers so far; a collective priced as a whole counts as few for each member."""
-        return self._transfers.work + self.collectives.work
-
-    @property
-    def traffic(self) -> MessageRange | None:
-        """The range of its messages; None where messages are not sent over streams."""
-        return self._transfers.traffic if isinstance(self._transfers, Streams) else None
+        return self.transfers.work + self.collectives.work
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -148,8 +133,9 @@ class EventDriver(ClockedRunner[Pending]):
 
     def outcome(self, failure: str = "") -> Outcome:
         """The outcome so far; ``failure`` says why it is partial."""
-        all_died = len(self._dead) == len(self._finals)
-        lost = frozenset[int]() if all_died else self._dead
+        dead = self._failures.dead
+        all_died = len(dead) == len(self._finals)
+        lost = frozenset[int]() if all_died else dead
         return Outcome(
             wall_s=self._clock.now,
             breakdowns=[tasks[0].breakdown for tasks in self.tasks.values()],
@@ -157,23 +143,13 @@ class EventDriver(ClockedRunner[Pending]):
             leader=self._leaders[min(self._leaders)] if self._leaders else None,
             events=self._event_log.events if self._event_log else [],
             status="partial" if failure or all_died else "completed",
-            message=failure or describe_deaths(self._dead),
+            message=failure or describe_deaths(dead),
             lost=lost,
             pace=self._pace.last(),
             counted=self._counted,
-            faults=self._faults_cost(),
+            faults=self._failures.cost(),
             step_ends_s=self._step_ends_s[: min(tasks[0].breakdown.steps for tasks in self.tasks.values())],
         )
-
-    def _faults_cost(self) -> FaultCost | None:
-        if not self._absences:
-            return None
-        outages = sum(each.outages for each in self._absences)
-        down_s, repeated_s = (
-            sum(getattr(each, name) for each in self._absences) / self.job.workers
-            for name in ("down_s", "repeated_s")
-        )
-        return FaultCost(outages=outages, down_s=down_s, repeated_s=repeated_s, writing_s=0.0)
 
     @override
     def close(self, rank: int) -> None:
@@ -225,50 +201,28 @@ class EventDriver(ClockedRunner[Pending]):
     @override
     def crashes(self, task: _Task, operation: ops.Operation[Any]) -> bool:
         rank = task.rank
-        number = self._issued[rank]
-        self._issued[rank] += 1
-        crashes = self._crash_at[rank] == self._gradients[rank] and ops.computes(operation)
-        if not crashes and self._faults.get(rank) != number:
+        if not self._failures.strike(rank, operation, self._gradients[rank]):
             return False
-        self._dead.add(rank)
         self._scorer.lose(rank, self._clock.now)
         self._pace.lose(rank)
         self._mains_alive -= 1
         task.breakdown.ended_s = self._clock.now
         self.close(rank)
-        of_collectives = self.collectives.waiting_for(rank)
-        for side in (*self._transfers.waiting_for(rank), *of_collectives):
-            self._clock.at(self._clock.now, self._lose, (side, rank))
+        self._failures.tell(rank, self.collectives.waiting_for(rank))
         return True
 
-    def _lose(self, lost: tuple[Any, int]) -> None:
-        """Fail the operation of one side of a transfer whose other side's worker is dead."""
-        side, rank = lost
-        self._transfers.drop(side)
-        pending: Pending = side if isinstance(side, Pending) else side.owner
-        task = pending.task
-        if not task.alive or pending.done:
-            return
-        self._next_turn(pending)
+    def _fail(self, pending: Pending, error: RunError) -> None:
+        self._turns.end(pending)
         if pending.handle is None:
             pending.done = True
-            self._interrupted(task, task.breakdown)
-        self.fail(pending, PeerLost(rank, pending.name))
-
-    def _expect(self, pending: Pending, *peers: int) -> None:
-        """Fail an operation at once where a peer is known to be dead or does not exist."""
-        for peer in peers:
-            pending.check_peer(peer, self.job.workers)
-            if peer in self._dead:
-                self._clock.at(self._clock.now, self._lose, (pending, peer))
+            self._interrupted(pending.task, pending.task.breakdown)
+        self.fail(pending, error)
 
     # --- the end of operations that take time ---------------------------------------------------
 
     def _settled(self, pending: Pending) -> None:
-        ready_s = pending.ready_s
-        if not self._delays.none_after_exchanges:
-            ready_s += self._delays.after_exchange_s(pending.task.rank)
-        self._clock.at(ready_s, self.complete, pending)
+        late_s = self._delays.after_exchange_s(pending.task.rank)
+        self._clock.at(pending.ready_s + late_s, self.complete, pending)
 
     @override
     def finish(self, pending: Pending) -> None:
@@ -278,12 +232,11 @@ class EventDriver(ClockedRunner[Pending]):
             pending.task.breakdown.computed(self._clock.now)
             return
         pending.check_sent()
-        if self._ordered:
-            self._next_turn(pending)
+        self._turns.end(pending)
         if kind is ops.Mix:
             pending.reply = mix_values(self.job, pending.task.rank, operation, pending.values)  # type: ignore[arg-type]
         elif kind is ops.Receive:
-            pending.reply = ops.Message(pending.peer, decoded(pending.values[0]))  # type: ignore[arg-type]
+            pending.reply = ops.Message(pending.peer, encoding.decoded(pending.values[0]))  # type: ignore[arg-type]
 
     @override
     def blocked(self, pending: Pending, start_s: float, busy_s: float, peer_s: float) -> None:
@@ -315,8 +268,7 @@ class EventDriver(ClockedRunner[Pending]):
         task.waiting = operation
         point, start_s = operation.point, self._clock.now
         ticket, end_s = self._ask_gradient(task, point, self.take_ahead(task.rank) if self._ahead else 0.0)
-        if not self._delays.none_after_gradients:
-            end_s += self._delays.after_gradient_s(task.rank, self._gradients[task.rank])
+        end_s += self._delays.after_gradient_s(task.rank, self._gradients[task.rank])
         self._clock.at(end_s, self._computed, (task, point, ticket, start_s))
         return SUSPENDED
 
@@ -347,9 +299,7 @@ class EventDriver(ClockedRunner[Pending]):
         task.breakdown.computing(self._clock.now)
         ticket = index if self._deferred is None else self._deferred.ask(rank, index, point)
         took_s = (1 - ahead) * self.job.computing.duration_s(rank, index)
-        if self._absences:
-            return ticket, self._absences[rank].end_s(index, self._clock.now, took_s)
-        return ticket, self._clock.now + took_s
+        return ticket, self._failures.end_s(task.rank, index, self._clock.now, took_s)
 
     def _begin_gradient(self, pending: Pending) -> None:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
@@ -384,81 +334,45 @@ class EventDriver(ClockedRunner[Pending]):
         if pending.parts == 0:
             self._settled(pending)
             return
-        if self._dead:
-            self._expect(pending, *sources, *destinations)
-        num_bytes = message_bytes(value, self.job.bytes_per_parameter)
+        if self._failures.dead:
+            self._failures.expect(pending, *sources, *destinations)
+        num_bytes = encoding.message_bytes(value, self.job.bytes_per_parameter)
         pending.sends = [(destination, num_bytes) for destination in destinations]
         for slot, source in enumerate(sources):
-            self._transfers.receive(source, rank, PATTERN_TAG, pending, slot)
+            self.transfers.receive(source, rank, PATTERN_TAG, pending, slot)
         for destination in destinations:
-            self._transfers.send(rank, destination, PATTERN_TAG, num_bytes, pending)
+            self.transfers.send(rank, destination, PATTERN_TAG, num_bytes, pending)
 
     def _begin_send(self, pending: Pending) -> None:
         operation: ops.Send = pending.operation  # type: ignore[assignment]
-        self._expect(pending, operation.destination)
+        self._failures.expect(pending, operation.destination)
         pending.parts, pending.on_settled = 1, self._settled
         pending.peer = operation.destination
         pending.version = operation.value._version
-        num_bytes = message_bytes(operation.value, self.job.bytes_per_parameter)
+        num_bytes = encoding.message_bytes(operation.value, self.job.bytes_per_parameter)
         pending.sends = ((operation.destination, num_bytes),)
         rank = pending.task.rank
-        self._transfers.send(rank, operation.destination, f"p2p {operation.tag}", num_bytes, pending)
+        self.transfers.send(rank, operation.destination, f"p2p {operation.tag}", num_bytes, pending)
 
     def _begin_receive(self, pending: Pending) -> None:
         operation: ops.Receive = pending.operation  # type: ignore[assignment]
         if operation.source == ops.ANY:
             pending.task.breakdown.operations.add(ANY_SOURCE)
         else:
-            self._expect(pending, operation.source)
+            self._failures.expect(pending, operation.source)
         pending.parts, pending.on_settled = 1, self._settled
         pending.values = [None]
-        self._transfers.receive(operation.source, pending.task.rank, f"p2p {operation.tag}", pending, 0)
-
-    def _in_turn(self, begin: Callable[[Pending], None]) -> Callable[[Pending], None]:
-        """``begin``, but after the worker's previous one where the transport keeps an order."""
-        if not self._ordered:
-            return begin
-
-        def queue(pending: Pending) -> None:
-            line = self._turns[pending.task.rank]
-            line.append((pending, begin))
-            if len(line) == 1:
-                begin(pending)
-
-        return queue
-
-    def _next_turn(self, pending: Pending) -> None:
-        line = self._turns[pending.task.rank]
-        if line and line[0][0] is pending:
-            line.popleft()
-            if line:
-                following, begin = line[0]
-                self._clock.at(self._clock.now, begin, following)
+        self.transfers.receive(operation.source, pending.task.rank, f"p2p {operation.tag}", pending, 0)
 
     def _alone(self, pending: Pending) -> bool:
         """Whether an operation is all that its worker does, so that nothing else of it can use its links."""
         task = pending.task
         return pending.handle is None and not task.outstanding and len(self.tasks[task.rank]) == 1
 
-    def _begin_collective(self, pending: Pending) -> None:
-        groups = pending.operation.groups  # type: ignore[attr-defined]
-        group = members(groups, self.job.workers, pending.task.rank)
-        ready_s = self._connections.ready_s(pending.task.rank, group, self._clock.now)
-        line = self._connecting[pending.task.rank, group]
-        line.append(pending)
-        if ready_s > self._clock.now or len(line) > 1:
-            self._clock.at(ready_s, self._join_next, (pending.task.rank, group))
+    def _join(self, pending: Pending, group: tuple[int, ...]) -> None:
+        if lost := self._failures.dead.intersection(group):
+            self._failures.expect(pending, min(lost))
         else:
-            self._join_next((pending.task.rank, group))
-
-    def _join_next(self, key: tuple[int, tuple[int, ...]]) -> None:
-        pending, group = self._connecting[key].popleft(), key[1]
-        lost = self._dead.intersection(group) if self._dead else ()
-        if lost:
-            self._expect(pending, min(lost))
-        else:
-            if isinstance(pending.operation, ops.Broadcast):
-                pending.peer = root_of(pending.operation, pending.task.rank, group)
             self.collectives.begin(pending, group)
 
     # --- operations that take no time -----------------------------------------------------------

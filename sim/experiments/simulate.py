@@ -24,6 +24,7 @@ from ..records.summary import Tuned
 from ..records.unfinished import NOTHING_KEPT, Parts, begin_parts, open_parts
 from ..scenario.repeats import AutoRepeats, are_enough, max_repeats
 from ..scenario.schema import Scenario, dump
+from ..traffic.streams import Streams
 from ..training.scoring import Scorer
 from .doubts import doubts
 from .jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
@@ -118,9 +119,9 @@ def _simulate(
         outcome = driver.run()
     except RunError as error:
         outcome = driver.outcome(format_message(error))
-    traffic = driver.traffic if isinstance(driver, EventDriver) else None
-    if profile is not None and warn is not None and traffic is not None:
-        for sentence in traffic.outside(profile.range):
+    transfers = driver.transfers if isinstance(driver, EventDriver) else None
+    if profile is not None and warn is not None and isinstance(transfers, Streams):
+        for sentence in transfers.traffic.outside(profile.range):
             warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")
     return replace(run_record(job, outcome, scorer, "simulated"), engine="event", engine_reason=reason)
 

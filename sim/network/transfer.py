@@ -90,6 +90,11 @@ class TransferModel:
         """Bandwidth of each link of the network, as payloads see it."""
         return [link.bandwidth_bytes_per_s * self.efficiency for link in self.network.links]
 
+    def round_trip_s(self, source: int, destination: int) -> float:
+        """Round trip between two hosts without jitter and queues."""
+        there, back = self.network.route(source, destination), self.network.route(destination, source)
+        return there.latency_s + back.latency_s + 2 * self.added_latency_s
+
     @property
     def block_overhead_s(self) -> float:
         """Software overhead of a mix, or of a block of a collective whose receives are posted ahead."""

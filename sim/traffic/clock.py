@@ -80,7 +80,7 @@ class WakeUpDelays:
 
     Attributes:
         staggered: whether workers begin apart, each at its ``after_gradient_s`` of gradient 0.
-        none_after_exchanges, none_after_gradients: whether ``after_exchange_s``, or the other, is always 0.
+        none_after_exchanges: whether ``after_exchange_s`` is always 0.
     """
 
     def __init__(self, transfer: TransferModel, workers: int) -> None:
@@ -90,7 +90,6 @@ class WakeUpDelays:
         self._exchanges = [0] * workers
         self.staggered = bool(transfer.wake_up_delays_s)
         self.none_after_exchanges = not transfer.resume_s and not transfer.resume_jitter_s
-        self.none_after_gradients = not transfer.late_s and not transfer.wake_up_delays_s
 
     def after_exchange_s(self, rank: int) -> float:
         """Seconds from the end of a worker's next exchange until its coroutine resumes."""

@@ -179,9 +179,9 @@ class FifoSharing:
         raise ValueError(f"first-in-first-out link {link} cannot change to {bandwidth_bytes_per_s} bytes/s")
 
     @property
-    def crossings(self) -> int:
-        """Number of cells that have crossed a link, each once per link."""
-        return self._links.crossings
+    def queued_work(self) -> int:
+        """Transfers without cells that take as long to simulate as all cells so far."""
+        return self._links.crossings // CELLS_OF_ONE
 
     @property
     def in_flight(self) -> bool:

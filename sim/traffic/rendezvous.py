@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -135,3 +135,25 @@ def forget(posted: dict[int, list[Transfer]], is_lost: Callable[[Transfer], bool
         waiting[:] = [each for each in waiting if not is_lost(each)]
         if not waiting:
             del posted[key]
+
+
+class Posts(defaultdict[Tag, Posted]):
+    """Unmatched posts by tag."""
+
+    def drop(self, side: TransferSide) -> None:
+        """Forget all posts of ``side``."""
+        for box in self.values():  # ``known`` stays: its receiver is dead
+            forget(box.sends, lambda send: send.sender is side)
+            forget(box.receives, lambda receive: receive.receiver is side)
+
+    def waiting_for(self, host: int, hosts: int) -> list[TransferSide]:
+        """Sides with posts to or from ``host``, one of so many."""
+        sides: dict[TransferSide, None] = {}
+        for box in self.values():
+            for key, sends in box.sends.items():
+                if key % hosts == host:
+                    sides |= dict.fromkeys(send.sender for send in sends)
+            for key, receives in box.receives.items():
+                if key // hosts == host:
+                    sides |= dict.fromkeys(receive.receiver for receive in receives)
+        return list(sides)

@@ -91,6 +91,9 @@ class FairSharing:
     3.0
     """
 
+    queued_work = 0
+    """Beside one for each transfer, as in ``FifoSharing``."""
+
     def __init__(self, bandwidth_bytes_per_s: Sequence[float]) -> None:
         self._bandwidth = [float(bandwidth) for bandwidth in bandwidth_bytes_per_s]
         num_links = len(self._bandwidth)

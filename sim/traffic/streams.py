@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
@@ -26,7 +26,10 @@ from ..network.profile import MessageRange
 from ..network.transfer import TransferModel
 from .clock import Clock
 from .rendezvous import Announced, Notice, Transfer
-from .transfers import Transfers, Windows
+from .transfers import Transfers
+
+if TYPE_CHECKING:
+    from .tcp.hosts import Windows
 
 ANNOUNCEMENT_BYTES: Final = 100
 """Size of a receive's announcement, with headers; it takes no time of its own unless it waits."""
@@ -75,8 +78,6 @@ class Streams(Transfers):
 
     def __init__(self, clock: Clock, model: TransferModel) -> None:
         super().__init__(clock, model)
-        self._buffer_bytes = model.buffer_bytes
-        self._copy_s_per_byte = model.copy_s_per_byte
         self._device_copy_s_per_byte = model.device_copy_s_per_byte / 2  # at each end
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._leaving: dict[int, tuple[_Message, float]] = {}
@@ -84,6 +85,8 @@ class Streams(Transfers):
         self._notices: dict[int, tuple[Notice, _Stream, float]] = {}
         self._at_host = [0] * model.network.num_hosts
         self.traffic = MessageRange()
+        if self._hosts is not None:
+            self._hosts.wanted_bytes = self._wanted_bytes
 
     @override
     def uses(self, host: int) -> bool:
@@ -145,7 +148,8 @@ class Streams(Transfers):
 
     def _room(self, message: _Message) -> float:
         """The socket's capacity: as measured, or as TCP has let it grow."""
-        return self._buffer_bytes if self._tcp is None else self._connection(*message.hosts).buffer_bytes
+        socket = self._model if self._hosts is None else self._hosts.connection(*message.hosts)
+        return socket.buffer_bytes
 
     def _note(self, message: _Message) -> None:
         traffic, num_bytes = self.traffic, message.transfer.num_bytes
@@ -158,20 +162,19 @@ class Streams(Transfers):
     def _take(self, message: _Message) -> None:
         message.taken = True
         transfer = message.transfer
-        copied_s = self._clock.now + self._copy_s_per_byte * transfer.num_bytes
+        copied_s = self._clock.now + self._model.copy_s_per_byte * transfer.num_bytes
         transfer.sender.sent(copied_s, transfer.receiver_s)
 
     def _leave(self, message: _Message) -> None:
         message.stream.busy = True
         num_bytes = message.transfer.num_bytes
-        if self._tcp is not None:
+        if self._hosts is not None:
             last = 0.0  # the buffer grows meanwhile
         else:
             whole = message.taken or self._in_line
-            last = num_bytes if whole else min(num_bytes, self._buffer_bytes)
+            last = num_bytes if whole else min(num_bytes, self._model.buffer_bytes)
         self._leaving[self._flow(message.transfer, num_bytes - last)] = (message, last)
 
-    @override
     def _wanted_bytes(self, windows: Windows) -> float:
         leaving = self._leaving.get(windows.flow)
         if leaving is None or leaving[0].taken:

@@ -7,33 +7,18 @@ receiver one route latency later. ``Streams`` refines this to the behaviour of T
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from .. import seeds
+from ..network import variation
 from ..network.transfer import TransferModel
-from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.operations import ANY
+from . import rendezvous
 from .clock import LATE, Clock
-from .fifo import CELLS_OF_ONE, FifoSharing
-from .rendezvous import (
-    Announced,
-    Notice,
-    Posted,
-    Tag,
-    Transfer,
-    TransferSide,
-    forget,
-    post_receive,
-    post_send,
-    take_first,
-)
 from .sharing import FairSharing, rtt_weight
-from .tcp.flight import Queues
-from .tcp.windows import Connection
 
 _EVEN: Final = 1_000
 """The weight of an even share, where shares are drawn: weights are whole numbers."""
@@ -45,59 +30,49 @@ PATTERN_TAG: Final = "mix"
 """Tag of the messages of mixes."""
 
 
-@dataclass(slots=True, eq=False)
-class Windows:
-    """Bytes of a transfer that leave piece by piece as TCP's window allows; one flow to the outside."""
-
-    connection: Connection
-    transfer: Transfer
-    flow: int
-    rest: float
-    piece: float = 0.0
-    since_s: float = 0.0
-
-
 class Transfers:
     """Matches sends with receives and moves their bytes.
 
     Attributes:
         messages: number of messages, including those of collectives that were priced as a whole.
         begun: number of matched transfers.
+        posts: of sends and receives, as long as they have no match.
         watch: called with the hosts of each post of a receive and of each transfer, before it has an effect.
     """
 
     def __init__(self, clock: Clock, model: TransferModel) -> None:
         self._clock = clock
+        self._model = model
         self._network = model.network
         self._workers = model.network.num_hosts
         self._overhead_s = model.overhead_s
         self._plain_tag = PATTERN_TAG if model.plain_patterns else None
         self._pattern_overhead_s = model.pattern_overhead_s
         self._announcement = model.announcement
-        self._latencies = Latencies(model.network, model.seed, model.added_latency_s)
+        self._latencies = variation.Latencies(model.network, model.seed, model.added_latency_s)
         self._constant_s: dict[int, float] = {}  # latencies that never vary, by source * n + destination
-        self._changes = bandwidth_changes(model.network.links, model.seed)
-        self._efficiency = model.efficiency
-        bandwidths = model.bandwidths_bytes_per_s
-        self._sharing: FairSharing | FifoSharing | None = None
-        if model.sharing != "none":
-            self._sharing = FairSharing(bandwidths) if model.queue == "fair" else FifoSharing(bandwidths)
+        self._changes = variation.bandwidth_changes(model.network.links, model.seed)
+        self._bandwidths = model.bandwidths_bytes_per_s
+        if model.queue != "fair" and model.sharing != "none":
+            from .fifo import FifoSharing
+
+            self._sharing: FairSharing | FifoSharing | None = FifoSharing(self._bandwidths)
+        else:
+            self._sharing = FairSharing(self._bandwidths) if model.sharing != "none" else None
         self._by_rtt = model.sharing == "rtt"
         self._uneven, self._seed = model.uneven, model.seed
         self._uneven_s = model.uneven_s or (0.0,)
         self._uneven_s_per_byte = model.uneven_s_per_byte or (0.0,)
         self._shared = [0] * model.network.num_hosts  # shares drawn so far, by host
-        self._added_latency_s = model.added_latency_s
-        self._bandwidths = bandwidths
         self._alone: dict[int, float] = {}
         self._timings: dict[int, tuple[float, float]] = {}  # of messages that share no link and never vary
-        self._boxes: dict[Tag, Posted] = {}
-        self._flows: dict[int, Transfer] = {}
-        self._tcp = model.tcp
-        self._connections: dict[int, Connection] = {}
-        self._pieces: dict[int, Windows] = {}
-        self._behind: defaultdict[Connection | None, list[Windows]] = defaultdict(list)
-        self._num_windows = 0
+        self.posts = rendezvous.Posts(rendezvous.Posted)
+        self._flows: dict[int, rendezvous.Transfer] = {}
+        self._hosts = None
+        if model.tcp is not None:
+            from .tcp.hosts import StockHosts
+
+            self._hosts = StockHosts(clock, model, self._sharing, self._share, self._arrive)
         self._solving = False
         self._alarm_s = float("inf")
         self.messages = 0
@@ -113,42 +88,35 @@ class Transfers:
     @property
     def work(self) -> int:
         """Number of matched transfers, more where they are queued cell by cell."""
-        cells = self._sharing.crossings if isinstance(self._sharing, FifoSharing) else 0
-        return self.begun + cells // CELLS_OF_ONE
+        return self.begun + (0 if self._sharing is None else self._sharing.queued_work)
 
     def uses(self, host: int) -> bool:
         """Whether bytes of a host are still in flight though their sender is done."""
         return False
 
-    def _box(self, tag: Tag) -> Posted:
-        box = self._boxes.get(tag)
-        if box is None:
-            box = self._boxes[tag] = Posted()
-        return box
-
     def send(
         self,
         source: int,
         destination: int,
-        tag: Tag,
+        tag: rendezvous.Tag,
         num_bytes: int,
-        side: TransferSide,
+        side: rendezvous.TransferSide,
     ) -> None:
         """Post a send now."""
-        box = self._boxes.get(tag) or self._box(tag)
+        box = self.posts[tag]
         key = source * self._workers + destination
         plain = tag == self._plain_tag
-        if self._tcp is not None and self._announcement and not plain:
+        if self._hosts is not None and self._announcement and not plain:
             posted = box.receives.get(key)
             if not (posted and self._is_known(posted[0])):
                 self._send_word(source, destination)
-        transfer = post_send(box, key, side, self._clock.now, num_bytes, plain)
+        transfer = rendezvous.post_send(box, key, side, self._clock.now, num_bytes, plain)
         if transfer is not None:
             self._match(source, destination, transfer)
         elif box.known is not None:
             self._announce_send(box, key, box.sends[key][-1])
 
-    def _announce_send(self, box: Posted, key: int, send: Transfer) -> None:
+    def _announce_send(self, box: rendezvous.Posted, key: int, send: rendezvous.Transfer) -> None:
         """Announce a waiting send to a receiver that takes from anybody."""
         if not self._announcement:
             self._send_known((box, key, send))
@@ -157,32 +125,29 @@ class Transfers:
         known_s = send.sender_s + self._announcement * self._latency_s(source, destination)
         self._clock.at(max(known_s, self._clock.now), self._send_known, (box, key, send))
 
-    def _send_known(self, announced: tuple[Posted, int, Transfer]) -> None:
+    def _send_known(self, announced: tuple[rendezvous.Posted, int, rendezvous.Transfer]) -> None:
         box, key, send = announced
         source, destination = divmod(key, self._workers)
         waiting = box.sends.get(key, ())
         if not any(each is send for each in waiting):
             return
-        receive = take_first(box.receives, ANY * self._workers + destination)
+        receive = rendezvous.take_first(box.receives, ANY * self._workers + destination)
         if receive is None:
             assert box.known is not None
             box.known.setdefault(destination, deque()).append(source)
             return
-        transfer = take_first(box.sends, key)
+        word = self._announce(destination, source)
+        transfer = rendezvous.post_receive(box, key, receive.receiver, receive.receiver_s, receive.slot, word)
         assert transfer is not None
-        transfer.receiver, transfer.receiver_s, transfer.slot = (
-            receive.receiver,
-            receive.receiver_s,
-            receive.slot,
-        )
-        transfer.announced = self._announce(destination, source)
         self._match(source, destination, transfer)
 
-    def receive(self, source: int, destination: int, tag: Tag, side: TransferSide, slot: int) -> None:
+    def receive(
+        self, source: int, destination: int, tag: rendezvous.Tag, side: rendezvous.TransferSide, slot: int
+    ) -> None:
         """Post a receive now; with ``source`` ``ANY`` it takes the send that was posted first."""
         if self.watch is not None:
             self.watch(destination)
-        box = self._boxes.get(tag) or self._box(tag)
+        box = self.posts[tag]
         if source == ANY and box.known is None:
             box.known = {}
             unannounced = [(send.sender_s, key, send) for key, sends in box.sends.items() for send in sends]
@@ -199,7 +164,7 @@ class Transfers:
         now_s = self._clock.now
         at_once = not self._announcement or source == ANY or tag == self._plain_tag
         announced = now_s if at_once else self._announce(destination, source)
-        transfer = post_receive(box, key, side, now_s, slot, announced)
+        transfer = rendezvous.post_receive(box, key, side, now_s, slot, announced)
         if transfer is not None:
             self._match(source, destination, transfer)
 
@@ -212,19 +177,19 @@ class Transfers:
                 self._constant_s[key] = known_s
         return known_s
 
-    def _announce(self, receiver: int, sender: int) -> Announced:
+    def _announce(self, receiver: int, sender: int) -> rendezvous.Announced:
         if not self._announcement:
             return self._clock.now
         self._send_word(receiver, sender)
         return self._clock.now + self._announcement * self._latency_s(receiver, sender)
 
     def _send_word(self, source: int, destination: int) -> None:
-        if self._tcp is not None:
-            self._connection(source, destination).sends(self._clock.now)
+        if self._hosts is not None:
+            self._hosts.connection(source, destination).sends(self._clock.now)
 
-    def _is_known(self, receive: Transfer) -> bool:
+    def _is_known(self, receive: rendezvous.Transfer) -> bool:
         announced = receive.announced
-        known_s = announced.arrival_s if isinstance(announced, Notice) else announced
+        known_s = announced.arrival_s if isinstance(announced, rendezvous.Notice) else announced
         return known_s is not None and known_s <= self._clock.now
 
     def replay(self, start_s: float, begin: Callable[[], None]) -> None:
@@ -241,42 +206,26 @@ class Transfers:
             self._clock.replay(start_s, begin)
         self.watch = watch
 
-    def close(self, tag: Tag) -> None:
+    def close(self, tag: rendezvous.Tag) -> None:
         """Forget a tag that will not be used again."""
-        self._boxes.pop(tag, None)  # a collective of one worker has sent nothing
+        self.posts.pop(tag, None)  # a collective of one worker has sent nothing
 
-    def drop(self, side: TransferSide) -> None:
-        """Forget all unmatched posts of ``side``."""
-        for box in self._boxes.values():  # ``known`` stays: its receiver is dead
-            forget(box.sends, lambda send: send.sender is side)
-            forget(box.receives, lambda receive: receive.receiver is side)
-
-    def waiting_for(self, worker: int) -> list[TransferSide]:
-        """Sides with unmatched posts to or from ``worker``."""
-        sides: dict[TransferSide, None] = {}
-        for box in self._boxes.values():
-            for key, sends in box.sends.items():
-                if key % self._workers == worker:
-                    sides |= dict.fromkeys(send.sender for send in sends)
-            for key, receives in box.receives.items():
-                if key // self._workers == worker:
-                    sides |= dict.fromkeys(receive.receiver for receive in receives)
-        return list(sides)
-
-    def _match(self, source: int, destination: int, transfer: Transfer) -> None:
+    def _match(self, source: int, destination: int, transfer: rendezvous.Transfer) -> None:
         if self.watch is not None:
             self.watch(source, destination)
         self.messages += 1
         self.begun += 1
         announced = transfer.announced
-        if isinstance(announced, Notice):
+        if isinstance(announced, rendezvous.Notice):
             if announced.arrival_s is None:
                 announced.then = partial(self._launch, source, destination, transfer)
                 return
             announced = announced.arrival_s
         self._launch(source, destination, transfer, announced)
 
-    def _launch(self, source: int, destination: int, transfer: Transfer, announced_s: float) -> None:
+    def _launch(
+        self, source: int, destination: int, transfer: rendezvous.Transfer, announced_s: float
+    ) -> None:
         sender_s = transfer.sender_s
         start_s = sender_s if sender_s >= announced_s else announced_s
         start_s += self._pattern_overhead_s if transfer.plain else self._overhead_s
@@ -289,7 +238,9 @@ class Transfers:
         else:
             self._enqueue(transfer, start_s)
 
-    def _leave_alone(self, source: int, destination: int, transfer: Transfer, start_s: float) -> None:
+    def _leave_alone(
+        self, source: int, destination: int, transfer: rendezvous.Transfer, start_s: float
+    ) -> None:
         timing = self._timings.get(source * self._workers + destination)
         latency_s, rate = timing or self._timing(source, destination)
         sent_s = start_s + transfer.num_bytes / rate
@@ -304,17 +255,17 @@ class Transfers:
             self._timings[source * self._workers + destination] = timing
         return timing
 
-    def _plan_route(self, source: int, destination: int, transfer: Transfer) -> None:
+    def _plan_route(self, source: int, destination: int, transfer: rendezvous.Transfer) -> None:
         route = self._network.route(source, destination)
         transfer.source, transfer.destination = source, destination
         transfer.latency_s, transfer.links = self._latency_s(source, destination), route.links
-        transfer.cap = route.per_flow_bytes_per_s * self._efficiency
-        transfer.weight = rtt_weight(self._round_trip_s(source, destination)) if self._by_rtt else 1
+        transfer.cap = route.per_flow_bytes_per_s * self._model.efficiency
+        transfer.weight = rtt_weight(self._model.round_trip_s(source, destination)) if self._by_rtt else 1
         if self._uneven and transfer.num_bytes:
             transfer.weight = self._drawn_weight(transfer)
 
     def carry(
-        self, source: int, destination: int, num_bytes: float, side: TransferSide, start_s: float
+        self, source: int, destination: int, num_bytes: float, side: rendezvous.TransferSide, start_s: float
     ) -> None:
         """Send bytes at ``start_s``, or now if that has passed; both ends are already there.
 
@@ -324,7 +275,7 @@ class Transfers:
             self.watch(source, destination)
         self.messages += 1
         self.begun += 1
-        transfer = Transfer()
+        transfer = rendezvous.Transfer()
         transfer.sender = transfer.receiver = side
         transfer.sender_s = transfer.receiver_s = self._clock.now
         transfer.num_bytes, transfer.slot, transfer.plain = num_bytes, 0, True
@@ -334,38 +285,13 @@ class Transfers:
         self._plan_route(source, destination, transfer)
         Transfers._enqueue(self, transfer, start_s)
 
-    def _enqueue(self, transfer: Transfer, start_s: float) -> None:
+    def _enqueue(self, transfer: rendezvous.Transfer, start_s: float) -> None:
         if start_s <= self._clock.now:
             self._begin(transfer)
         else:
             self._clock.at(start_s, self._begin, transfer)
 
-    def _round_trip_s(self, source: int, destination: int) -> float:
-        """Round trip without jitter and queues."""
-        there, back = self._network.route(source, destination), self._network.route(destination, source)
-        return there.latency_s + back.latency_s + 2 * self._added_latency_s
-
-    def _connection(self, source: int, destination: int) -> Connection:
-        key = source * self._workers + destination
-        connection = self._connections.get(key)
-        if connection is None:
-            assert self._tcp is not None
-            route = self._network.route(source, destination)
-            peaks = [peak_bytes_per_s(self._network.links[link]) for link in route.links]
-            peak = self._efficiency * min([route.per_flow_bytes_per_s, *peaks])
-            connection = Connection(self._tcp, self._round_trip_s(source, destination), peak)
-            self._connections[key] = connection
-            if isinstance(self._sharing, FifoSharing):
-                back = self._network.route(destination, source)
-                connection.queues = Queues(
-                    partial(self._sharing.wait_s, route.links), partial(self._sharing.wait_s, back.links)
-                )
-            connection.other = self._connections.get(destination * self._workers + source)
-            if connection.other is not None:
-                connection.other.other = connection
-        return connection
-
-    def _drawn_weight(self, transfer: Transfer) -> int:
+    def _drawn_weight(self, transfer: rendezvous.Transfer) -> int:
         """Weight of a host's next message, drawn around the weight of its round trip.
 
         Time on hosts counts for little beside slow links: shares are the more uneven, the faster links are,
@@ -390,7 +316,7 @@ class Transfers:
         if known is not None:
             return known
         route = self._network.route(source, destination)
-        cap = route.per_flow_bytes_per_s * self._efficiency
+        cap = route.per_flow_bytes_per_s * self._model.efficiency
         rate = min([cap, *(self._bandwidths[link] for link in route.links)])
         self._alone[source * self._workers + destination] = rate
         return rate
@@ -400,57 +326,24 @@ class Transfers:
         transfer.sender.sent(sent_s, transfer.receiver_s)
         self._deliver(transfer, sent_s + transfer.latency_s)
 
-    def _deliver(self, transfer: Transfer, time_s: float) -> None:
+    def _deliver(self, transfer: rendezvous.Transfer, time_s: float) -> None:
         self._delivered += 1
         transfer.receiver.received(transfer.slot, transfer.sender, transfer.source, time_s, transfer.sender_s)
 
-    def _begin(self, transfer: Transfer) -> None:
+    def _begin(self, transfer: rendezvous.Transfer) -> None:
         self._flows[self._flow(transfer, transfer.num_bytes)] = transfer
 
-    def _flow(self, transfer: Transfer, num_bytes: float) -> int:
+    def _flow(self, transfer: rendezvous.Transfer, num_bytes: float) -> int:
         """Begin a flow of a transfer's bytes; return its number."""
-        if self._tcp is None or not num_bytes:
+        if self._hosts is None or not num_bytes:
             return self._share(transfer, num_bytes, transfer.cap)
-        self._num_windows -= 1  # negative, unlike the numbers of shares
-        connection = self._connection(transfer.source, transfer.destination)
-        self._open_window(Windows(connection, transfer, self._num_windows, num_bytes))
-        return self._num_windows
+        return self._hosts.begin(transfer, num_bytes)
 
-    def _share(self, transfer: Transfer, num_bytes: float, cap: float) -> int:
+    def _share(self, transfer: rendezvous.Transfer, num_bytes: float, cap: float) -> int:
         assert self._sharing is not None
         number = self._sharing.start(self._clock.now, transfer.links, num_bytes, cap, transfer.weight)
         self._solve_late()
         return number
-
-    def _open_window(self, windows: Windows) -> None:
-        now_s = self._clock.now
-        leave = windows.connection.next(now_s, self._wanted_bytes(windows))
-        if not leave.num_bytes:
-            if leave.not_before_s < float("inf"):
-                self._clock.at(leave.not_before_s, self._open_window, windows)
-            else:
-                self._behind[windows.connection.other].append(windows)
-            return
-        windows.piece, windows.since_s = leave.num_bytes, now_s
-        windows.rest -= leave.num_bytes
-        cap = min(windows.transfer.cap, leave.cap_bytes_per_s)
-        self._pieces[self._share(windows.transfer, leave.num_bytes, cap)] = windows
-
-    def _wanted_bytes(self, windows: Windows) -> float:
-        return windows.rest
-
-    def _finish(self, number: int, now_s: float) -> None:
-        windows = self._pieces.pop(number, None)
-        if windows is None:
-            self._arrive(number, now_s)
-            return
-        windows.connection.left(windows.since_s, now_s, windows.piece)
-        for waiting in self._behind.pop(windows.connection, ()):
-            self._open_window(waiting)
-        if windows.rest > 0:
-            self._open_window(windows)
-        else:
-            self._arrive(windows.flow, now_s)
 
     def _solve_late(self) -> None:
         if not self._solving:
@@ -462,10 +355,11 @@ class Transfers:
         assert self._sharing is not None
         self._solving = False
         now_s = self._clock.now
+        finish = self._arrive if self._hosts is None else self._hosts.finish
         for number in self._sharing.finished(now_s):
-            self._finish(number, now_s)
+            finish(number, now_s)
         for link, bandwidth in self._changes.until(now_s).items():
-            self._sharing.change(link, bandwidth * self._efficiency)
+            self._sharing.change(link, bandwidth * self._model.efficiency)
         self._sharing.solve(now_s)
         next_s = self._sharing.next_finish_s
         if self._sharing.in_flight:  # else changes must not keep the clock going
