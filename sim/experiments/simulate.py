@@ -95,9 +95,6 @@ def _simulate(
     warn: Callable[[str], None] | None,
     engine: Engine,
 ) -> Run:
-    from ..drivers.event import EventDriver
-    from ..drivers.views import Views
-
     reason = "the event driver is asked for"
     if engine != "event":
         run = _in_lockstep(job, progress)
@@ -106,12 +103,15 @@ def _simulate(
         reason = run
         if engine == "lockstep":
             raise InputError(f"--engine lockstep: {shorten(job.label)}: {reason}; use --engine auto")
+    from ..drivers.event import EventDriver
+
     scorer = _begun_scorer(job)
     report = report_steps(job, progress)
     priced = profile is None  # whose range is that of messages
-    driver: Views | EventDriver
     if job.shrinks:
-        driver = Views(job, scorer, progress=report, priced=priced)
+        from ..drivers.views import Views
+
+        driver: Views | EventDriver = Views(job, scorer, progress=report, priced=priced)
     else:
         programs = [job.program(rank) for rank in range(job.workers)]
         driver = EventDriver(job, programs, scorer, progress=report, priced=priced)

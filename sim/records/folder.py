@@ -25,7 +25,6 @@ from ..config.yaml_file import read_text
 from ..errors import InputError, quote, shorten
 from .comparison import Comparison
 from .formats.table_files import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
-from .formats.trace import write_trace
 from .integrity.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
 from .rows import RunRow, run_of
 from .run import Evaluation, Run
@@ -133,6 +132,8 @@ def write_results(
         parquet.write_parquet(new / METRICS_FILE, parquet.metrics_of(runs))
         parquet.write_parquet(new / EVENTS_FILE, parquet.operations_of(runs))
         if trace:
+            from .formats.trace import write_trace
+
             write_trace(new / TRACE_FILE, runs)
         for name, other in (added or {}).items():
             (new / name).write_text(other, encoding="utf-8")

@@ -47,6 +47,7 @@ LATER = {
     ("sim/drivers/lockstep/exact.py", "..event"),  # a user's own scheme has a trial on both drivers
     ("sim/experiments/prepare.py", ".choice"),  # where there is an algorithm to choose
     ("sim/experiments/simulate.py", "..drivers"),  # a run loads its own driver
+    ("sim/training/curves/curves.py", ".read"),  # measured curves, in files of many formats
     ("sim/traffic/transfers.py", ".fifo"),  # links that serve what comes first
     ("sim/traffic/transfers.py", ".tcp"),  # stock hosts
     ("sim/schemes/__init__.py", ".user_scheme"),  # a scheme of the user's own

@@ -12,7 +12,6 @@ from ...config.problems import mistake, place_errors, unknown_key
 from ...config.settings import Settings, read_beside
 from ...errors import quote
 from .curve import Curve, CurveFile
-from .read import read_curves
 
 MAX_NUMBERS: Final = 1_000_000
 """Steps and scores of all curves of a scenario."""
@@ -44,6 +43,8 @@ class Curves(Settings):
     def _read(self, info: ValidationInfo) -> Self:
         if self.runs:
             return self
+        from .read import read_curves
+
         runs: dict[tuple[str, int], Curve] = {}
         for number, file in enumerate(self.files):
             with place_errors("files", number):
