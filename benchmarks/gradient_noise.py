@@ -124,12 +124,13 @@ def cost(workload: dict[str, Any], workers: int, steps: int, every: int) -> tupl
         (),
     )  # fmt: skip
     job = prepare(scenario.model_copy(update={"gradients": "batched"}), scenario.schemes[0], 0)
+    unmeasured = replace(job, scoring=replace(job.scoring, gradient_noise=None))
     taken_s: dict[bool, list[float]] = {False: [], True: []}
     with one_thread():
         for number in range(6):
             for measured in (False, True) if number % 2 else (True, False):
                 begin_s = time.process_time()
-                simulate_job(job if measured else replace(job, gradient_noise=None))
+                simulate_job(job if measured else unmeasured)
                 taken_s[measured].append(time.process_time() - begin_s)
     ratios = [b / a for a, b in zip(taken_s[False][1:], taken_s[True][1:], strict=True)]  # the first warms up
     return statistics.median(taken_s[False][1:]) / steps, statistics.median(ratios) - 1

@@ -41,7 +41,7 @@ from paceline.sim.config import files
 from paceline.sim.config.limits import MAX_SEED, MAX_STEPS
 from paceline.sim.config.user_code.code_files import script_folder, search_beside
 from paceline.sim.config.yaml_file import validate_document
-from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.job import Job, Scoring
 from paceline.sim.errors import InputError, PacelineError, RunError, shorten
 from paceline.sim.network.network import free_network
 from paceline.sim.network.transfer import TransferModel
@@ -234,8 +234,7 @@ def attach(
             transfer=TransferModel(free_network(replicas.workers)),
             all_reduce="gloo_ring",
             segments=segments,
-            every=steps,
-            on="mean",
+            scoring=Scoring(steps),
             max_iterations=steps,
         )
         worker = Attached(vector, x, replicas, control, loop)

@@ -264,7 +264,7 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
     changes.sort(key=lambda each: each.time_s)
     start = [_START] * job.workers
     if job.problem is not None:
-        fetch(_scored_anyhow(start, job.every, changes))
+        fetch(_scored_anyhow(start, job.scoring.every, changes))
     scorer = job.scorer_of(fetch)
     scorer.begin(start)
     marks = job.pace_marks()
@@ -316,7 +316,9 @@ def _by_step(job: Job, log: RankLog) -> tuple[str, ...]:
     """Digests of a rank's kept models by step, as it did it last; "" for those that it missed."""
     steps = [each.step + 1 for each in log.published if each.value is not None]
     known = dict(zip(steps, log.iterates, strict=True))
-    return tuple(known.get(step, "") for step in range(1, max(steps, default=0) + 1) if job.keeps.at(step))
+    return tuple(
+        known.get(step, "") for step in range(1, max(steps, default=0) + 1) if job.scoring.keeps.at(step)
+    )
 
 
 def _scored_anyhow(

@@ -39,6 +39,38 @@ PRICED_WORK: Final = 4
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """When which models of a job are scored, and the score that ends it.
+
+    Attributes:
+        every, on, time_s: steps between two evaluations, the model, and each worker's seconds for one.
+        keep, keep_share: models kept for it: ``apart`` and ``share`` of ``Keep``.
+        curve: measured scores, in place of the models'.
+        gradient_noise: steps between two measurements of the gradients' noise; None: there are none.
+        target: an end of the run.
+    """
+
+    every: int
+    on: On = "mean"
+    time_s: float = 0.0
+    keep: int = 1
+    keep_share: float = 0.0
+    curve: Points | None = None
+    gradient_noise: int | None = None
+    target: Target | None = None
+
+    @cached_property
+    def keeps(self) -> Keep:
+        """The rule for the models of a worker that are kept for scoring."""
+        return Keep(self.every, self.keep, self.keep_share)
+
+    @cached_property
+    def scored_on(self) -> tuple[On, ...]:
+        """Kinds of models that are scored."""
+        return scored_on(self.on, self.target.on if self.target else None)
+
+
+@dataclass(frozen=True)
 class Job:
     """One scheme under one seed.
 
@@ -63,11 +95,8 @@ class Job:
         ready_at: when each segment is ready, as a fraction of a gradient's duration; empty: by its
             parameters.
         forward: fraction taken by the forward pass of each segment; empty: by its parameters.
-        every, on, evaluation_s: evaluation, and each worker's seconds for one.
-        keep, keep_share: models kept for it: ``apart`` and ``share`` of ``Keep``.
-        curve: measured scores, in place of the models'.
-        gradient_noise: steps between two measurements of the gradients' noise; None: there are none.
-        target, max_iterations, max_time_s: ends of the run.
+        scoring: evaluation, and the target.
+        max_iterations, max_time_s: other ends of the run.
         churn: faults and checkpoints.
         ranks: of its workers in the job that it is a part of (``among``); empty: it is no part.
         record_events: keep one row per operation,
@@ -89,13 +118,7 @@ class Job:
     transfer: TransferModel
     all_reduce: str
     segments: tuple[tuple[str, int, int], ...]
-    every: int
-    on: On
-    keep: int = 1
-    keep_share: float = 0.0
-    curve: Points | None = None
-    gradient_noise: int | None = None
-    target: Target | None = None
+    scoring: Scoring
     max_iterations: int | None = None
     max_time_s: float = math.inf
     record_events: bool = True
@@ -110,7 +133,6 @@ class Job:
     averaging_share: float = 0.0
     churn: Churn | None = None
     ranks: tuple[int, ...] = ()
-    evaluation_s: float = 0.0
 
     @cached_property
     def computing(self) -> ComputeModel:
@@ -149,7 +171,7 @@ class Job:
     def cycle(self) -> int:
         """Number of steps after which the scheme's messages, and evaluations that take time, repeat."""
         cycle = self.scheme.cycle(self.options, self.units)
-        return math.lcm(cycle, self.every) if self.evaluation_s else cycle
+        return math.lcm(cycle, self.scoring.every) if self.scoring.time_s else cycle
 
     def among(self, ranks: tuple[int, ...]) -> Job:
         """The job of these workers alone, which are 0, 1, ... in it, without faults."""
@@ -201,8 +223,8 @@ class Job:
             hosts=self.transfer.network.nodes,
             element_bytes=self.bytes_per_parameter,
             sums_inside=self.sums_inside,
-            evaluation_s=self.evaluation_s,
-            every=self.every,
+            evaluation_s=self.scoring.time_s,
+            every=self.scoring.every,
         )
 
     def pace_marks(self) -> PaceMarks:
@@ -215,16 +237,17 @@ class Job:
 
     def scorer_of(self, fetch: Fetch[V]) -> Scorer[V]:
         """A fresh scorer of this job, for models that ``fetch`` gets."""
-        if self.curve is not None:
+        scoring, problem = self.scoring, self.problem
+        if scoring.curve is not None:
             return CurveScorer(
-                None, None, self.every, self.on, self.target, fetch, points=self.curve,
+                None, None, scoring.every, scoring.on, scoring.target, fetch, points=scoring.curve,
                 published=self.publishes, hand_over=self.hand_over,
             )  # fmt: skip
-        every, problem = self.gradient_noise, self.problem
+        every = scoring.gradient_noise
         meter = NoiseMeter(problem, every, self.optimizer.lr_at) if every and problem else None
         workload = problem.workload if problem else None
         return Scorer(
-            workload, self.task, self.every, self.on, self.target, fetch, noise=meter,
+            workload, self.task, scoring.every, scoring.on, scoring.target, fetch, noise=meter,
             published=self.publishes, hand_over=self.hand_over if workload else HandOver(),
         )  # fmt: skip
 
@@ -236,12 +259,12 @@ class Job:
     @property
     def scored_kind(self) -> On | None:
         """The kind of model that ``on`` stands for, as above."""
-        return self.publishes if self.on == "published" else self.on
+        return self.publishes if self.scoring.on == "published" else self.scoring.on
 
     @cached_property
     def hand_over(self) -> HandOver:
         """One all-reduce of the whole model, on idle links; nothing where a model of all is published."""
-        if self.publishes not in ("mean", None) or "published" not in self.scored_on:
+        if self.publishes not in ("mean", None) or "published" not in self.scoring.scored_on:
             return HandOver()
         collective, order = self.choice.collective_of(
             ops.AllReduce(self.start), tuple(range(self.workers)), 0
@@ -256,9 +279,9 @@ class Job:
         Models are kept as ``keeps`` says, the others only where they are scored; of averages between two kept
         models all that are not made at every step.
         """
-        kinds, here = self._kinds, self.keeps.at(operation.step + 1)
+        kinds, here = self._kinds, self.scoring.keeps.at(operation.step + 1)
         seldom = self.publishes is None or self.scheme.cycle(self.options, self.units) > 1
-        averaged = ("averaged" in kinds and (here or seldom)) or (here and self.gradient_noise)
+        averaged = ("averaged" in kinds and (here or seldom)) or (here and self.scoring.gradient_noise)
         return (
             operation.value if here else None,
             operation.leader if here and "leader" in kinds else None,
@@ -266,19 +289,9 @@ class Job:
         )
 
     @cached_property
-    def keeps(self) -> Keep:
-        """The rule for the models of a worker that are kept for scoring."""
-        return Keep(self.every, self.keep, self.keep_share)
-
-    @cached_property
-    def scored_on(self) -> tuple[On, ...]:
-        """Kinds of models that are scored."""
-        return scored_on(self.on, self.target.on if self.target else None)
-
-    @cached_property
     def _kinds(self) -> frozenset[On]:
         """What these kinds may stand for: ``published`` for what the scheme publishes."""
-        each = frozenset(self.scored_on)
+        each = frozenset(self.scoring.scored_on)
         any_of_three = frozenset[On](("averaged", "leader", "mean"))
         published = any_of_three if self.publishes is None else frozenset((self.publishes,))
         return each - {"published"} | published if "published" in each else each

@@ -87,7 +87,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
     between, on_links = bytes_carried(job.transfer.network, [a.sent_to for a in outcome.breakdowns])
     until_s = outcome.pace.time_s if outcome.counted else outcome.wall_s
     by_then, _ = bytes_carried(job.transfer.network, [a.sent_to for a in outcome.counted])
-    status, message, curve = outcome.status, outcome.message, job.curve
+    status, message, curve = outcome.status, outcome.message, job.scoring.curve
     if status == "completed" and scorer.diverged:
         status, message = "diverged", "the loss is not finite" if curve is None else curve.divergence
     elif status == "completed" and "averaged" in scorer.scored_on and (missing := scorer.without_average()):

@@ -31,10 +31,11 @@ def compare_iterates(job: Job, measured: Run) -> Trajectory:
     ``sum_tolerance``. ``job`` computes gradients one by one, as real workers do.
     """
     models = Models(combinations(measured.evaluations))
-    recorder = Recorder(None, None, job.every, job.on, None, as_they_are, models=models)
+    recorder = Recorder(None, None, job.scoring.every, job.scoring.on, None, as_they_are, models=models)
     steps = max((steps[-1] for steps in _kept_steps(job, measured) if steps), default=0)
     free = replace(
-        job, max_iterations=steps, target=None, max_time_s=math.inf, record_events=False,
+        job, max_iterations=steps, max_time_s=math.inf, record_events=False,
+        scoring=replace(job.scoring, target=None),
     )  # fmt: skip
     recorder.begin([job.start] * job.workers)
     views = Views(free, recorder) if free.shrinks else None
@@ -45,7 +46,7 @@ def compare_iterates(job: Job, measured: Run) -> Trajectory:
 
 def _kept_steps(job: Job, measured: Run) -> list[list[int]]:
     """Steps after which each of a worker's ``iterates`` was kept, by worker."""
-    return [list(islice(filter(job.keeps.at, count(1)), len(each))) for each in measured.iterates]
+    return [list(islice(filter(job.scoring.keeps.at, count(1)), len(each))) for each in measured.iterates]
 
 
 def combinations(evaluations: Sequence[Evaluation]) -> frozenset[Combination]:
@@ -90,7 +91,7 @@ def score_again(job: Job, evaluation: Evaluation, models: Models) -> Mapping[str
         return None
     values, averaged = [models.published[each] if each[1] else job.start for each in there], None
     if kind == "averaged":
-        if job.keeps != Keep(job.every) or LOST in evaluation.steps:
+        if job.scoring.keeps != Keep(job.scoring.every) or LOST in evaluation.steps:
             return None
         averages = [models.averages[each] for each in there if each in models.averages]
         _, average = max(averages, key=itemgetter(0), default=(0, job.start))
@@ -147,6 +148,6 @@ def _judge(job: Job, measured: Run, recorder: Recorder) -> tuple[str, bool | Non
         return f"{where}, which it should not: workers only mixed and sent messages", False
     number, worst = worst_difference(job, measured.evaluations, recorder.models)
     if number == 0:
-        return f"the bits differ, and what is scored ({job.on}) cannot be scored again", None
+        return f"the bits differ, and what is scored ({job.scoring.on}) cannot be scored again", None
     says = f"scores of the same {number} combinations of models agree to {worst:.1e}"
     return says, worst <= sum_tolerance(measured.exchanges)

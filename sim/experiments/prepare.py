@@ -16,7 +16,7 @@ from ..compute.model import ComputeModel
 from ..compute.timing import device_name, timer_of, typical_times_s
 from ..config import yaml_file
 from ..devices import one_thread
-from ..drivers.job import Job
+from ..drivers.job import Job, Scoring
 from ..errors import InputError, KeyedError
 from ..faults.outages import Churn, over_tcp
 from ..network.build import build_network
@@ -323,15 +323,17 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         ready_at=ready_fractions(profile.layers) if profile else (),
         forward=forward_fractions(profile.layers) if profile else (),
         averaging_share=share if scheme.averages_gradients(entry.options) else 0.0,
-        every=scenario.evaluate.every,
-        on=scenario.evaluate.on,
+        scoring=Scoring(
+            every=scenario.evaluate.every,
+            on=scenario.evaluate.on,
+            time_s=scenario.evaluate.time or 0.0,
+            keep=kept.apart,
+            keep_share=kept.share,
+            curve=None if priced is None else priced.points(entry.label, seed),
+            gradient_noise=scenario.evaluate.gradient_noise,
+            target=_target(stop, task) if priced is None else priced.target,
+        ),
         churn=churn_of(scenario, entry, seed),
-        evaluation_s=scenario.evaluate.time or 0.0,
-        keep=kept.apart,
-        keep_share=kept.share,
-        curve=None if priced is None else priced.points(entry.label, seed),
-        gradient_noise=scenario.evaluate.gradient_noise,
-        target=_target(stop, task) if priced is None else priced.target,
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,
         record_events=scenario.events != "none",
@@ -441,8 +443,8 @@ def over_profile(job: Job, profile: Profile | None) -> Job:
 def clock_only(job: Job) -> Job:
     """``job`` without training, target, limit of time and events: only its steps' costs are left."""
     return replace(
-        job, problem=None, task=None, curve=None, target=None, record_events=False,
-        optimizer=NullOptimizer.like(job.optimizer, job.start), max_time_s=math.inf,
+        job, problem=None, task=None, scoring=replace(job.scoring, curve=None, target=None),
+        optimizer=NullOptimizer.like(job.optimizer, job.start), record_events=False, max_time_s=math.inf,
     )  # fmt: skip
 
 

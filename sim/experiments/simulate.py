@@ -274,7 +274,11 @@ def run_here(
 def job_of(planned: PlannedRun, device: torch.device | None) -> Job:
     """Job of a run on the nominal cluster; trials keep no events, and measure no noise."""
     job = prepare(planned.scenario, planned.entry, planned.seed, device)
-    return replace(job, record_events=False, gradient_noise=None) if planned.kind == "trial" else job
+    return (
+        replace(job, record_events=False, scoring=replace(job.scoring, gradient_noise=None))
+        if planned.kind == "trial"
+        else job
+    )
 
 
 def choose_values(

@@ -15,7 +15,7 @@ from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Program
 from tests.support import nccl_rules as nccl_rules  # its backend is known once it is imported
-from tests.support.factory import make_job, sites_of
+from tests.support.factory import make_job, scored, sites_of
 
 
 @coroutine
@@ -44,9 +44,7 @@ def run_scheme(group: Group, scheme: str, options: dict[str, Any], **job: Any) -
     if sites := job.pop("sites", None):
         job["network"] = sites_of(sites)
     noise = job.pop("gradient_noise", None)
-    made = replace(
-        make_job(scheme, options, workers=group.size, stragglers=slow, **job), gradient_noise=noise
-    )
+    made = scored(make_job(scheme, options, workers=group.size, stragglers=slow, **job), gradient_noise=noise)
     if max_time_s is not None:
         made = replace(made, max_time_s=max_time_s)
     seen: list[torch.Tensor] = []

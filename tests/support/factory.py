@@ -15,7 +15,7 @@ from paceline.sim.compute.model import ComputeModel
 from paceline.sim.config.settings import Settings
 from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.drivers.event import EventDriver
-from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.job import Job, Scoring
 from paceline.sim.drivers.outcome import Outcome, run_record
 from paceline.sim.experiments.prepare import equal_segments
 from paceline.sim.jitter import Jitter, Lognormal
@@ -71,6 +71,11 @@ def make_problem(
     labels = None if workload.labels is None else workload.labels.numpy()
     parts = shards(Partition(), workload.inputs.shape[0], labels, workers, seed)
     return TrainingProblem(workload, Batches(parts, batch_size, seed), method)
+
+
+def scored(job: Job, **changes: Any) -> Job:
+    """The job with another scoring."""
+    return replace(job, scoring=replace(job.scoring, **changes))
 
 
 def make_job(
@@ -154,8 +159,7 @@ def make_job(
         else problem.workload.segments
         if problem
         else (("x", 0, start.numel()),),
-        every=every,
-        on="published",
+        scoring=Scoring(every, "published"),
         max_iterations=max_iterations,
         record_events=record_events,
     )

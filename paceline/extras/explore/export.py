@@ -164,7 +164,7 @@ def _recorded(run: Run, job: Job, price: PriceRecord | None) -> dict[str, Any]:
     fell on that instant.
     """
     totals = [sum(each.steps) for each in run.evaluations]
-    every = 1 if job.curve else job.every * job.workers
+    every = 1 if job.scoring.curve else job.scoring.every * job.workers
     due = [total // every * every for total in totals]
     done = [new if new > old else total for old, new, total in zip([-1, *due], due, totals, strict=False)]
     return {

@@ -166,5 +166,5 @@ def _seen_by_scheme(job: Job) -> tuple[Any, ...]:
     return (
         job.scheme, job.options, job.workers, job.seed, job.optimizer, job.bytes_per_parameter, job.segments,
         job.max_iterations, job.transfer.network.site_of, job.transfer.network.node_of,
-        len(job.start), job.sums_inside, job.evaluation_s, job.evaluation_s and job.every,
+        len(job.start), job.sums_inside, job.scoring.time_s, job.scoring.time_s and job.scoring.every,
     )  # fmt: skip

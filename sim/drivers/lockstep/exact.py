@@ -60,8 +60,8 @@ def why_not(job: Job) -> str:
 def _trial(job: Job) -> str:
     """Difference of a job's first steps between the drivers; "" for none."""
     short = replace(
-        job, max_iterations=TRIED_STEPS, max_time_s=math.inf, curve=None, target=None, every=1, keep=1,
-        record_events=False,
+        job, max_iterations=TRIED_STEPS, max_time_s=math.inf, record_events=False,
+        scoring=replace(job.scoring, curve=None, target=None, every=1, keep=1),
     )  # fmt: skip
     expected, outcome = (_Tried.of(short, lockstep) for lockstep in (False, True))
     differs = expected.difference(outcome)

@@ -38,7 +38,7 @@ class PublishedRows:
 
     def kept_for(self, job: Job) -> StepOfAll[Tensor]:
         """The part that a job keeps: shared by all jobs that keep and score alike."""
-        key = job.keeps, job.scored_on, job.gradient_noise
+        key = job.scoring.keeps, job.scoring.scored_on, job.scoring.gradient_noise
         if key not in self._kept:
             self._kept[key] = self._keep(job)
         return self._kept[key]

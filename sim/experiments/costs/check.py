@@ -138,7 +138,7 @@ def try_schemes(
     the best score, until one has met the target and is a measure for the others.
     """
     known = {job.label: (job, cost.step_s) for job, cost in zip(jobs, costs, strict=True) if not cost.problem}
-    end_s = time.process_time() + TRIALS_S / (1 if jobs[0].target else 8)
+    end_s = time.process_time() + TRIALS_S / (1 if jobs[0].scoring.target else 8)
     trials = dict.fromkeys(known, Trial())
 
     def extend(label: str, share: float) -> None:
@@ -163,16 +163,18 @@ def _try(job: Job, profile: Profile | None, cut_s: float, score_s: float) -> Tri
     run = simulate_job(replace(job, max_time_s=min(cut_s, job.max_time_s)), profile=profile)
     took_s, steps, progress = max(clock() - begin_s, 1e-9), max(run.iterations, 1), _progress(job, run)
     if cut_s < job.max_time_s and run.wall_clock_s >= cut_s:
-        each_s = max(0.1 * took_s, took_s - len(run.evaluations) * score_s) / steps + score_s / job.every
-        return Trial(each_s, None if job.target else math.inf, False, progress)
+        each_s = (
+            max(0.1 * took_s, took_s - len(run.evaluations) * score_s) / steps + score_s / job.scoring.every
+        )
+        return Trial(each_s, None if job.scoring.target else math.inf, False, progress)
     failed = run.status == "partial" and not (job.churn or any(each.crash for each in job.compute.stragglers))
     return Trial(took_s / steps, run.iterations, run.reached_target, progress, run.message if failed else "")
 
 
 def _progress(job: Job, run: Run) -> list[tuple[int, float]]:
-    if (target := job.target) is None:
+    if (target := job.scoring.target) is None:
         return [(round(run.iterations), -math.inf)]
-    name, sign = metric_name(target.metric, target.on, job.on), -1 if target.falling else 1
+    name, sign = metric_name(target.metric, target.on, job.scoring.on), -1 if target.falling else 1
     scores = [(each.step, each.metrics.get(name)) for each in run.evaluations]
     known = [(step, -math.inf if score is None else sign * score) for step, score in scores]
     return [*accumulate(known, lambda before, each: (each[0], max(before[1], each[1])))]

@@ -408,7 +408,7 @@ def follow(job: Job, wanted: Enough | Span) -> Followed:
             return _follow_in_lockstep(job, wanted)
     watch = _watch(job, wanted)
     scorer = _Cycles(
-        workload=None, task=None, every=job.every, on=job.on, target=None, fetch=as_they_are,
+        workload=None, task=None, every=job.scoring.every, on=job.scoring.on, target=None, fetch=as_they_are,
         watch=watch, driver=lambda: driver,
     )  # fmt: skip
     programs = [job.program(rank) for rank in range(job.workers)]
@@ -440,7 +440,7 @@ class _CyclesInLockstep(LockstepDriver):
     """Lockstep driver that ends the run with the last wanted cycle, for endless jobs exact in lockstep."""
 
     def __init__(self, job: Job, watch: _Watch) -> None:
-        super().__init__(job, replace(job, target=None).scorer())
+        super().__init__(job, replace(job, scoring=replace(job.scoring, target=None)).scorer())
         self.watch = watch
         self._over = False
 

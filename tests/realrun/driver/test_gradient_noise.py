@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from paceline.sim.experiments.simulate import simulate_job
 from tests.support.cluster_pool import Pool
-from tests.support.factory import make_job
+from tests.support.factory import make_job, scored
 from tests.support.small_runs import WORKLOAD, measure
 
 
 @pytest.mark.parametrize(("scheme", "options"), [("all_reduce", {}), ("local_sgd", {"period": 2})])
 def test_measured_as_simulated(four: Pool, scheme: str, options: dict[str, Any]) -> None:
     record, _ = measure(four, scheme, options, gradient_noise=4, **WORKLOAD)
-    simulated = simulate_job(replace(make_job(scheme, options, **WORKLOAD), gradient_noise=4)).gradients
+    simulated = simulate_job(scored(make_job(scheme, options, **WORKLOAD), gradient_noise=4)).gradients
     assert [point["step"] for point in record["gradients"]] == [4, 8, 12]
     for measured, expected in zip(record["gradients"], simulated, strict=True):
         # The scored models may be some steps ahead of the average, on a real clock by others.

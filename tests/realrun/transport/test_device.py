@@ -59,7 +59,7 @@ def on_meta(job: Job) -> Job:
         job,
         start=job.start.to(META),
         problem=TrainingProblem(problem.workload.to(META), problem.batches, problem.method),
-        every=10**9,
+        scoring=replace(job.scoring, every=10**9),
         record_events=False,
     )
 

@@ -130,7 +130,7 @@ def test_the_model_of_who_is_gone_is_not_scored() -> None:
     scorer.publish(Published(2, 0, 0.5, job.start + 100.0))
     scorer.lose(2, 0.7)
     for rank in (0, 1):
-        for step in range(job.every):
+        for step in range(job.scoring.every):
             scorer.publish(Published(rank, step, 1.0 + step, job.start))
     scorer.settle()
     assert scorer.evaluations[-1].steps[2] == -1

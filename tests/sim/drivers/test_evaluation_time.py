@@ -16,7 +16,7 @@ from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.folder import write_results
 from paceline.sim.scenario.schema import Scenario, dump, resolve_scenario
 from tests.support.both_drivers import assert_the_same
-from tests.support.factory import make_job, simulated
+from tests.support.factory import make_job, scored, simulated
 
 TWICE_AS_SLOW = (Straggler(workers=(1,), slowdown=2.0),)
 
@@ -32,7 +32,7 @@ def scenario(*schemes: Any, **evaluate: Any) -> Scenario:
 
 
 def test_every_worker_stops_before_it_publishes_a_model_that_is_evaluated() -> None:
-    job = replace(make_job("all_reduce", workers=2, max_iterations=5, every=2), evaluation_s=0.5)
+    job = scored(make_job("all_reduce", workers=2, max_iterations=5, every=2), time_s=0.5)
     run = simulated(job)
     assert run.wall_clock_s == 6.0  # five gradients of 1 s, two evaluations
     assert (run.time_s.compute, run.time_s.wait, run.time_s.communicate) == (6.0, 0.0, 0.0)
@@ -49,7 +49,7 @@ def test_a_score_is_known_once_it_has_taken_its_time() -> None:
 
 def test_the_others_wait_for_who_evaluates_late() -> None:
     job = make_job("local_sgd", {"period": 2}, workers=2, max_iterations=4, every=4, stragglers=TWICE_AS_SLOW)
-    run = simulated(replace(job, evaluation_s=0.5))
+    run = simulated(scored(job, time_s=0.5))
     assert run.wall_clock_s == 8.5
     # two steps, 2 s of waiting, two steps, 2 s of waiting, and both evaluate at 8 s
     assert (run.time_s.compute, run.time_s.wait) == ((4.5 + 8.5) / 2, 2.0)
@@ -57,7 +57,7 @@ def test_the_others_wait_for_who_evaluates_late() -> None:
 
 def test_who_waits_for_nobody_evaluates_after_its_own_steps() -> None:
     job = make_job("halos", {"period": 1}, workers=2, max_iterations=None, every=2, stragglers=TWICE_AS_SLOW)
-    run = simulated(replace(job, evaluation_s=1.0, max_time_s=9.5))
+    run = simulated(replace(scored(job, time_s=1.0), max_time_s=9.5))
     ends = [(each.worker, each.end_s) for each in run.events if each.operation == "evaluate"]
     assert ends == [(0, 3.0), (1, 5.0), (0, 6.0), (0, 9.0)]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from paceline.sim.records.run import Evaluation
-from tests.support.factory import make_job, simulated
+from tests.support.factory import make_job, scored, simulated
 
 WORKERS, LATENCY_S, BYTES_PER_S, EVERY = 4, 0.25, 1000.0, 2
 CLUSTER: dict[str, Any] = {
@@ -18,7 +17,7 @@ CLUSTER: dict[str, Any] = {
 
 
 def evaluations(scheme: str, options: dict[str, Any], **changes: Any) -> list[Evaluation]:
-    job = replace(make_job(scheme, options, **CLUSTER), **changes)
+    job = scored(make_job(scheme, options, **CLUSTER), **changes)
     return list(simulated(job).evaluations)
 
 

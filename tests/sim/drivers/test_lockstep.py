@@ -32,7 +32,7 @@ from tests.support.both_drivers import (
     by_events,
     job_of,
 )
-from tests.support.factory import NoOptions, make_job, make_scheme, network_of
+from tests.support.factory import NoOptions, make_job, make_scheme, network_of, scored
 
 SCHEMES: list[tuple[str, Options]] = [
     ("all_reduce", {}),
@@ -184,8 +184,8 @@ def test_a_target_ends_both_alike(
     )  # fmt: skip
     first = by_events(replace(job, max_iterations=1))[1].evaluations[0].metrics["train_loss"]
     assert first is not None
-    job = replace(job, every=4, keep=keep, keep_share=0.0 if slow else 0.2)
-    assert_the_same(replace(job, target=Target("train_loss", share * first, falling=True, on="mean")))
+    job = scored(job, every=4, keep=keep, keep_share=0.0 if slow else 0.2)
+    assert_the_same(scored(job, target=Target("train_loss", share * first, falling=True, on="mean")))
 
 
 @settings(max_examples=25)
@@ -210,7 +210,7 @@ def test_a_target_ends_both_alike_wherever_it_is_met(
     )  # fmt: skip
     scores = [each.metrics["train_loss"] or 0.0 for each in by_events(job)[1].evaluations]
     target = scores[round(place * (len(scores) - 1))] * (1 + nudge)
-    assert_the_same(replace(job, target=Target("train_loss", target, falling=True, on="mean")))
+    assert_the_same(scored(job, target=Target("train_loss", target, falling=True, on="mean")))
 
 
 MET_AT_ZERO = """\

@@ -22,7 +22,7 @@ from paceline.sim.topology import TOPOLOGIES
 from paceline.sim.training.learning_rate import Drops, LearningRate
 from paceline.sim.training.optimizer import Sgd
 from tests.support.both_drivers import NETWORKS, SITES, STRAGGLERS, Options, assert_the_same, job_of
-from tests.support.factory import NoOptions, make_scheme, network_of
+from tests.support.factory import NoOptions, make_scheme, network_of, scored
 from tests.support.scheme_forms import DISTINCT, EIGHT_BITS, FORMS, INSIDE, Form
 
 REFUSED = (
@@ -101,7 +101,7 @@ def test_where_lockstep_is_taken_both_drivers_agree(
         momentum=min(momentum, form.momentum), stragglers=STRAGGLERS[stragglers], max_iterations=7,
         every=2, **network,
     )  # fmt: skip
-    job = replace(computing(job, compute), evaluation_s=evaluation_s)
+    job = scored(computing(job, compute), time_s=evaluation_s)
     if trains and drops:
         schedule = LearningRate(drops=Drops.model_validate({"at": ("3 steps",)}))
         job = replace(job, optimizer=Sgd(0.1, min(momentum, form.momentum), schedule=schedule))

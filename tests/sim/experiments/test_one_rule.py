@@ -20,6 +20,7 @@ from paceline.sim.scenario.schema import Scenario, dump, parse
 from paceline.sim.training import snapshots
 from paceline.sim.training.scoring import as_they_are
 from paceline.sim.training.snapshots import KEPT_BYTES, Keep, keep_rule
+from tests.support.factory import scored
 
 SCENARIO = """\
 name: one-rule
@@ -135,11 +136,11 @@ def test_the_time_to_target_of_larger_models_is_as_well_known(scheme: str) -> No
 def test_models_that_are_kept_now_and_then_are_compared_step_by_step() -> None:
     """Against those of a measured run, whose digests have no steps beside them."""
     asked = scenario("all_reduce", keep="every 2 steps, then 9 %")
-    job = replace(prepare(asked, asked.schemes[0], 0), target=None, max_iterations=40)
-    recorder = Recorder(None, None, job.every, job.on, None, as_they_are)
+    job = replace(scored(prepare(asked, asked.schemes[0], 0), target=None), max_iterations=40)
+    recorder = Recorder(None, None, job.scoring.every, job.scoring.on, None, as_they_are)
     EventDriver(job, [job.program(rank) for rank in range(job.workers)], recorder).run()
     kept = [2, 4, *range(6, 55, 2), *range(60, 120, 5)]
-    steps = [step for step in range(1, 41) if job.keeps.at(step)]
+    steps = [step for step in range(1, 41) if job.scoring.keeps.at(step)]
     assert steps == [step for step in kept if step <= 40]
     iterates = tuple(tuple(recorder.digests[rank, step] for step in steps) for rank in range(4))
     (run,) = simulate(asked)

@@ -30,7 +30,7 @@ from paceline.sim.scenario.schema import Scenario, resolve_each
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.scoring import Target
 from paceline.sim.workloads.workload import Workload
-from tests.support.factory import NoOptions, make_job, make_scheme, network_of
+from tests.support.factory import NoOptions, make_job, make_scheme, network_of, scored
 
 QUADRATIC: dict[str, Any] = {
     "task": "quadratic",
@@ -96,7 +96,7 @@ def test_targets_are_met_when_they_are_alone(on: Any) -> None:
     start = simulate_job(first).evaluations[0].metrics["train_loss"]
     assert start is not None
     target = Target("train_loss", 0.7 * start, falling=True, on=on)
-    jobs = of_clocks(replace(first, on=on, target=target))[::3]
+    jobs = of_clocks(scored(first, on=on, target=target))[::3]
     runs = together(jobs)
     assert runs == alone(jobs)
     for run in runs:
@@ -130,14 +130,14 @@ def test_each_run_is_what_it_is_alone(
     if which[0] in ("sgp", "easgd") and on == "averaged":
         on = "mean"
     first = make_job(which[0], which[1], workers=4, every=every, max_iterations=11, **QUADRATIC)
-    first = replace(first, on=on, keep=keep if every % keep == 0 else 1, max_time_s=limit_s)
-    first = replace(first, keep_share=0.0 if limit_s > 10 else 0.3)
+    first = scored(replace(first, max_time_s=limit_s), on=on, keep=keep if every % keep == 0 else 1)
+    first = scored(first, keep_share=0.0 if limit_s > 10 else 0.3)
     jobs = of_clocks(first)
     jobs = data.draw(st.lists(st.sampled_from(jobs), min_size=2, max_size=5))
     if share is not None:
         start = simulate_job(jobs[0]).evaluations[0].metrics["train_loss"]
         assert start is not None
-        jobs = [replace(job, target=Target("train_loss", share * start, falling=True, on=on)) for job in jobs]
+        jobs = [scored(job, target=Target("train_loss", share * start, falling=True, on=on)) for job in jobs]
     assert together(jobs) == alone(jobs)
 
 

@@ -19,7 +19,7 @@ from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes.all_reduce import AllReduceOptions, check
 from paceline.sim.schemes.common.compressed import CompressedAllReduce
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
-from tests.support.factory import make_job, make_scheme, run_events, simulated
+from tests.support.factory import make_job, make_scheme, run_events, scored, simulated
 
 OPTIMIZERS = {
     "sgd": OptimizerSettings(lr=0.1),
@@ -236,7 +236,7 @@ def test_a_compressed_average_is_unbiased() -> None:
 
 def test_training_with_few_bits_still_learns() -> None:
     job = job_with({"compression": {"qsgd": {"bits": 4, "bucket": 64}}}, "momentum")
-    run = simulated(replace(job, max_iterations=25, every=25))
+    run = simulated(replace(scored(job, every=25), max_iterations=25))
     losses = [e.metrics["train_loss"] for e in run.evaluations]
     assert losses[-1] is not None
     assert losses[0] is not None

@@ -6,7 +6,6 @@ import ast
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import dump, parse
 from paceline.sim.schemes import SCHEMES, find_scheme
 from tests.sim.scenario.test_schema import FLAT
-from tests.support.factory import make_job, run_events, simulated
+from tests.support.factory import make_job, run_events, scored, simulated
 from tests.support.lockstep import run_lockstep
 
 WORKLOAD: dict[str, Any] = {"task": "digits-mlp", "momentum": 0.9, "max_iterations": 7, "cv": 0.2}
@@ -33,8 +32,8 @@ def own(name: str) -> str:
 
 @pytest.mark.parametrize("name", ["lazy", "REGISTERED"])
 def test_it_does_what_the_same_scheme_of_ours_does(name: str) -> None:
-    ours = simulated(replace(make_job("local_sgd", {"period": 3}, **WORKLOAD), on="mean"))
-    job = replace(make_job(own(name), {"period": 3}, **WORKLOAD), on="mean")
+    ours = simulated(scored(make_job("local_sgd", {"period": 3}, **WORKLOAD), on="mean"))
+    job = scored(make_job(own(name), {"period": 3}, **WORKLOAD), on="mean")
     theirs = simulated(job)
     assert (theirs.digest, theirs.wall_clock_s) == (ours.digest, ours.wall_clock_s)
     assert theirs.evaluations == ours.evaluations

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.sim.drivers.job import Job
 from paceline.sim.program.encoding import Compression, Qsgd
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
@@ -23,13 +22,15 @@ ROUGH = Compression(qsgd=Qsgd(bits=2, bucket=4))
 VALUES = torch.randn(4, 10, generator=torch.Generator().manual_seed(1)).double()
 
 
-def job_of(program: Any, **job: Any) -> Job:
-    task = {"task": "quadratic", "task_options": {"dimension": 10}}
-    return make_job(make_scheme(program), **task, workers=4, start=torch.zeros(10).double(), **job)
-
-
-def finals_of(program: Any, **job: Any) -> torch.Tensor:
-    return torch.stack(run_events(job_of(program, **job)).finals)
+def finals_of(program: Any) -> torch.Tensor:
+    job = make_job(
+        make_scheme(program),
+        task="quadratic",
+        task_options={"dimension": 10},
+        workers=4,
+        start=torch.zeros(10).double(),
+    )
+    return torch.stack(run_events(job).finals)
 
 
 @pytest.mark.parametrize("waits", [True, False])

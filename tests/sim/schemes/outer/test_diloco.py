@@ -15,7 +15,7 @@ from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes.outer.diloco import DilocoOptions, check
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
-from tests.support.factory import make_job, run_events, simulated
+from tests.support.factory import make_job, run_events, scored, simulated
 from tests.support.lockstep import run_lockstep
 from tests.support.quadratics import (
     DIMENSION,
@@ -261,8 +261,8 @@ def test_more_fragments_than_parameters_are_refused() -> None:
 
 def test_the_averages_are_the_outer_parameters() -> None:
     """With alpha, no worker's model is; without it, all are."""
-    whole = replace(job_of({"period": 8, "outer": PLAIN}, max_iterations=8), on="averaged")
-    merged = replace(job_of({"period": 8, "outer": PLAIN, "alpha": 0.5}, max_iterations=8), on="averaged")
+    whole = scored(job_of({"period": 8, "outer": PLAIN}, max_iterations=8), on="averaged")
+    merged = scored(job_of({"period": 8, "outer": PLAIN, "alpha": 0.5}, max_iterations=8), on="averaged")
     scores = [simulated(job).evaluations[-1].metrics for job in (whole, merged)]
     assert scores[0]["suboptimality"] == scores[1]["suboptimality"]
     assert scores[0]["consensus_distance"] == 0.0 != scores[1]["consensus_distance"]

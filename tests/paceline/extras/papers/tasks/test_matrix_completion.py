@@ -16,7 +16,7 @@ from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import Sgd
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.workload import Workload
-from tests.support.factory import make_job, run_events, simulated
+from tests.support.factory import make_job, run_events, scored, simulated
 
 SIZE, RANK = 8, 2
 
@@ -107,10 +107,10 @@ def _lgd_job(scheme: str, pull: float, steps: int) -> Job:
 @pytest.mark.slow
 def test_the_leader_ends_at_a_stationary_point_where_elastic_workers_do_not() -> None:
     """Elastic forces hold the workers between rotated solutions; the leader's own pull is zero."""
-    scored: tuple[On, ...] = ("leader", "workers")
-    for on in scored:
+    kinds: tuple[On, ...] = ("leader", "workers")
+    for on in kinds:
         leader, elastic = (
-            simulated(replace(_lgd_job(scheme, 0.02, 300), on=on)).evaluations[-1].metrics["gradient_norm"]
+            simulated(scored(_lgd_job(scheme, 0.02, 300), on=on)).evaluations[-1].metrics["gradient_norm"]
             for scheme in ("leader_sgd", "easgd")
         )
         assert leader is not None
