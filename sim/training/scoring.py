@@ -31,7 +31,7 @@ from ..program.averaging import mean_model
 from ..records.run import BRACKET, NO_METRICS, Evaluation, On, metric_name
 from ..workloads.workload import Task, Workload
 from .gradient_noise import NoiseMeter
-from .snapshots import Published, PublishedInOrder, ScoringInterval, Snapshot, Snapshots, V, WorkerLost
+from .snapshots import Published, ScoringInterval, Snapshot, Snapshots, V, WorkerLost
 
 Scores = dict[str, float | None]
 """Metric -> value, None where it is not finite."""
@@ -229,24 +229,6 @@ class Scorer(Generic[V]):
             return False
         self._check_notes(published.notes)
         return self._take(published)
-
-    @property
-    def steps_to_go(self) -> int:
-        """Number of workers' steps until an instant is to be scored; 0 if nothing is scored."""
-        return 0 if self._snapshots is None else self._snapshots.steps_to_go
-
-    def publish_until_due(self, published: PublishedInOrder[V], first: int) -> int:
-        """Note publications from number ``first`` on, until an instant is to be scored; returns the end.
-
-        If one is due already, a single one is noted. The instant has not passed: see ``settle``. Raises as
-        ``publish``.
-        """
-        if self._snapshots is None:
-            return len(published)
-        end = self._snapshots.take_until_due(published, first)
-        for step in set(published.steps[first:end]):
-            self._check_notes(published.of_steps[step].notes)
-        return end
 
     def _check_notes(self, notes: Mapping[str, float]) -> None:
         for name in notes:

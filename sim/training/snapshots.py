@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice, pairwise
+from itertools import pairwise
 from typing import Final, Generic, TypeVar
 
 from ..records.run import BRACKET, INSTANT, LOST, On
@@ -137,45 +137,6 @@ class Published(Generic[V]):
         return self.value is not None or self.averaged is not None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepOfAll(Generic[V]):
-    """The publications of all workers for one step, as in ``Published``; None: no worker has one."""
-
-    values: Sequence[V | None]
-    leaders: Sequence[V] | None = None
-    averages: Sequence[V] | None = None
-    notes: Mapping[str, float] = field(default_factory=lambda: _NO_NOTES)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PublishedInOrder(Generic[V]):
-    """Publications, in order of time, of workers that all do one step after the other."""
-
-    workers: Sequence[int]
-    steps: Sequence[int]
-    times_s: Sequence[float]
-    bytes_sent: Sequence[int]
-    of_steps: Mapping[int, StepOfAll[V]]
-
-    def part(self, first: int, end: int) -> PublishedInOrder[V]:
-        """The publications from number ``first`` on, before number ``end``."""
-        here = slice(first, end)
-        return PublishedInOrder(
-            self.workers[here], self.steps[here], self.times_s[here], self.bytes_sent[here], self.of_steps
-        )
-
-    def __len__(self) -> int:
-        return len(self.workers)
-
-    def __iter__(self) -> Iterator[Published[V]]:
-        columns = (self.workers, self.steps, self.times_s, self.bytes_sent)
-        for rank, step, time_s, sent in zip(*columns, strict=True):
-            of_all = self.of_steps[step]
-            leader = None if of_all.leaders is None else of_all.leaders[rank]
-            averaged = None if of_all.averages is None else of_all.averages[rank]
-            yield Published(rank, step, time_s, of_all.values[rank], sent, leader, averaged, of_all.notes)
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
     """The loss of a worker, and of its model."""
@@ -250,42 +211,14 @@ class LatestModels(Generic[V]):
         self._done[rank], self._bytes[rank] = done, change.bytes_sent
         if change.value is not None:
             self._latest[rank] = done, change.value
-        self._take_beside(rank, done, change.time_s, change.leader, change.averaged)
-
-    def take_together(self, published: PublishedInOrder[V]) -> None:
-        """Apply many publications: of each worker's models the last kept one counts."""
-        of_steps, steps = published.of_steps, published.steps
-        last = dict(zip(published.workers, range(len(published)), strict=True))
-        for rank, number in last.items():
-            before, done = self._done[rank], steps[number] + 1
-            self._done[rank], self._bytes[rank] = done, published.bytes_sent[number]
-            for kept in range(done, before, -1):
-                value = of_steps[kept - 1].values[rank]
-                if value is not None:
-                    self._latest[rank] = kept, value
-                    break
-        self.total += len(published)
-        beside = {
-            step
-            for step in set(steps)
-            if of_steps[step].leaders is not None or of_steps[step].averages is not None
-        }
-        if not beside:
-            return
-        for rank, step, time_s in zip(published.workers, steps, published.times_s, strict=True):
-            if step in beside:
-                leaders, averages = of_steps[step].leaders, of_steps[step].averages
-                leader = None if leaders is None else leaders[rank]
-                averaged = None if averages is None else averages[rank]
-                self._take_beside(rank, step + 1, time_s, leader, averaged)
-
-    def _take_beside(self, rank: int, done: int, time_s: float, leader: V | None, averaged: V | None) -> None:
         # The latest leader counts; at one instant that of the lowest rank.
-        known = self._leader
-        if leader is not None and (known is None or rank <= known[1] or not is_one_instant(known[0], time_s)):
-            self._leader = time_s, rank, leader
-        if averaged is not None and self._averaged[0] < done:
-            self._averaged = done, averaged
+        known, time_s = self._leader, change.time_s
+        if change.leader is not None and (
+            known is None or rank <= known[1] or not is_one_instant(known[0], time_s)
+        ):
+            self._leader = time_s, rank, change.leader
+        if change.averaged is not None and self._averaged[0] < done:
+            self._averaged = done, change.averaged
 
     def snapshot(self, time_s: float) -> Snapshot[V]:
         """The current snapshot."""
@@ -312,13 +245,13 @@ class ScoringInterval(Generic[V]):
 
     Attributes:
         before: the state at the earlier one.
-        changes: since then, in order of time, some of them together.
+        changes: since then, in order of time.
         end: the snapshot of the later one.
         numbers: notes of all workers since then, by name.
     """
 
     before: LatestModels[V]
-    changes: Sequence[Iterable[Published[V] | WorkerLost]]
+    changes: Sequence[Published[V] | WorkerLost]
     end: Snapshot[V]
     numbers: Mapping[str, Sequence[float]]
 
@@ -326,7 +259,7 @@ class ScoringInterval(Generic[V]):
     def moments(self) -> list[int]:
         """All instants inside with a new kept model or average: the number of changes until then."""
         moments, kept = [], False
-        for number, (change, following) in enumerate(pairwise(chain.from_iterable(self.changes)), 1):
+        for number, (change, following) in enumerate(pairwise(self.changes), 1):
             kept |= isinstance(change, Published) and change.brings_model
             if kept and not is_one_instant(change.time_s, following.time_s):
                 moments += [] if is_one_instant(change.time_s, self.end.time_s) else [number]
@@ -336,7 +269,7 @@ class ScoringInterval(Generic[V]):
     def at(self, moment: int) -> Snapshot[V]:
         """The snapshot of one of the ``moments``."""
         progress = self.before.copy()
-        for change in islice(chain.from_iterable(self.changes), moment):
+        for change in self.changes[:moment]:
             progress.take(change)
         return progress.snapshot(change.time_s)
 
@@ -357,7 +290,7 @@ class Snapshots(Generic[V]):
         self._totals = totals
         self._remember = remember
         self._before = self._latest_models.copy()
-        self._changes: list[Iterable[Published[V] | WorkerLost]] = []
+        self._changes: list[Published[V] | WorkerLost] = []
         self._numbers: dict[str, list[float]] = {}
         self._next = self._after(0)
         self.due_s: float | None = None
@@ -367,33 +300,12 @@ class Snapshots(Generic[V]):
         complete = self.close() if self.has_passed(change.time_s) else None
         self._latest_models.take(change)
         if self._remember:
-            self._changes.append((change,))
+            self._changes.append(change)
         if isinstance(change, Published):
             for name, value in change.notes.items():
                 self._numbers.setdefault(name, []).append(value)
             self._reach(change.time_s)
         return complete
-
-    @property
-    def steps_to_go(self) -> int:
-        """Number of workers' steps until an instant is to be scored; 0: one is due."""
-        return 0 if self.due_s is not None else self._next - self._latest_models.total
-
-    def take_until_due(self, published: PublishedInOrder[V], first: int) -> int:
-        """Apply publications from number ``first`` on, until an instant is to be scored; returns the end.
-
-        Where one is due already, apply a single one, which belongs to that instant.
-        """
-        end = min(first + max(self.steps_to_go, 1), len(published))
-        taken = published.part(first, end)
-        self._latest_models.take_together(taken)
-        if self._remember:
-            self._changes.append(taken)
-        for step in dict.fromkeys(taken.steps):
-            for name, value in published.of_steps[step].notes.items():
-                self._numbers.setdefault(name, []).extend([value] * taken.steps.count(step))
-        self._reach(taken.times_s[-1])
-        return end
 
     def _after(self, total: int) -> int:
         if self._totals is None:

@@ -85,36 +85,6 @@ class StackedOperation:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Counts:
-    """A count per worker: ``alike`` is common to all, ``beside`` comes on top, [n] or 0.
-
-    >>> Counts().plus(3).plus(np.array([0, 2])).of_all(2).tolist()
-    [3, 5]
-    """
-
-    alike: int = 0
-    beside: int | Integers = 0
-
-    def plus(self, more: int | Integers) -> Counts:
-        """Add one number for all workers, or one each."""
-        if isinstance(more, np.ndarray):
-            return Counts(self.alike, self.beside + more)
-        return Counts(self.alike + more, self.beside)
-
-    def grown_from(self, before: Counts) -> int | Integers:
-        """Whether each worker's count has grown, as 0 or 1: one number for all, or one each."""
-        if self.alike > before.alike or self.beside is before.beside:
-            return int(self.alike > before.alike)
-        return (np.asarray(self.beside) > before.beside).astype(np.int64)
-
-    def of_all(self, workers: int) -> Integers:
-        """Each worker's count [n]."""
-        if isinstance(self.beside, np.ndarray):
-            return self.beside + self.alike
-        return np.full(workers, self.alike + self.beside, np.int64)
-
-
 MAX_KEPT_SENDS: Final = 64
 """Most sends counted apart; a scheme repeats few."""
 

@@ -29,7 +29,7 @@ from ...traffic.selection import BY_PRICE
 from ...training.scoring import Scorer
 from ..job import Job
 from ..outcome import Outcome
-from .accounts import Counts, StackedAccounts, StackedOperation
+from .accounts import StackedAccounts, StackedOperation
 from .collectives import CollectiveTimes
 from .messages import MixTimes
 from .published import PublishedRows, PublishedSteps
@@ -89,7 +89,7 @@ class LockstepClock:
         self._mixes = MixTimes([job.transfer for job in jobs], may_be_cut)
         self._collectives = CollectiveTimes(jobs)
         self._now_s: Floats = np.zeros((len(jobs), n))
-        self._sent = Counts()
+        self._sent: Integers = np.zeros(n, np.int64)  # bytes, by each worker of every job
         self._done = 0
         self._begun: dict[int, StackedOperation] = {}  # by handle, until waited for
         self.messages = self.work = 0
@@ -105,7 +105,7 @@ class LockstepClock:
 
     def published(self) -> Iterator[tuple[float, int]]:
         """Each worker's current time and bytes sent, in the first job."""
-        return zip(self._now_s[0].tolist(), self._sent.of_all(self._job.workers).tolist(), strict=True)
+        return zip(self._now_s[0].tolist(), self._sent.tolist(), strict=True)
 
     # --- operations that take time --------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class LockstepClock:
             mixed = self._mixes.times(operation.pattern, begin_s, num_bytes)
             self.messages += len(mixed.sends.source)
             self.work += len(mixed.sends.source)
-            self._sent = self._sent.plus(mixed.num_bytes)
+            self._sent = self._sent + mixed.num_bytes
             return self._enter(
                 name, begin_s, mixed.end_s, mixed.peer_s, mixed.known_s, blocks, mixed.num_bytes, mixed.peer,
                 handle, sends=mixed.sends,
@@ -170,7 +170,7 @@ class LockstepClock:
         collected = self._collectives.times(operation, begin_s)
         self.messages += collected.messages
         self.work += collected.work
-        self._sent = self._sent.plus(collected.num_bytes)
+        self._sent = self._sent + collected.num_bytes
         root = np.asarray(operation.root) if isinstance(operation, ops.Broadcast) else -1
         return self._enter(
             name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes, root,
@@ -224,14 +224,12 @@ class LockstepClock:
             raise NotInLockstep("an exchange is under way from one step to the next")
         self._done = published.operation.step + 1
         self._steps.add(self._now_s, self._sent, published)
-        if not self._may_be_cut or not len(waiting := self._steps.waiting(self.running)):
+        if not self._may_be_cut:
             return
         earliest_s = self._now_s.min(axis=1)
         until_s = np.minimum(earliest_s, self._limit_s)
-        for row, row_until_s, row_earliest_s in zip(
-            waiting.tolist(), until_s[waiting].tolist(), earliest_s[waiting].tolist(), strict=True
-        ):
-            self._steps.hand_over(row, row_until_s, row_earliest_s)
+        for row in self.running.tolist():
+            self._steps.hand_over(row, float(until_s[row]), float(earliest_s[row]))
         self._steps.forget(self.running[:0])
         # A job that is over is cut off at an instant that may lie before.
         settled_s = np.full(len(until_s), math.inf)
@@ -242,7 +240,7 @@ class LockstepClock:
         now_s, limit_s = self._now_s[row], float(self._limit_s[row])
         last_s = float(now_s.max())
         if self._steps.over_s[row] == math.inf:
-            self._steps.hand_over(row, min(last_s, limit_s), last_s, is_last=True)
+            self._steps.hand_over(row, min(last_s, limit_s), last_s)
         over_s = float(self._steps.over_s[row])
         wall_s = min(over_s, limit_s, last_s)
         # A score ends the run after everything that happens at its instant.

@@ -33,35 +33,11 @@ Numbers = float | Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Places:
-    """Indices [m] into vectors of values.
-
-    ``turn``: place i is i + turn, cyclically, as in rings and exponential graphs, where two copies do; else
-    None.
-    """
-
-    of_each: Integers
-    turn: int | None
-
-    @classmethod
-    def among(cls, places: Integers, number: int) -> _Places:
-        turn = int(places[0]) if len(places) == number else 0
-        turns = len(places) == number and np.array_equal(places, (np.arange(number) + turn) % number)
-        return cls(places, turn if turns else None)
-
-    def take(self, values: Floats) -> Floats:
-        if self.turn is None:
-            return values.take(self.of_each, axis=-1)
-        return np.concatenate((values[..., self.turn :], values[..., : self.turn]), axis=-1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Ends:
     """Senders and receivers of one pattern's m messages, receiver by receiver, on any network.
 
     Attributes:
         source, destination: of each [m].
-        from_source: the places of the sources among the workers.
         by_source: the messages' places, sender by sender.
         receivers, senders: workers whose in- or out-degree is not 0, ascending.
         received_from, sent_from: where the messages of these begin, in ``source`` and in ``by_source``.
@@ -73,8 +49,7 @@ class _Ends:
 
     source: Integers
     destination: Integers
-    from_source: _Places
-    by_source: _Places
+    by_source: Integers
     receivers: Integers
     senders: Integers
     received_from: Integers
@@ -100,8 +75,7 @@ def _ends_of(pattern: Pattern) -> _Ends:
     return _Ends(
         source=source,
         destination=destination,
-        from_source=_Places.among(source, n),
-        by_source=_Places.among(np.argsort(source, kind="stable"), n),
+        by_source=np.argsort(source, kind="stable"),
         receivers=receivers,
         senders=senders,
         received_from=(np.cumsum(in_degrees) - in_degrees)[receivers],
@@ -170,7 +144,7 @@ class MixTimes:
                 "a worker has several messages under way at once, which share its link (network.sharing)"
             )
         sends, by_links = _sends_of(ends, num_bytes), self._shared and self._may_be_cut
-        sender_s = ends.from_source.take(begin_s)
+        sender_s = begin_s.take(ends.source, axis=-1)
         receiver_s = begin_s if ends.one_peer else begin_s.take(ends.destination, axis=-1)
         together_s = np.maximum(sender_s, receiver_s)
         announced_s = together_s
@@ -181,9 +155,9 @@ class MixTimes:
         left_s = left_s + num_bytes / messages.rate_bytes_per_s
         arrived_s = left_s + messages.latency_s
         if ends.one_peer:
-            sent_s = ends.by_source.take(left_s)
+            sent_s = left_s.take(ends.by_source, axis=-1)
             end_s = np.maximum(arrived_s, sent_s, out=arrived_s)
-            sent_together_s = ends.by_source.take(together_s)
+            sent_together_s = together_s.take(ends.by_source, axis=-1)
             peer_s = np.maximum(together_s, sent_together_s, out=sent_together_s)
             known_s = np.maximum(left_s, sent_s) if by_links else peer_s
             return Mixed(end_s, peer_s, known_s, num_bytes, sends, ends.source)
@@ -232,7 +206,7 @@ def _latest(ends: _Ends, begin_s: Floats, received_s: Floats, sent_s: Floats) ->
     if len(ends.source):
         for ranks, first, values in (
             (ends.receivers, ends.received_from, received_s),
-            (ends.senders, ends.sent_from, ends.by_source.take(sent_s)),
+            (ends.senders, ends.sent_from, sent_s.take(ends.by_source, axis=-1)),
         ):
             among_s = np.maximum.reduceat(values, first, axis=-1)
             latest_s[:, ranks] = np.maximum(latest_s[:, ranks], among_s)

@@ -10,8 +10,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final
 
 import numpy as np
 from torch import Tensor
@@ -20,14 +18,11 @@ from ...program import operations as ops
 from ...records.run import On, Pace
 from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
-from ...training.snapshots import Keep, PublishedInOrder, StepOfAll
+from ...training.snapshots import Keep, Published
 from ..job import Job
-from .accounts import Counts
 
-MOST_STEPS_HELD: Final = 16
-"""Steps held before they are emitted though no instant to score is complete,"""
-MOST_BYTES_HELD: Final = 64 * 2**20
-"""unless the workers' models of these steps take this many bytes."""
+KeptRows = Sequence[Tensor | None]
+"""A value of each worker [d]; None: nothing is kept."""
 
 
 class PublishedRows:
@@ -35,26 +30,16 @@ class PublishedRows:
 
     def __init__(self, operation: ops.Publish) -> None:
         self.operation = operation
+        self._kept: dict[tuple[Keep, tuple[On, ...], int | None], tuple[KeptRows, ...]] = {}
 
-    def kept_for(self, job: Job) -> StepOfAll[Tensor]:
-        """The part that a job keeps: shared by all jobs that keep and score alike."""
+    def kept_for(self, job: Job) -> tuple[KeptRows, ...]:
+        """Models, leaders and averages that a job keeps: shared by all jobs that keep and score alike."""
         key = job.scoring.keeps, job.scoring.scored_on, job.scoring.gradient_noise
         if key not in self._kept:
-            self._kept[key] = self._keep(job)
+            nothing = [None] * job.workers
+            kept = job.kept(self.operation)
+            self._kept[key] = tuple(nothing if each is None else each.unbind() for each in kept)
         return self._kept[key]
-
-    def _keep(self, job: Job) -> StepOfAll[Tensor]:
-        value, leader, averaged = job.kept(self.operation)
-        return StepOfAll(
-            [None] * job.workers if value is None else value.unbind(),
-            None if leader is None else leader.unbind(),
-            None if averaged is None else averaged.unbind(),
-            self.operation.notes,
-        )
-
-    @cached_property
-    def _kept(self) -> dict[tuple[Keep, tuple[On, ...], int | None], StepOfAll[Tensor]]:
-        return {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,8 +48,8 @@ class _Step:
 
     number: int
     times_s: Floats
-    bytes_sent: Counts
-    averages: Counts
+    bytes_sent: Integers
+    averages: Integers
     published: PublishedRows
 
 
@@ -81,55 +66,30 @@ class PublishedSteps:
         self._may_be_cut = may_be_cut
         self._churns = any(job.churn is not None for job in jobs)
         self._steps: deque[_Step] = deque()
-        self._known = np.zeros((len(jobs), self._workers), np.int64)  # steps known to a scorer, by worker,
-        self._num_known = np.zeros(len(jobs), np.int64)  # and in all
-        self._to_go = np.array([scorer.steps_to_go for scorer in scorers])
+        self._known = np.zeros((len(jobs), self._workers), np.int64)  # steps known to a scorer
         self.ends_s: list[Floats] = []  # of jobs with faults: when all were through with each step
         self.over_s = np.array([0.0 if scorer.over else math.inf for scorer in scorers])
 
-    def add(self, times_s: Floats, bytes_sent: Counts, published: PublishedRows) -> None:
+    def add(self, times_s: Floats, bytes_sent: Integers, published: PublishedRows) -> None:
         """Add a step of all workers, with each one's time [jobs, n] and bytes sent so far."""
         if self._churns:
             self.ends_s.append(times_s.max(axis=1))
-        number, before, averages = 0, Counts(), Counts()
-        if self._steps:
-            last = self._steps[-1]
-            number, before, averages = last.number + 1, last.bytes_sent, last.averages
-        averages = averages.plus(bytes_sent.grown_from(before))
-        self._steps.append(_Step(number, times_s, bytes_sent, averages, published))
+        last = self._steps[-1] if self._steps else None
+        averages = (bytes_sent > (last.bytes_sent if last else 0)) + (last.averages if last else 0)
+        self._steps.append(_Step(last.number + 1 if last else 0, times_s, bytes_sent, averages, published))
         if not self._may_be_cut and len(self._steps) > 1:
             self._steps.popleft()
-        self.__dict__.pop("_held", None)
-
-    def waiting(self, rows: Integers) -> Integers:
-        """Those of the jobs in ``rows`` whose publications the scorer must have now.
-
-        Of the others no instant to score can be complete yet, and few steps are held.
-        """
-        publications = self._workers * (self._steps[-1].number + 1) - self._num_known[rows]
-        return rows if self._are_many() else rows[publications >= self._to_go[rows]]
-
-    def _are_many(self) -> bool:
-        """Whether the scorers must have them, even if they complete no instant to score."""
-        steps = self._steps
-        return (
-            not self._scorers[0].scores
-            or len(steps) >= MOST_STEPS_HELD
-            or len(steps) * steps[-1].published.operation.value.nbytes >= MOST_BYTES_HELD
-        )
 
     def forget(self, rows: Integers) -> None:
         """Keep no more steps for jobs that have ended, nor any that all others' scorers know."""
         self._known[rows] = np.iinfo(np.int64).max
         while self._steps and self._steps[0].number + 1 < self._known.min():
             self._steps.popleft()
-        self.__dict__.pop("_held", None)
 
-    def hand_over(self, row: int, until_s: float, now_s: float, *, is_last: bool = False) -> None:
+    def hand_over(self, row: int, until_s: float, now_s: float) -> None:
         """Emit a job's publications up to ``until_s``; a score may end its run, at ``over_s``.
 
-        Nothing earlier than ``until_s`` can come; ``now_s``, not before it, is the time of some event. Unless
-        this ``is_last``, publications that complete no instant to score may wait.
+        Nothing earlier than ``until_s`` can come; ``now_s``, not before it, is the time of some event.
         """
         if not self._may_be_cut:
             return
@@ -138,47 +98,29 @@ class PublishedSteps:
             for step in self._steps:
                 self._known[row, step.times_s[row] <= until_s] = step.number + 1
             return
-        must = is_last or self._are_many()
-        due = self._due(row, until_s, must)
-        taken = 0
-        while taken < len(due):
-            if self._settled(row, due.times_s[taken]):
+        for published in self._due(row, until_s):
+            if self._settled(row, published.time_s):
                 return
-            if not must and len(due) - taken < scorer.steps_to_go:
-                break
-            taken = scorer.publish_until_due(due, taken)
-        if taken:
-            self._known[row] += np.bincount(due.workers[:taken], minlength=self._workers)
-            self._num_known[row] += taken
+            scorer.publish(published)
+            self._known[row, published.worker] += 1
         self._settled(row, now_s)
-        self._to_go[row] = scorer.steps_to_go
 
-    def _due(self, row: int, until_s: float, must: bool) -> PublishedInOrder[Tensor]:
-        """Publications up to ``until_s`` that the scorer does not know, in order; none if they may wait."""
-        numbers, all_times_s, sent = self._held
-        times_s = all_times_s[:, row]
-        places, ranks = np.nonzero((times_s <= until_s) & (self._known[row] <= numbers[:, np.newaxis]))
-        if not must and len(places) < self._scorers[row].steps_to_go:
-            return PublishedInOrder((), (), (), (), {})
-        # A stable sort: at equal times by step, then by rank.
-        order = np.argsort(times_s[places, ranks], kind="stable")
-        places, ranks = places[order], ranks[order]
-        return PublishedInOrder(
-            ranks.tolist(),
-            numbers[places].tolist(),
-            times_s[places, ranks].tolist(),
-            sent[places, ranks].tolist(),
-            {step.number: step.published.kept_for(self._jobs[row]) for step in self._steps},
-        )
-
-    @cached_property
-    def _held(self) -> tuple[Integers, Floats, Integers]:
-        """Of the held steps: numbers, times [steps, jobs, n], and bytes sent so far [steps, n]."""
-        return (
-            np.array([step.number for step in self._steps]),
-            np.stack([step.times_s for step in self._steps]),
-            np.stack([step.bytes_sent.of_all(self._workers) for step in self._steps]),
-        )
+    def _due(self, row: int, until_s: float) -> list[Published[Tensor]]:
+        """Publications up to ``until_s`` that the scorer does not know, by time, then by step and rank."""
+        due: list[Published[Tensor]] = []
+        for step in self._steps:
+            times_s, operation = step.times_s[row], step.published.operation
+            ranks = np.flatnonzero((times_s <= until_s) & (self._known[row] <= step.number))
+            values, leaders, averages = step.published.kept_for(self._jobs[row])
+            columns = ranks.tolist(), times_s[ranks].tolist(), step.bytes_sent[ranks].tolist()
+            due += (
+                Published(
+                    rank, step.number, time_s, values[rank], sent, leaders[rank], averages[rank],
+                    operation.notes,
+                )
+                for rank, time_s, sent in zip(*columns, strict=True)
+            )  # fmt: skip
+        return sorted(due, key=lambda published: published.time_s)
 
     def _settled(self, row: int, time_s: float) -> bool:
         """Whether an instant was due to be scored before ``time_s``, and its score ends the run."""
@@ -205,7 +147,7 @@ class PublishedSteps:
             if published.leader is not None:
                 leaders |= {rank: published.leader[rank] for rank in ranks}
             done[happened] = step.number + 1
-            averages[happened] = step.averages.of_all(len(averages))[happened]
+            averages[happened] = step.averages[happened]
             last_s = max(last_s, float(times_s[happened].max(initial=0.0)))
         pace = Pace(last_s, tuple(done.astype(float).tolist()), tuple(averages.tolist()))
         return finals, leaders[min(leaders)] if leaders else None, done, pace

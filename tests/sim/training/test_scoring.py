@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.sim.config.settings import Settings
-from paceline.sim.errors import SchemeError
 from paceline.sim.records.run import Evaluation, On
 from paceline.sim.training.scoring import HandOver, Scorer, Target, as_row, as_they_are, score_models
-from paceline.sim.training.snapshots import Published, PublishedInOrder, StepOfAll
+from paceline.sim.training.snapshots import Published
 from paceline.sim.workloads.workload import Facts, Task, Workload
 
 
@@ -121,48 +120,6 @@ def test_nothing_is_scored_that_nobody_asks_for() -> None:
 def test_a_worker_that_has_diverged_is_the_worst_and_not_the_leader() -> None:
     scores = score_models(WORKLOAD, TASK, [model(float("nan")), model(1.0)], EVERYTHING)
     assert [scores[on]["train_loss"] for on in EVERYTHING] == [None, None, None, 1.0]
-
-
-@pytest.mark.parametrize("target", [None, Target("train_loss", 4.0, falling=True, on="mean")])
-def test_publications_may_be_taken_many_at_once(target: Target | None) -> None:
-    times_s = [(1.0, 0), (1.0, 1), (2.0, 0), (3.0, 0), (3.0, 1), (3.0 * (1 + 1e-12), 1), (4.0, 0), (5.0, 1)]
-    done = [0, 0]
-    steps = []
-    for _, worker in times_s:
-        steps.append(done[worker])
-        done[worker] += 1
-    of_steps = {
-        step: StepOfAll(
-            [model(6.0 - 2 * step - worker) if step != 2 else None for worker in range(2)],
-            averages=[model(float(step))] * 2 if step % 2 else None,
-            notes={"staleness": float(step)} if step else {},
-        )
-        for step in range(max(done))
-    }
-    workers = [worker for _, worker in times_s]
-    published = PublishedInOrder(
-        workers, steps, [time_s for time_s, _ in times_s], [8 * number for number in range(8)], of_steps
-    )
-    single, many = scorer(target), scorer(target)
-    for each in published:
-        single.publish(each)
-    taken, ends = 0, []
-    while taken < len(published):
-        if many.has_passed(published.times_s[taken]):
-            many.settle()
-        taken = many.publish_until_due(published, taken)
-        ends.append(taken)
-    for scores in (single, many):
-        scores.settle()
-    assert ends == [2, 4, 5, 6, 8]  # where as many steps are complete, and one by one in that instant
-    assert many.evaluations == single.evaluations
-    assert (many.reached_s, many.bracket_s) == (single.reached_s, single.bracket_s)
-
-
-def test_a_note_may_not_be_called_like_a_metric_though_many_come_at_once() -> None:
-    wrong = {0: StepOfAll([model(1.0)] * 2, notes={"train_loss": 1.0})}
-    with pytest.raises(SchemeError, match="train_loss"):
-        scorer().publish_until_due(PublishedInOrder([1, 0], [0, 0], [1.0, 1.0], [0, 0], wrong), 0)
 
 
 def test_a_row_has_what_counts_under_the_plain_names() -> None:
