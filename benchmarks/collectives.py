@@ -18,7 +18,7 @@ from dataclasses import replace
 from benchmarks.bars import Part, at_most, print_bars
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.driver import LockstepDriver
+from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from tests.support.factory import make_job
 
 MOST_MESSAGES = 200_000

@@ -16,8 +16,8 @@ from typing import Final
 
 import torch
 
+from paceline.extras.explore.explore_page import build
 from paceline.extras.explore.export import export
-from paceline.extras.explore.page import build
 from paceline.sim.experiments import prepare
 from paceline.sim.scenario.schema import parse
 

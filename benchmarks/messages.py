@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.bars import Bar, Part, at_least, at_most, print_bars
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.clock import Durations
-from paceline.sim.drivers.lockstep.driver import LockstepDriver
+from paceline.sim.drivers.lockstep.lockstep_clock import Durations
+from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from tests.support.factory import make_job
 
 WORKERS, RUNS = 1024, 5

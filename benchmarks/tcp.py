@@ -29,7 +29,7 @@ from paceline.realrun.lab.self_test import ProbeProcess
 from paceline.sim.config.files import write_atomically
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
-from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.network_settings import NetworkSettings
 from paceline.sim.network.stock_tcp import Congestion, TcpSettings
 from paceline.sim.traffic.tcp.windows import Connection
 

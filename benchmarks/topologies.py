@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from paceline.extras.topology.steps import exact_after
 from paceline.sim.topology import plan, spectra
 
 WORKERS = 100_000
@@ -42,7 +43,7 @@ def measure(name: str) -> None:
     matrices = mixing.first
     rate = mixing.rate
     if rate is None:
-        exact = spectra.exact_after(matrices)
+        exact = exact_after(matrices)
         rate = 0.0 if exact is not None else spectra.product_norm(matrices) ** (1.0 / len(matrices))
     done = time.perf_counter()
     peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -20,7 +20,7 @@ from typing import Any, Final
 from benchmarks.speed.environment import simgrid_missing
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.driver import LockstepDriver
+from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from tests.support.factory import make_job
 
 HERE: Final = Path(__file__).parent

@@ -20,7 +20,7 @@ from benchmarks.speed.children import Block, serve
 from benchmarks.speed.work import BATCH_SIZE, LR, PERIOD, Work, parse_work
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.driver import LockstepDriver
+from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from tests.support.factory import make_job
 
 SCHEMES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter
 from paceline.sim.errors import InputError
 from paceline.sim.jitter import Jitter
 from paceline.sim.network.network import Link, Network
-from paceline.sim.network.settings import QueueName
+from paceline.sim.network.network_settings import QueueName
 from paceline.sim.network.variation import trace_of
 
 from .queues import Path

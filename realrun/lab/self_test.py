@@ -20,7 +20,7 @@ from rich.table import Table
 
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, rate_of
-from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.network_settings import NetworkSettings
 
 from .lab import Lab, python_environment
 from .probe import ProbeFlow

@@ -15,14 +15,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
+from ..collectives.algorithm_registry import Builder
 from ..collectives.pipelines import least_latencies
-from ..collectives.registry import Builder
 from ..compute.model import steady_compute
 from ..devices import one_thread
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
-from ..drivers.lockstep.driver import LockstepDriver, same_mathematics
 from ..drivers.lockstep.exact import why_not
+from ..drivers.lockstep.lockstep_driver import LockstepDriver, same_mathematics
 from ..drivers.outcome import Outcome
 from ..errors import NotInLockstep, RunError
 from ..schemes import SCHEMES

@@ -21,8 +21,8 @@ from ..errors import InputError, KeyedError
 from ..faults.outages import Churn, over_tcp
 from ..network.build import build_network
 from ..network.network import Network
+from ..network.network_settings import NetworkSettings
 from ..network.profile import Profile
-from ..network.settings import NetworkSettings
 from ..network.transfer import TransferModel
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, nccl_hosts
 from ..network.variation import changes_per_s

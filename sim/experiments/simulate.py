@@ -128,8 +128,8 @@ def _simulate(
 
 def engine_of(job: Job) -> tuple[Engine, str]:
     """Predict what ``auto`` is for a job from its first steps on the clock alone; and the reason."""
-    from ..drivers.lockstep.driver import LockstepDriver
     from ..drivers.lockstep.exact import TRIED_STEPS, why_not
+    from ..drivers.lockstep.lockstep_driver import LockstepDriver
 
     reason = why_not(job)
     if not reason:
@@ -144,8 +144,8 @@ def engine_of(job: Job) -> tuple[Engine, str]:
 
 def _in_lockstep(job: Job, progress: Progress | None) -> Run | str:
     """The run in lockstep; or why that is not possible."""
-    from ..drivers.lockstep.driver import LockstepDriver
     from ..drivers.lockstep.exact import why_not
+    from ..drivers.lockstep.lockstep_driver import LockstepDriver
 
     reason = why_not(job)
     if reason:

@@ -15,7 +15,7 @@ from ..errors import InputError, did_you_mean, quote, shorten
 from .forms.graph import Graph
 from .forms.varying import Variation
 from .network import Link, Network, Route
-from .settings import GpuHost, NetworkSettings
+from .network_settings import GpuHost, NetworkSettings
 
 _PICOSECONDS: Final = 10**12
 _HOP: Final = 1

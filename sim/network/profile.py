@@ -22,7 +22,7 @@ from ..config.problems import mistake
 from ..config.settings import Settings, read_beside
 from ..config.yaml_file import validate_document
 from ..errors import InputError, quote
-from .settings import QueueName
+from .network_settings import QueueName
 from .transfer import TransferModel
 
 PROFILE_VERSION: Final = 2

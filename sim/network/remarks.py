@@ -6,7 +6,7 @@ from typing import Final
 
 from ..config.units import format_rate
 from .network import Network
-from .settings import NetworkSettings
+from .network_settings import NetworkSettings
 from .stock_tcp import payload_share
 from .transport import NCCL_CONNECT, TRANSPORTS
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from ..collectives.algorithm_registry import algorithms
 from ..collectives.pipelines import NEWEST_NCCL, NcclHosts
-from ..collectives.registry import algorithms
 from .network import Network
-from .settings import NetworkSettings
+from .network_settings import NetworkSettings
 from .transfer import TransferModel
 
 AUTO_ALGORITHM: Final = "auto"

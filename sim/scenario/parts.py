@@ -35,8 +35,8 @@ from ..faults.fault_settings import Fault, read_faults
 from ..faults.heartbeat import Heartbeats
 from ..network.build import build_network
 from ..network.forms.graph import Graph
+from ..network.network_settings import NetworkSettings
 from ..network.profile import Profile
-from ..network.settings import NetworkSettings
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..training.snapshots import ASSUMED_STEPS, KEPT_APART, KEPT_BYTES, Keep

@@ -29,7 +29,7 @@ from ..config.user_code.code_files import script_folder, search_beside
 from ..errors import InputError, did_you_mean, quote, shorten
 from ..faults.fault_settings import Checkpoint
 from ..network.build import build_network
-from ..network.settings import TransportName
+from ..network.network_settings import TransportName
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..records.verdict import Value

@@ -29,7 +29,7 @@ from .rendezvous import Announced, Notice, Transfer
 from .transfers import Transfers
 
 if TYPE_CHECKING:
-    from .tcp.hosts import Windows
+    from .tcp.stock_hosts import Windows
 
 ANNOUNCEMENT_BYTES: Final = 100
 """Size of a receive's announcement, with headers; it takes no time of its own unless it waits."""

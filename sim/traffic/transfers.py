@@ -70,7 +70,7 @@ class Transfers:
         self._flows: dict[int, rendezvous.Transfer] = {}
         self._hosts = None
         if model.tcp is not None:
-            from .tcp.hosts import StockHosts
+            from .tcp.stock_hosts import StockHosts
 
             self._hosts = StockHosts(clock, model, self._sharing, self._share, self._arrive)
         self._solving = False

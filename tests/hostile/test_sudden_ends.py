@@ -17,7 +17,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks.sudden_death import contents
-from paceline.extras.topology import page as graph_pages
+from paceline.extras.topology import topology_page as graph_pages
 from paceline.extras.topology.described import describe
 from paceline.reports import sweep_page
 from paceline.sim.experiments.sweep import sweep_folder

@@ -23,7 +23,8 @@ SLOW = (
     "scipy.optimize", "scipy.sparse", "scipy.stats", "seaborn", "sklearn", "torch._dynamo", "torch._inductor",
 )  # fmt: skip
 NOT_NAMED = {
-    "commands.measure", "extras.topology.command", "sim.drivers.lockstep.driver", "sim.experiments.choice",
+    "commands.measure", "extras.topology.command", "sim.drivers.lockstep.lockstep_driver",
+    "sim.experiments.choice",
     "sim.experiments.costs.bounds", "sim.schemes.all_reduce", "sim.schemes.sgp", "sim.schemes.user_scheme",
     "sim.topology.graphs.random", "sim.topology.matcha", "sim.workloads.tasks.text",
     "sim.workloads.user_task",

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console, RenderableType
 
-from paceline.extras.topology.page import comparison_table, record_table
+from paceline.extras.topology.topology_page import comparison_table, record_table
 from paceline.reports.tables import render_comparison, render_summary
 from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.scenario_facts import Goal

@@ -10,8 +10,8 @@ import pytest
 from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.driver import LockstepDriver
 from paceline.sim.drivers.lockstep.exact import why_not
+from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from paceline.sim.drivers.outcome import Outcome, run_record
 from paceline.sim.records.run import Event, Run
 from paceline.sim.schemes.scheme import Scheme

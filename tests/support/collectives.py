@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.sim.collectives import pipelines
+from paceline.sim.collectives.algorithm_registry import ALGORITHMS, Builder
 from paceline.sim.collectives.collective import Collective, CollectiveBlock
 from paceline.sim.collectives.pricing import BlockCosts, completion_s, lay_out
-from paceline.sim.collectives.registry import ALGORITHMS, Builder
 
 
 def blocks_of(collective: Collective) -> list[CollectiveBlock]:

@@ -21,7 +21,7 @@ from paceline.sim.experiments.prepare import equal_segments
 from paceline.sim.jitter import Jitter, Lognormal
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Link, Network
-from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.network_settings import NetworkSettings
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.network.transport import TRANSPORTS
 from paceline.sim.program.worker import Optimizer, Program, Worker

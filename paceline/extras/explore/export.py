@@ -18,8 +18,8 @@ from paceline.sim.config import yaml_file
 from paceline.sim.config.tracking import track
 from paceline.sim.devices import one_thread
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.clock import Durations
 from paceline.sim.drivers.lockstep.exact import why_not
+from paceline.sim.drivers.lockstep.lockstep_clock import Durations
 from paceline.sim.errors import InputError, NotInLockstep, RunError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.costs.bounds import chance
@@ -27,7 +27,7 @@ from paceline.sim.experiments.jobs import ALONE, JobProcesses, PlannedRun
 from paceline.sim.experiments.simulate import job_of, simulate_job
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, rate_of
-from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.network_settings import NetworkSettings
 from paceline.sim.records.intervals import FEWEST, bound_place
 from paceline.sim.records.money.cost import PriceRecord, cost_to_end, read_price
 from paceline.sim.records.run import Run

@@ -19,8 +19,8 @@ from paceline.sim.collectives.collective import Collective, Lists
 from paceline.sim.collectives.pipelines import least_latencies
 from paceline.sim.collectives.pricing import Layout, PostStep
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.collectives import of_one_worker, signature
-from paceline.sim.drivers.lockstep.driver import LockstepDriver
+from paceline.sim.drivers.lockstep.collective_times import of_one_worker, signature
+from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from paceline.sim.drivers.lockstep.stacked import StackedTask
 from paceline.sim.drivers.outcome import run_record
 from paceline.sim.drivers.tasks.runner import InFlight

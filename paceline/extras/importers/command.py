@@ -60,7 +60,7 @@ def import_files(
     from paceline.sim.config.files import check_out_file, write_atomically
     from paceline.sim.config.units import parse_bandwidth, parse_duration
     from paceline.sim.config.yaml_file import validate_document
-    from paceline.sim.network.settings import NetworkSettings
+    from paceline.sim.network.network_settings import NetworkSettings
 
     if out is not None:
         check_out_file(out, [FIRST_LINE.encode()])

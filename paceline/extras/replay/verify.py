@@ -19,7 +19,7 @@ from paceline.sim.scenario.schema import parse
 from paceline.sim.training.scoring import digest, score_models
 from paceline.sim.workloads.workload import Task, Workload
 
-from .driver import ShortRecordError, replay
+from .replay_driver import ShortRecordError, replay
 
 _ENDED: Final = (
     "the target ended it before its workers were done; only a run without stop.target, or of "

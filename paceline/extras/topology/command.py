@@ -37,7 +37,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one topology: its degree, weights, eigenvalues and how fast it averages."""
-    from paceline.extras.topology import page as graph_pages
+    from paceline.extras.topology import topology_page as graph_pages
     from paceline.extras.topology.described import describe
 
     record = describe(_entry(topology), workers, weights, seed)
@@ -56,7 +56,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare topologies at one number of workers, the fastest per step first."""
-    from paceline.extras.topology import page as graph_pages
+    from paceline.extras.topology import topology_page as graph_pages
     from paceline.extras.topology.described import describe
 
     records = [describe(_entry(name), workers, weights, seed) for name in topologies]

@@ -15,7 +15,7 @@ from ...records.run import Evaluation
 from ...schemes import SCHEMES
 from ..job import Job
 from ..outcome import Outcome, run_record
-from .driver import LockstepDriver
+from .lockstep_driver import LockstepDriver
 
 TRIED_STEPS: Final = 3
 """Steps of the trial that a user's scheme must pass: it must agree on both drivers."""

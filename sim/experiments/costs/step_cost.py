@@ -32,8 +32,8 @@ from ...compute.compute_settings import Straggler
 from ...compute.model import steady_compute
 from ...drivers.event import EventDriver
 from ...drivers.job import Job
-from ...drivers.lockstep.driver import LockstepDriver
 from ...drivers.lockstep.exact import why_not
+from ...drivers.lockstep.lockstep_driver import LockstepDriver
 from ...drivers.lockstep.stacked import StackedTask
 from ...drivers.outcome import Outcome
 from ...errors import RunError, SchemeError

@@ -21,7 +21,7 @@ from ...config.tracking import track
 from ...devices import one_thread
 from ...errors import InputError, RunError
 from ...faults.goodput import goodput
-from ...network.settings import NetworkSettings
+from ...network.network_settings import NetworkSettings
 from ...records.money.cost import PriceRecord, cost
 from ...records.scenario_facts import read_facts
 from ...scenario.entries import SchemeEntry

@@ -15,8 +15,8 @@ from ...compute.compute_settings import Compute
 from ...config.tracking import track
 from ...devices import one_thread
 from ...drivers.job import Job
-from ...drivers.lockstep.driver import LockstepDriver, same_mathematics
 from ...drivers.lockstep.exact import why_not
+from ...drivers.lockstep.lockstep_driver import LockstepDriver, same_mathematics
 from ...drivers.outcome import run_record
 from ...errors import RunError
 from ...faults.record import CutOff

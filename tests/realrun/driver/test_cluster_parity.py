@@ -11,7 +11,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from paceline.extras.replay.driver import replay
+from paceline.extras.replay.replay_driver import replay
 from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
 from paceline.realrun.transport import connections

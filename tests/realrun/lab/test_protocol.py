@@ -15,7 +15,7 @@ from paceline.realrun.lab.switch import HEADER_BYTES, _flow, _has_contents
 from paceline.sim.errors import InputError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Link, Network
-from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.network_settings import NetworkSettings
 from paceline.sim.network.variation import bandwidth_changes
 
 # Two sites of one host each: own access links, a pipe from the first to the second only.

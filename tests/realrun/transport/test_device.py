@@ -118,13 +118,11 @@ class Small:
         self.fits, self.tried = fits, list[int]()
         self._batched_gradients = problem.batched_gradients
 
-    def __call__(
-        self, workers: list[int], indices: list[int], points: torch.Tensor, threads: int
-    ) -> Evaluated:
+    def __call__(self, workers: list[int], indices: list[int], points: torch.Tensor) -> Evaluated:
         self.tried.append(len(workers))
         if len(workers) > self.fits:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return self._batched_gradients(workers, indices, points, threads)
+        return self._batched_gradients(workers, indices, points)
 
 
 def test_batches_are_halved_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:

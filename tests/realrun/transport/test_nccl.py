@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.nccl_contract import contract_on
-from paceline.extras.replay.driver import replay
+from paceline.extras.replay.replay_driver import replay
 from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group, leave
 from paceline.realrun.transport.buffers import StagingBuffers, unpack

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from paceline.extras.replay.driver import replay
+from paceline.extras.replay.replay_driver import replay
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes, measure_runs
 from paceline.reports.tables import render_summary, warnings

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from paceline.reports.tables import render_summary, warnings
 from paceline.sim.compute.compute_settings import Straggler
-from paceline.sim.drivers.lockstep.driver import LockstepDriver
 from paceline.sim.drivers.lockstep.exact import why_not
+from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from paceline.sim.errors import InputError, NotInLockstep
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job

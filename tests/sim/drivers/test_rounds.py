@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.driver import LockstepDriver
+from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from paceline.sim.experiments.prepare import prepare, resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import parse

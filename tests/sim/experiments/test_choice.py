@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.sim.collectives.algorithm_registry import algorithms
 from paceline.sim.collectives.pipelines import nccl_choice
-from paceline.sim.collectives.registry import algorithms
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments import choice
 from paceline.sim.experiments.costs.step_cost import step_cost

@@ -17,7 +17,7 @@ import paceline
 from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.config.units import parse_seconds
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.driver import LockstepDriver
+from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.simulate import simulate_job

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from paceline.sim.errors import InputError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
-from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.network_settings import NetworkSettings
 from paceline.sim.network.variation import changes_per_s
 from paceline.sim.scenario.schema import parse
 from tests.sim.scenario.test_schema import FLAT

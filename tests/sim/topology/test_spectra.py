@@ -187,7 +187,6 @@ def test_one_peer_exponential_is_exact_from_any_phase(digits: int) -> None:
             total = found.matrix(step).toarray() @ total
         assert (total == 1.0 / n).all()
     assert spectra.product_norm(found.first) == 0.0
-    assert spectra.steps_until(found.first, 1e-3) == digits
 
 
 @pytest.mark.parametrize(("n", "wanted"), [(6, 0.216506), (12, 0.209129)])
@@ -207,19 +206,6 @@ def test_p_peer_exponential_is_exact_for_powers(peers: int, tau: int) -> None:
     found = plan(entry("p_peer_exponential", peers=peers), (peers + 1) ** tau)
     assert found.period == tau
     assert spectra.product_norm(found.first) < 1e-15
-
-
-def test_steps_until() -> None:
-    def steps(topology: TopologyEntry | str, n: int, rule: str, epsilon: float) -> int:
-        return spectra.steps_until(plan(topology, n, rule).first, epsilon)
-
-    assert steps(entry("ring_lattice", degree=4), 32, "laplacian", 1e-3) == 113
-    assert steps("hypercube", 32, "uniform", 1e-3) == 18
-    assert steps("hypercube", 4, "uniform", 1 / 3) == 1
-    assert steps("complete", 8, "uniform", 1e-9) == 1
-    assert steps("one_peer_exponential", 6, "uniform", 0.3) == 3
-    # the bound by whole periods: 0.2165^5 < 1e-3 < 0.2165^4
-    assert steps("one_peer_exponential", 6, "uniform", 1e-3) == 15
 
 
 @laws
@@ -333,11 +319,6 @@ def test_hypercubes_one_dimension_a_step(name: str) -> None:
     found = plan(name, 32)
     assert found.period == 5
     assert spectra.product_norm(found.first) == 0.0
-
-
-def test_transient_iterations() -> None:
-    found = spectra.transient_iterations(10, 0.5)
-    assert found == {"same_data": 250.0, "different_data": 1000.0}
 
 
 # --- large graphs -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.extras.explore import interpolation, page
+from paceline.extras.explore import explore_page, interpolation
 from paceline.extras.explore.export import export
 from paceline.extras.explore.interpolation import interpolate, scaled
 from paceline.sim.errors import InputError
@@ -144,7 +144,7 @@ def test_the_stated_error_covers_nine_of_ten_fresh_simulations(tmp_path: Path) -
     ]
     rng = random.Random(42)
     settings = [(rng.uniform(-2, 2), rng.uniform(-2, 2)) for _ in range(100)]
-    law = (Path(page.__file__).parent / "law.js").read_text(encoding="utf-8")
+    law = (Path(explore_page.__file__).parent / "law.js").read_text(encoding="utf-8")
     values = [{"latency": 10**latency, "bandwidth": 10**bandwidth} for latency, bandwidth in settings]
     probe = tmp_path / "grid.html"
     probe.write_text(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from paceline.extras.papers.leader_sgd import StepBudget
 from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep.driver import LockstepDriver
+from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network
 from paceline.sim.program.worker import Worker

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.extras.replay.driver import replay
+from paceline.extras.replay.replay_driver import replay
 from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import UNTIMED_ENCODING, untimed

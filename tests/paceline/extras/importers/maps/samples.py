@@ -11,7 +11,7 @@ from paceline.extras.importers.readings import Answers, ForeignFile, Readings
 from paceline.sim.foreign import foreign_kind
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
-from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.network_settings import NetworkSettings
 
 CSV = "RTT (ms),us,eu,asia\nus,,80,150\neu,80,,210\nasia,150,210,\n"
 MARKDOWN = """\

@@ -24,7 +24,7 @@ from ...training.scoring import Scorer
 from ..job import Job
 from ..outcome import Outcome
 from ..tasks.runner import InFlight
-from .clock import LockstepClock, moved_alike
+from .lockstep_clock import LockstepClock, moved_alike
 from .published import PublishedRows
 from .stacked import StackedRunner, StackedTask
 

@@ -30,7 +30,7 @@ from ...training.scoring import Scorer
 from ..job import Job
 from ..outcome import Outcome
 from .accounts import StackedAccounts, StackedOperation
-from .collectives import CollectiveTimes
+from .collective_times import CollectiveTimes
 from .messages import MixTimes
 from .published import PublishedRows, PublishedSteps
 

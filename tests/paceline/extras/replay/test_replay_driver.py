@@ -7,7 +7,7 @@ from dataclasses import replace as changed
 import pytest
 import torch
 
-from paceline.extras.replay.driver import replay
+from paceline.extras.replay.replay_driver import replay
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import RunError
 from paceline.sim.program import operations as ops
