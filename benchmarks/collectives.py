@@ -40,7 +40,7 @@ def main() -> None:
                 "all_reduce", workers=workers, cv=0.1, latency_s=1e-3, bandwidth_bytes_per_s=1.25e8,
                 bytes_per_parameter=4e6, all_reduce=name, transport=transport, record_events=False,
             )  # fmt: skip
-            job = replace(job, transfer=job.transport.transfer(job.transfer))
+            job = replace(job, transfer=job.collectives.transport.transfer(job.transfer))
             first_s, messages = run(job, 1, priced=True)
             one_s, six_s = (run(job, steps, priced=True)[0] for steps in (1, 6))
             step_s = (six_s - one_s) / 5

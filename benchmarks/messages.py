@@ -143,7 +143,7 @@ def all_reduce() -> Iterator[Bar]:
                 "all_reduce", workers=WORKERS, max_iterations=100, record_events=False, transport=transport,
                 cv=cv, all_reduce="auto", **SECOND,
             )  # fmt: skip
-            job = replace(job, transfer=job.transport.transfer(job.transfer))
+            job = replace(job, transfer=job.collectives.transport.transfer(job.transfer))
             begin_s = time.perf_counter()
             _in_lockstep(replace(job, max_iterations=1))
             first_s = time.perf_counter() - begin_s

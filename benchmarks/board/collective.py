@@ -106,7 +106,9 @@ def _wall_clock_s(what: Collective, tcp: str, again: bool = False) -> float:
         bytes_per_parameter=payload_bytes / len(start),
     )
     if (what.kind, what.transport) == ("reduce", "gloo"):
-        job = replace(job, all_reduce="benchmarks.board.collective:gloo_reduce")
+        job = replace(
+            job, collectives=replace(job.collectives, all_reduce="benchmarks.board.collective:gloo_reduce")
+        )
     run = simulate_job(job)
     if run.status != "completed":
         raise RunError(run.message)

@@ -104,7 +104,7 @@ def _job(scheme: str, workers: int, steps: int, **options: Any) -> Job:
         scheme, options, workers=workers, max_iterations=steps, record_events=False,
         all_reduce="ring_stop_and_wait", **NETWORK,
     )  # fmt: skip
-    return replace(job, transfer=job.transport.transfer(job.transfer))
+    return replace(job, transfer=job.collectives.transport.transfer(job.transfer))
 
 
 def _lockstep(job: Job) -> tuple[float, float, int]:

@@ -47,6 +47,7 @@ from paceline.realrun.launch.cells import run_requests, with_draws
 from paceline.realrun.launch.processes import Processes
 from paceline.sim.config.files import write_atomically
 from paceline.sim.devices import one_thread
+from paceline.sim.drivers.job import UNRECORDED
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
@@ -168,7 +169,7 @@ def predict_cell(
     same = outcome(run, cell.workers)
     seeds = DRAWS if cell.noise_decides or cell.random else ()
     fresh = [outcome(simulate_again(with_draws(job, seed), profile, seed), cell.workers) for seed in seeds]
-    timing = replace(job, problem=None, task=None, record_events=False)
+    timing = replace(job, problem=None, task=None, recording=UNRECORDED)
     noisy = seeds if cell.noise_decides else ()
     return {
         "same": asdict(same),

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from paceline.realrun.launch.cells import with_draws
 from paceline.sim.config import yaml_file
-from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.job import UNRECORDED, Job
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
@@ -190,7 +190,7 @@ def computation_s(job: Job, run: Run) -> float:
             if event.worker == last and event.operation == "gradient"
         )
     free = free_network(job.transfer.network.num_hosts)
-    timing = replace(job, problem=None, task=None, record_events=False, transfer=TransferModel(free))
+    timing = replace(job, problem=None, task=None, recording=UNRECORDED, transfer=TransferModel(free))
     return simulate_job(timing).wall_clock_s
 
 

@@ -288,7 +288,7 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
         if log.ended_s is None else log.ended_s
         for log in logs
     )  # fmt: skip
-    event_log = job.event_log()
+    event_log = job.recording.log()
     if event_log is not None:
         for event in joined_events(logs, starts):
             event_log.add(event)

@@ -153,8 +153,8 @@ class Computing:
         """The gradient and its real duration; reports segments during the backward pass."""
         assert self._job.problem is not None
         on_part = None
-        if pending.handle is not None and len(self._job.segments) > 1:
-            on_part = Segments(self._job.segments, partial(report, pending)).add
+        if pending.handle is not None and len(self._job.layers.segments) > 1:
+            on_part = Segments(self._job.layers.segments, partial(report, pending)).add
         gradient = partial(self._job.problem.gradient, self._rank.log.rank, index, point, on_part)
         evaluated, took_s = self._side_stream.run(gradient)
         self._side_stream.hand_over(*evaluated)

@@ -148,7 +148,7 @@ class Exchanges:
         self, operation: ops.Operation[Any], group: tuple[int, ...], number: int
     ) -> TransferInFlight:
         """Begin the library's collective, or a hierarchical all-reduce by hosts and sites."""
-        collectives, forced = self._transport.collectives, self._job.all_reduce
+        collectives, forced = self._transport.collectives, self._job.collectives.all_reduce
         if isinstance(operation, ops.AllReduce) and forced == "hierarchical" and len(group) > 1:
             return collectives.hierarchical(operation.value, *self._job.choice.by_site(group), number)
         return collectives.begin(operation, group, number)

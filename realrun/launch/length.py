@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from paceline.sim.drivers.job import UNRECORDED
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.build import build_network
@@ -59,7 +60,7 @@ def with_lengths(scenario: Scenario, progress: Callable[[str, int], None] | None
         entry = scenario.schemes[request.entry]
         job = prepare(carried, entry, request.seed)
         run = simulate_job(
-            replace(job, record_events=False), progress=progress, profile=carried.cluster.profile
+            replace(job, recording=UNRECORDED), progress=progress, profile=carried.cluster.profile
         )
         requests.append(with_length(request, scenario, entry, run))
     return requests

@@ -90,7 +90,7 @@ class CollectivesInFlight:
         depends = transfer.network.varies or transfer.uneven or transfer.tcp or transfer.queue != "fair"
         self._priced = priced and not depends
         self._idle_s = [0.0] * job.workers  # end of priced collectives' bytes, by host
-        self._in_turn = job.transport.nccl_collectives
+        self._in_turn = job.collectives.transport.nccl_collectives
         self._on_shared: dict[Tag, _CollectiveInFlight] = {}  # priced ones that any message of a member meets
         self._alike: AlikeTransfers | None = None  # of the last collectives in classes,
         self._in_classes: dict[Tag, _CollectiveInFlight] = {}  # which are these

@@ -72,7 +72,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._failures = Failures(job, faults or {}, self._clock, self.transfers.posts, self._fail)
         self.may_crash = self._failures.may_strike
         self._progress = progress
-        self._event_log = job.event_log()
+        self._event_log = job.recording.log()
         self.writes = self._event_log is not None
         self._finals = [job.start] * job.workers
         self._leaders: dict[int, Tensor] = {}

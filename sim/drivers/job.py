@@ -71,6 +71,94 @@ class Scoring:
 
 
 @dataclass(frozen=True)
+class Layers:
+    """The layers of a job's model, in backward order.
+
+    Attributes:
+        segments: (name, start, stop) of each; empty if unknown.
+        ready_at: when each is ready, as a fraction of a gradient's duration; empty: by its parameters.
+        forward: fraction taken by the forward pass of each; empty: by its parameters.
+    """
+
+    segments: tuple[tuple[str, int, int], ...] = ()
+    ready_at: tuple[float, ...] = ()
+    forward: tuple[float, ...] = ()
+
+    def ready_fractions(self, accumulate: int) -> tuple[float, ...]:
+        """Completion of each in the last of ``accumulate`` batches, as a fraction of the gradient's duration.
+
+        Without ``ready_at`` the forward pass takes one third; the backward pass the rest, in proportion to
+        parameters.
+        """
+        total = sum(stop - start for _, start, stop in self.segments)
+        done, fractions = 0, []
+        for _, start, stop in self.segments:
+            done += stop - start
+            fractions.append(1 / 3 + (2 / 3) * done / total if done < total else 1.0)
+        before = accumulate - 1
+        return tuple((before + each) / (before + 1) for each in self.ready_at or fractions)
+
+    def forward_of(self, operation: ops.Forward, accumulate: int) -> dict[int, float]:
+        """Fractions of a gradient's duration that its first batch's forward pass takes, by number of segment.
+
+        Without ``forward`` it is one third for all of them, in proportion to parameters. Raises
+        ``SchemeError`` where nothing is known of the layers.
+        """
+        if not self.segments:
+            raise SchemeError(
+                "a forward pass through layers of a payload of which nothing is known; leave "
+                "workload.payload and timing_only out, or name the layers in workload.layer_profile"
+            )
+        total = sum(stop - start for _, start, stop in self.segments)
+        return {
+            number: (self.forward[number] if self.forward else (stop - start) / total / 3) / accumulate
+            for number, (_, start, stop) in enumerate(self.segments)
+            if operation.start <= start and stop <= operation.stop
+        }
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """How a job's workers average.
+
+    Attributes:
+        all_reduce: algorithm of the all-reduce; ``auto``: the transport's choice.
+        transport: of messages and collectives.
+        chosen: meaning of ``auto``.
+        sums_inside: ``hosts`` or ``sites``, whose workers sum what is then encoded; None: none do.
+        priced: the network on which ``auto`` is priced, where it is not the job's.
+    """
+
+    all_reduce: str
+    transport: TransportRules = TRANSPORTS[None]
+    chosen: Algorithms = field(default_factory=Algorithms)
+    sums_inside: str | None = None
+    priced: TransferModel | None = None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Operations of a job that are kept, a row for each.
+
+    Attributes:
+        events: whether any are,
+        most: but none if there would be more than this,
+        until_step: and only those of the first steps.
+    """
+
+    events: bool = True
+    most: int | None = None
+    until_step: int | None = None
+
+    def log(self) -> EventLog | None:
+        """A fresh event log, or None where no operations are recorded."""
+        return EventLog(self.until_step, self.most) if self.events else None
+
+
+UNRECORDED: Final = Recording(events=False)
+
+
+@dataclass(frozen=True)
 class Job:
     """One scheme under one seed.
 
@@ -86,22 +174,13 @@ class Job:
         averaging_share: processor time of a library's averaging beside the collective, as a share of the
             duration of each gradient's last batch.
         transfer: how messages travel.
-        transport: of messages and collectives.
-        all_reduce: algorithm of the all-reduce; ``auto``: the transport's choice.
-        chosen: meaning of ``auto``.
-        sums_inside: ``hosts`` or ``sites``, whose workers sum what is then encoded; None: none do.
-        priced: the network on which ``auto`` is priced, where it is not that of ``transfer``.
-        segments: (name, start, stop) of the layers in backward order; empty if unknown.
-        ready_at: when each segment is ready, as a fraction of a gradient's duration; empty: by its
-            parameters.
-        forward: fraction taken by the forward pass of each segment; empty: by its parameters.
+        collectives: transport and algorithms.
+        layers: of the model.
         scoring: evaluation, and the target.
         max_iterations, max_time_s: other ends of the run.
         churn: faults and checkpoints.
         ranks: of its workers in the job that it is a part of (``among``); empty: it is no part.
-        record_events: keep one row per operation,
-        max_events: but none if there would be more than this,
-        events_until_step: and only those of the first steps.
+        recording: operations that are kept.
     """
 
     scheme: Scheme
@@ -116,20 +195,12 @@ class Job:
     bytes_per_parameter: float
     compute: ComputeModel
     transfer: TransferModel
-    all_reduce: str
-    segments: tuple[tuple[str, int, int], ...]
+    collectives: Collectives
+    layers: Layers
     scoring: Scoring
     max_iterations: int | None = None
     max_time_s: float = math.inf
-    record_events: bool = True
-    max_events: int | None = None
-    events_until_step: int | None = None
-    transport: TransportRules = TRANSPORTS[None]
-    chosen: Algorithms = field(default_factory=Algorithms)
-    sums_inside: str | None = None
-    priced: TransferModel | None = None
-    ready_at: tuple[float, ...] = ()
-    forward: tuple[float, ...] = ()
+    recording: Recording = Recording()
     averaging_share: float = 0.0
     churn: Churn | None = None
     ranks: tuple[int, ...] = ()
@@ -141,9 +212,10 @@ class Job:
         All collectives that begin beside a gradient but the last are launched by the device that computes it.
         """
         launches = 1
-        if (sizes := self.scheme.bucket_bytes(self.options)) and self.segments:
+        if (sizes := self.scheme.bucket_bytes(self.options)) and self.layers.segments:
             first, other = (int(size / self.bytes_per_parameter) for size in sizes)
-            launches = count_buckets((stop - start for _, start, stop in self.segments), (first, other))
+            lengths = (stop - start for _, start, stop in self.layers.segments)
+            launches = count_buckets(lengths, (first, other))
         longer, launch_s = self.averaging_share / self.compute.accumulate, self.transfer.launch_s
         return replace(self.compute, longer=1.0 + longer, launches_s=(launches - 1) * launch_s)
 
@@ -175,13 +247,17 @@ class Job:
 
     def among(self, ranks: tuple[int, ...]) -> Job:
         """The job of these workers alone, which are 0, 1, ... in it, without faults."""
+        priced, chosen = self.collectives.priced, self.collectives.chosen
         return replace(
             self,
             workers=len(ranks),
             ranks=ranks,
             transfer=replace(self.transfer, network=self.transfer.network.among(ranks)),
-            priced=self.priced and replace(self.priced, network=self.priced.network.among(ranks)),
-            chosen=self.chosen if len(ranks) == self.workers else Algorithms(self.chosen.names),
+            collectives=replace(
+                self.collectives,
+                priced=priced and replace(priced, network=priced.network.among(ranks)),
+                chosen=chosen if len(ranks) == self.workers else Algorithms(chosen.names),
+            ),
             churn=None,
         )
 
@@ -222,7 +298,7 @@ class Job:
             sites=self.transfer.network.site_of,
             hosts=self.transfer.network.nodes,
             element_bytes=self.bytes_per_parameter,
-            sums_inside=self.sums_inside,
+            sums_inside=self.collectives.sums_inside,
             evaluation_s=self.scoring.time_s,
             every=self.scoring.every,
         )
@@ -269,7 +345,7 @@ class Job:
         collective, order = self.choice.collective_of(
             ops.AllReduce(self.start), tuple(range(self.workers)), 0
         )
-        nominal = self.priced or self.transfer  # alike in a real run and its prediction
+        nominal = self.collectives.priced or self.transfer  # alike in a real run and its prediction
         steady = replace(nominal, network=nominal.network.steady)
         return HandOver(price_s(place(collective, order, steady)), int(collective.num_bytes.sum()))
 
@@ -304,50 +380,14 @@ class Job:
         rank = self.rank_of(worker)
         return Published(rank, operation.step, time_s, value, bytes_sent, leader, averaged, operation.notes)
 
-    def event_log(self) -> EventLog | None:
-        """A fresh event log, or None where no operations are recorded."""
-        return EventLog(self.events_until_step, self.max_events) if self.record_events else None
-
     def encode_s(self, operation: ops.Encode) -> float | Tensor | None:
         """Seconds of an encoding on a worker, or on each; None if unknown, when it takes no time."""
         rates = self.compute.compute.encoding
         rate = rates.top_k if isinstance(operation.codec, TopK) else rates.qsgd
         return None if rate is None else operation.elements * self.bytes_per_parameter / rate
 
-    def ready_fractions(self) -> tuple[float, ...]:
-        """Completion of each segment in a gradient's last batch, as a fraction of the gradient's duration.
-
-        Without ``ready_at`` the forward pass takes one third; the backward pass the rest, in proportion to
-        parameters.
-        """
-        total = sum(stop - start for _, start, stop in self.segments)
-        done, fractions = 0, []
-        for _, start, stop in self.segments:
-            done += stop - start
-            fractions.append(1 / 3 + (2 / 3) * done / total if done < total else 1.0)
-        before = self.compute.accumulate - 1
-        return tuple((before + each) / (before + 1) for each in self.ready_at or fractions)
-
-    def forward_of(self, operation: ops.Forward) -> dict[int, float]:
-        """Fractions of a gradient's duration that its first batch's forward pass takes, by number of segment.
-
-        Without ``forward`` it is one third for all of them, in proportion to parameters. Raises
-        ``SchemeError`` where nothing is known of the layers.
-        """
-        if not self.segments:
-            raise SchemeError(
-                "a forward pass through layers of a payload of which nothing is known; leave "
-                "workload.payload and timing_only out, or name the layers in workload.layer_profile"
-            )
-        total, batches = sum(stop - start for _, start, stop in self.segments), self.compute.accumulate
-        return {
-            number: (self.forward[number] if self.forward else (stop - start) / total / 3) / batches
-            for number, (_, start, stop) in enumerate(self.segments)
-            if operation.start <= start and stop <= operation.stop
-        }
-
     @cached_property
     def choice(self) -> Choice:
         """The algorithms of its collectives."""
-        priced = self.priced or self.transfer
-        return Choice(self.transport, self.all_reduce, self.chosen, priced, self.bytes_per_parameter)
+        of, priced = self.collectives, self.collectives.priced or self.transfer
+        return Choice(of.transport, of.all_reduce, of.chosen, priced, self.bytes_per_parameter)

@@ -23,7 +23,7 @@ class WorkerTurns:
 
     def __init__(self, job: Job, clock: Clock, join: Callable[[Pending, tuple[int, ...]], None]) -> None:
         self._workers, self._clock, self._join = job.workers, clock, join
-        self._ordered = job.transport.nccl_collectives
+        self._ordered = job.collectives.transport.nccl_collectives
         self._lines = [deque[tuple[Pending, Callable[[Pending], None]]]() for _ in range(job.workers)]
         self._connections = Connections(job.transfer.connect_s)
         self._connecting = defaultdict[tuple[int, tuple[int, ...]], deque[Pending]](deque)

@@ -58,7 +58,7 @@ class _Whole:
         self.breakdowns = [TimeBreakdown(rank) for rank in ranks]
         self.averages = [0.0] * job.workers
         self.finals = [job.start] * job.workers
-        self.log = job.event_log()
+        self.log = job.recording.log()
         self.outages = self.published = 0
         self.repeated_s = 0.0
         self.at_steps = {step: list(faults) for step, faults in job.churn.at_steps().items()}

@@ -76,7 +76,7 @@ def choose_each(jobs: Sequence[Job], units: Sequence[str | None]) -> list[dict[s
     for inside in units or (None,):
         try:
             with one_thread():  # the vectors are small, and threads would wait for one another
-                taken = _fastest([replace(each, sums_inside=inside) for each in steady], cycle)
+                taken = _fastest([_averaging(each, sums_inside=inside) for each in steady], cycle)
         except RunError:
             return [{}] if len(jobs) == 1 else [choose_each([job], units)[0] for job in jobs]
         for row, (took_s, names) in enumerate(taken):
@@ -124,12 +124,16 @@ def _may_take(job: Job, name: str, build: Builder, payload: tuple[Any, ...], mos
     return place(build(sites, num_bytes), order, job.transfer).num_flows <= MAX_FLOWS
 
 
+def _averaging(job: Job, **changes: Any) -> Job:
+    return replace(job, collectives=replace(job.collectives, **changes))
+
+
 def _timed_s(
     jobs: Sequence[Job], names: Sequence[Mapping[str, str]], cycle: int
 ) -> list[tuple[float, dict[str, Payloads]]]:
     """Seconds of a cycle of each job in the long run with these algorithms, and payloads to choose for."""
     chosen = [Algorithms(each) for each in names]
-    jobs = [replace(job, chosen=each) for job, each in zip(jobs, chosen, strict=True)]
+    jobs = [_averaging(job, chosen=each) for job, each in zip(jobs, chosen, strict=True)]
     begin, end = _CYCLES
     begun = _run_s(jobs, begin * cycle)
     if not any(each.taken for each in chosen) and not jobs[0].scheme.encodes(jobs[0].options):

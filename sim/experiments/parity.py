@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..drivers.event import EventDriver
-from ..drivers.job import Job
+from ..drivers.job import UNRECORDED, Job
 from ..drivers.views import Views
 from ..records.comparison import Trajectory
 from ..records.run import LOST, Evaluation, Run, exact_exchanges, score_difference, sum_tolerance
@@ -34,7 +34,7 @@ def compare_iterates(job: Job, measured: Run) -> Trajectory:
     recorder = Recorder(None, None, job.scoring.every, job.scoring.on, None, as_they_are, models=models)
     steps = max((steps[-1] for steps in _kept_steps(job, measured) if steps), default=0)
     free = replace(
-        job, max_iterations=steps, max_time_s=math.inf, record_events=False,
+        job, max_iterations=steps, max_time_s=math.inf, recording=UNRECORDED,
         scoring=replace(job.scoring, target=None),
     )  # fmt: skip
     recorder.begin([job.start] * job.workers)

@@ -16,7 +16,7 @@ from ..compute.model import ComputeModel
 from ..compute.timing import device_name, timer_of, typical_times_s
 from ..config import yaml_file
 from ..devices import one_thread
-from ..drivers.job import Job, Scoring
+from ..drivers.job import UNRECORDED, Collectives, Job, Layers, Recording, Scoring
 from ..errors import InputError, KeyedError
 from ..faults.outages import Churn, over_tcp
 from ..network.build import build_network
@@ -195,7 +195,7 @@ def units_to_encode(scenario: Scenario, job: Job) -> tuple[str | None, ...]:
     if not job.scheme.encodes(job.options) or job.scheme.inside(job.options) is not None:
         return ()
     if scenario.collectives.inside != "auto":
-        return (job.sums_inside,)
+        return (job.collectives.sums_inside,)
     return (None, *possible_units(job.transfer.network))
 
 
@@ -315,13 +315,17 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         bytes_per_parameter=model_bytes / start.numel(),
         compute=_compute_model(scenario, seed, built.sampler if built else None),
         transfer=transport.transfer(_nominal(cluster.network, network, seed)),
-        transport=transport,
-        all_reduce=scenario.collectives.all_reduce,
-        chosen=Algorithms(names),
-        sums_inside=None if inside == "workers" else inside,
-        segments=_segments(workload, built, start.numel(), buckets),
-        ready_at=ready_fractions(profile.layers) if profile else (),
-        forward=forward_fractions(profile.layers) if profile else (),
+        collectives=Collectives(
+            scenario.collectives.all_reduce,
+            transport,
+            Algorithms(names),
+            sums_inside=None if inside == "workers" else inside,
+        ),
+        layers=Layers(
+            _segments(workload, built, start.numel(), buckets),
+            ready_fractions(profile.layers) if profile else (),
+            forward_fractions(profile.layers) if profile else (),
+        ),
         averaging_share=share if scheme.averages_gradients(entry.options) else 0.0,
         scoring=Scoring(
             every=scenario.evaluate.every,
@@ -336,9 +340,11 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         churn=churn_of(scenario, entry, seed),
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,
-        record_events=scenario.events != "none",
-        max_events=MAX_EVENTS if scenario.events == "auto" else None,
-        events_until_step=scenario.first_steps,
+        recording=Recording(
+            scenario.events != "none",
+            MAX_EVENTS if scenario.events == "auto" else None,
+            scenario.first_steps,
+        ),
     )
 
 
@@ -434,17 +440,18 @@ def over_profile(job: Job, profile: Profile | None) -> Job:
     if profile is None:
         return job
     transport = TRANSPORTS[profile.hosts.transport]
-    known = job.transport is transport and job.all_reduce in transport.all_reduces
-    all_reduce = job.all_reduce if known else AUTO_ALGORITHM
-    transfer, nominal = profile.transfer(job.transfer), job.priced or job.transfer
-    return replace(job, transfer=transfer, transport=transport, all_reduce=all_reduce, priced=nominal)
+    of = job.collectives
+    known = of.transport is transport and of.all_reduce in transport.all_reduces
+    all_reduce = of.all_reduce if known else AUTO_ALGORITHM
+    collectives = replace(of, transport=transport, all_reduce=all_reduce, priced=of.priced or job.transfer)
+    return replace(job, transfer=profile.transfer(job.transfer), collectives=collectives)
 
 
 def clock_only(job: Job) -> Job:
     """``job`` without training, target, limit of time and events: only its steps' costs are left."""
     return replace(
         job, problem=None, task=None, scoring=replace(job.scoring, curve=None, target=None),
-        optimizer=NullOptimizer.like(job.optimizer, job.start), record_events=False, max_time_s=math.inf,
+        optimizer=NullOptimizer.like(job.optimizer, job.start), recording=UNRECORDED, max_time_s=math.inf,
     )  # fmt: skip
 
 

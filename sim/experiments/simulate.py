@@ -13,7 +13,7 @@ import torch
 
 from ..config.problems import format_message
 from ..devices import one_thread
-from ..drivers.job import Job
+from ..drivers.job import UNRECORDED, Job
 from ..drivers.outcome import run_record
 from ..errors import InputError, RunError, did_you_mean, shorten
 from ..faults.record import CutOff
@@ -275,7 +275,7 @@ def job_of(planned: PlannedRun, device: torch.device | None) -> Job:
     """Job of a run on the nominal cluster; trials keep no events, and measure no noise."""
     job = prepare(planned.scenario, planned.entry, planned.seed, device)
     return (
-        replace(job, record_events=False, scoring=replace(job.scoring, gradient_noise=None))
+        replace(job, recording=UNRECORDED, scoring=replace(job.scoring, gradient_noise=None))
         if planned.kind == "trial"
         else job
     )

@@ -21,6 +21,7 @@ from benchmarks.validation.page import bars, choices, met, page
 from paceline.realrun.calibration import cluster_probes
 from paceline.realrun.calibration.chance import other_wake_ups
 from paceline.realrun.launch.cells import with_draws
+from paceline.sim.drivers.job import UNRECORDED, Recording
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import dump, load, parse
@@ -59,7 +60,7 @@ def test_computation_does_not_hide_the_network_and_the_time_is_enough() -> None:
     profile = exact_fit().profile
     low, total_s = 0, 0.0
     for cell in CELLS:
-        job = replace(cell.job(), problem=None, task=None, record_events=cell.asynchronous)
+        job = replace(cell.job(), problem=None, task=None, recording=Recording(cell.asynchronous))
         run = simulate_job(job, profile=profile)
         low += computation_s(job, run) <= 0.5 * run.wall_clock_s
         total_s += run.wall_clock_s * runs_wanted(cell)
@@ -206,7 +207,7 @@ def test_noise_decides_where_other_wake_ups_give_another_wall_clock() -> None:
     noise_s = tuple(0.0004 + 0.0001 * (k % 7) + 0.002 * (k % 31 == 0) for k in range(200))
     profile = exact_fit().profile.model_copy(update={"lateness_s": noise_s})
     for cell in CELLS:
-        job = replace(cell.job(), problem=None, task=None, record_events=False)
+        job = replace(cell.job(), problem=None, task=None, recording=UNRECORDED)
         walls = [simulate_job(other_wake_ups(job, seed), profile=profile).wall_clock_s for seed in range(2)]
         if max(walls) / min(walls) > 1.02:
             assert cell.noise_decides, (cell.name, walls)

@@ -61,7 +61,7 @@ def job_of(
         which[0], which[1], transport=transport, all_reduce=all_reduce if transport else "ring_stop_and_wait",
         **(trained if trains else {}), **given,
     )  # fmt: skip
-    return replace(job, transfer=job.transport.transfer(job.transfer))
+    return replace(job, transfer=job.collectives.transport.transfer(job.transfer))
 
 
 def by_events(job: Job) -> tuple[Outcome, Run]:

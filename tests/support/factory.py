@@ -15,7 +15,7 @@ from paceline.sim.compute.model import ComputeModel
 from paceline.sim.config.settings import Settings
 from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.drivers.event import EventDriver
-from paceline.sim.drivers.job import Job, Scoring
+from paceline.sim.drivers.job import Collectives, Job, Layers, Recording, Scoring
 from paceline.sim.drivers.outcome import Outcome, run_record
 from paceline.sim.experiments.prepare import equal_segments
 from paceline.sim.jitter import Jitter, Lognormal
@@ -151,17 +151,17 @@ def make_job(
             announcement,
             streams=streams,
         ),
-        all_reduce=all_reduce,
-        sums_inside=sums_inside,
-        transport=TRANSPORTS[transport],
-        segments=equal_segments(start.numel(), buckets)
-        if buckets
-        else problem.workload.segments
-        if problem
-        else (("x", 0, start.numel()),),
+        collectives=Collectives(all_reduce, TRANSPORTS[transport], sums_inside=sums_inside),
+        layers=Layers(
+            equal_segments(start.numel(), buckets)
+            if buckets
+            else problem.workload.segments
+            if problem
+            else (("x", 0, start.numel()),)
+        ),
         scoring=Scoring(every, "published"),
         max_iterations=max_iterations,
-        record_events=record_events,
+        recording=Recording(record_events),
     )
 
 

@@ -25,6 +25,7 @@ from paceline.sim.network.network import Network, Route
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario, dump, parse
 from paceline.sim.seeds import SHARED, Floats, generator
+from paceline.sim.traffic.selection import Algorithms
 
 DECADES: Final = (-2.0, 2.0)
 """Range of the factors on latency and bandwidth, in powers of ten: that of the page's sliders."""
@@ -111,7 +112,7 @@ def _step_s(scenario: Scenario, entry: SchemeEntry, latency: float, bandwidth: f
     chosen = scenario.collectives.chosen
     if isinstance(chosen, dict) and entry.label in chosen:
         names = choose_each([prepare.clock_only(job)], prepare.units_to_encode(scenario, job))[0]
-        job = replace(job, chosen=type(job.chosen)(names))
+        job = replace(job, collectives=replace(job.collectives, chosen=Algorithms(names)))
     job = prepare.over_profile(prepare.clock_only(endless(job)), scenario.cluster.profile)
     return follow(job, partial(enough, ENOUGH_PART_WORK)).step_s
 

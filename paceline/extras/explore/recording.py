@@ -81,7 +81,8 @@ class Tables:
         one, taken = of_one_worker(operation), Algorithms()
 
         def placed(chosen: Algorithms) -> dict[str, Any]:
-            collective, hosts = replace(job, chosen=chosen).choice.collective_of(one, group, group[0])
+            taking = replace(job, collectives=replace(job.collectives, chosen=chosen))
+            collective, hosts = taking.choice.collective_of(one, group, group[0])
             return {"hosts": hosts, "layout": self._layout(job, collective, hosts)}
 
         of = {"": placed(taken)}

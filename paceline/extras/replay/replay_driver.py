@@ -178,10 +178,10 @@ class _Replay(Runner[_Issued]):
         return True
 
     def _segment(self, issued: _Issued, handle: int) -> ops.Segment | None:
-        if issued.shown == len(self.job.segments):
+        if issued.shown == len(self.job.layers.segments):
             del issued.task.outstanding[handle]
             return None
-        name, start, stop = self.job.segments[issued.shown]
+        name, start, stop = self.job.layers.segments[issued.shown]
         issued.shown += 1
         if issued.reply is None:
             issued.reply = self._gradient(issued)

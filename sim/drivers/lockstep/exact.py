@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import RunError
 from ...records.run import Evaluation
 from ...schemes import SCHEMES
-from ..job import Job
+from ..job import UNRECORDED, Job
 from ..outcome import Outcome, run_record
 from .lockstep_driver import LockstepDriver
 
@@ -60,7 +60,7 @@ def why_not(job: Job) -> str:
 def _trial(job: Job) -> str:
     """Difference of a job's first steps between the drivers; "" for none."""
     short = replace(
-        job, max_iterations=TRIED_STEPS, max_time_s=math.inf, record_events=False,
+        job, max_iterations=TRIED_STEPS, max_time_s=math.inf, recording=UNRECORDED,
         scoring=replace(job.scoring, curve=None, target=None, every=1, keep=1),
     )  # fmt: skip
     expected, outcome = (_Tried.of(short, lockstep) for lockstep in (False, True))

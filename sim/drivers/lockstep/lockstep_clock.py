@@ -83,7 +83,7 @@ class LockstepClock:
         self._job = jobs[0]
         self._limit_s = np.array([job.max_time_s for job in jobs])
         self._may_be_cut = may_be_cut = _may_be_cut(jobs[0], scorers[0])
-        self._accounts = StackedAccounts((len(jobs), n), jobs[0].event_log(), may_be_cut)
+        self._accounts = StackedAccounts((len(jobs), n), jobs[0].recording.log(), may_be_cut)
         self._steps = PublishedSteps(jobs, scorers, may_be_cut)
         self._durations = Durations([job.computing for job in jobs], n)
         self._mixes = MixTimes([job.transfer for job in jobs], may_be_cut)
@@ -268,14 +268,15 @@ def moved_alike(job: Job, scorer: Scorer[Tensor]) -> Hashable:
 
     They may differ in compute times, latencies, bandwidths and limits of time, where links are not shared.
     """
-    chosen, open_yet = job.chosen.names, job.all_reduce == AUTO_ALGORITHM and not job.chosen.names
+    chosen, all_reduce = job.collectives.chosen.names, job.collectives.all_reduce
+    open_yet = all_reduce == AUTO_ALGORITHM and not chosen
     by_price = BY_PRICE in chosen.values() or (open_yet and job.scheme.collectives(job.options))
     if job.transfer.sharing != "none" or by_price:
         return object()
     names = [each.name for each in fields(job.transfer) if each.name != "network"]
     return (
-        tuple(getattr(job.transfer, name) for name in names), job.all_reduce, tuple(chosen.items()),
-        job.record_events, job.max_events, job.events_until_step, _may_be_cut(job, scorer),
+        tuple(getattr(job.transfer, name) for name in names), all_reduce, tuple(chosen.items()),
+        job.recording, _may_be_cut(job, scorer),
         job.compute.compute.encoding,
     )  # fmt: skip
 

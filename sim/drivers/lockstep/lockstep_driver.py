@@ -164,7 +164,8 @@ def same_mathematics(a: Job, b: Job) -> bool:
 def _seen_by_scheme(job: Job) -> tuple[Any, ...]:
     """All parts of a job but the model that a scheme, or the answers to its operations, depend on."""
     return (
-        job.scheme, job.options, job.workers, job.seed, job.optimizer, job.bytes_per_parameter, job.segments,
-        job.max_iterations, job.transfer.network.site_of, job.transfer.network.node_of,
-        len(job.start), job.sums_inside, job.scoring.time_s, job.scoring.time_s and job.scoring.every,
+        job.scheme, job.options, job.workers, job.seed, job.optimizer, job.bytes_per_parameter,
+        job.layers.segments, job.max_iterations, job.transfer.network.site_of, job.transfer.network.node_of,
+        len(job.start), job.collectives.sums_inside,
+        job.scoring.time_s, job.scoring.time_s and job.scoring.every,
     )  # fmt: skip

@@ -110,10 +110,10 @@ class StackedRunner(Runner[InFlight]):
     def next_segment(self, task: StackedTask, operation: ops.NextSegment) -> ops.Segment | None:
         """All workers' next segment of a started gradient."""
         pending = self.started(task, operation.handle)
-        if pending.shown == len(self.job.segments):
+        if pending.shown == len(self.job.layers.segments):
             del task.outstanding[operation.handle.number]
             return None
-        name, start, stop = self.job.segments[pending.shown]
+        name, start, stop = self.job.layers.segments[pending.shown]
         pending.shown += 1
         value: Tensor = pending.reply
         self._loss = pending.loss

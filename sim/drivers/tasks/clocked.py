@@ -80,7 +80,7 @@ class ClockedRunner(Runner[_P]):
         super().__init__(job, programs)
         self._time = clock
         self._in_flight = in_flight
-        self._fractions = job.ready_fractions()
+        self._fractions = job.layers.ready_fractions(job.compute.accumulate)
         self._ahead: dict[int, dict[int, float]] = defaultdict(dict)  # forward, by worker and segment
         self._signals: Counter[tuple[int, str]] = Counter()  # not yet awaited
         self._awaiting: dict[tuple[int, str], deque[_P]] = defaultdict(deque)
@@ -177,9 +177,11 @@ class ClockedRunner(Runner[_P]):
 
     def _begin_forward(self, pending: _P) -> None:
         task = pending.task
-        through, ahead = self._ahead[task.rank], self.job.forward_of(pending.operation)  # type: ignore[arg-type]
+        operation: ops.Forward = pending.operation  # type: ignore[assignment]
+        ahead = self.job.layers.forward_of(operation, self.job.compute.accumulate)
+        through = self._ahead[task.rank]
         if twice := through.keys() & ahead.keys():
-            name = self.job.segments[min(twice)][0]
+            name = self.job.layers.segments[min(twice)][0]
             raise SchemeError(f"worker {task.rank} goes forward through {name} twice before a gradient")
         through |= ahead
         task.breakdown.computing(pending.start_s)
@@ -354,7 +356,7 @@ class ClockedRunner(Runner[_P]):
             else:
                 pending.waiter = end
             return SUSPENDED
-        name, start, stop = self.job.segments[pending.shown]
+        name, start, stop = self.job.layers.segments[pending.shown]
         left = (self._fractions[pending.shown] - pending.ahead) / (1 - pending.ahead)
         ready_s = pending.start_s + left * (pending.ready_s - pending.start_s)
         pending.shown += 1

@@ -34,7 +34,7 @@ from ...scenario.schema import Scenario
 from ...schemes import find_scheme
 from ...seeds import Floats
 from ..prepare import over_profile, prepare
-from .step_cost import follow, whole_job
+from .step_cost import follow, over, whole_job
 
 FOLLOWED_STEPS: Final = 64
 """Steps to follow, rounded up to whole cycles, of which the first quarter does not count."""
@@ -105,7 +105,7 @@ def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
     job = whole_job(scenario, entry)
     cycle = job.cycle
     in_parts = job.scheme.bucket_bytes(job.options) is not None  # sent during the backward pass
-    steps_work = cycle * job.workers * (PART_WORK * len(job.segments) if in_parts else 1)
+    steps_work = cycle * job.workers * (PART_WORK * len(job.layers.segments) if in_parts else 1)
     if cycle > MAX_CYCLE_STEPS or steps_work > MAX_CYCLE_WORK:
         return None
     try:
@@ -223,7 +223,7 @@ def _with_transfer(
         wake_up_delays_s=tuple(software * each for each in old.wake_up_delays_s),
         resume_jitter_s=tuple(software * each for each in old.resume_jitter_s),
     )
-    return job if new == old else replace(job, transfer=new, priced=job.priced or old)
+    return job if new == old else over(job, new)
 
 
 def _scaled(network: Network, latency: float, seconds_per_byte: float) -> Network:

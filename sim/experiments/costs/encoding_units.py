@@ -14,7 +14,7 @@ def encodes(scenario: Scenario, entry: SchemeEntry) -> str | None:
     job = prepare(scenario, entry, scenario.seed)
     units, network = units_to_encode(scenario, job), job.transfer.network
     if any(units):
-        one = job.sums_inside
+        one = job.collectives.sums_inside
         return f"the sum of each {one.removesuffix('s')}'s workers" if one else "each worker's own values"
     for place, places in (("hosts", network.nodes), ("sites", network.site_of)) if units else ():
         sizes = Counter(places).values()

@@ -31,7 +31,7 @@ from typing_extensions import override
 from ...compute.compute_settings import Straggler
 from ...compute.model import steady_compute
 from ...drivers.event import EventDriver
-from ...drivers.job import Job
+from ...drivers.job import UNRECORDED, Job
 from ...drivers.lockstep.exact import why_not
 from ...drivers.lockstep.lockstep_driver import LockstepDriver
 from ...drivers.lockstep.stacked import StackedTask
@@ -39,6 +39,7 @@ from ...drivers.outcome import Outcome
 from ...errors import RunError, SchemeError
 from ...faults.heartbeat import Heartbeats, needed_bytes_per_s
 from ...network.network import Network, Route, bytes_carried, shares_on_links
+from ...network.transfer import TransferModel
 from ...program import operations as ops
 from ...records.accounting import PaceMarks, mean_share
 from ...records.run import Pace, untimed
@@ -464,7 +465,7 @@ class _CyclesInLockstep(LockstepDriver):
 
 
 def _follow_in_lockstep(job: Job, wanted: Enough | Span) -> Followed:
-    driver = _CyclesInLockstep(replace(job, record_events=False), _watch(job, wanted))
+    driver = _CyclesInLockstep(replace(job, recording=UNRECORDED), _watch(job, wanted))
     outcome = driver.run()
     return _with_exchanges(driver.watch.followed(driver.work), outcome, job)
 
@@ -483,8 +484,13 @@ def on_free_network(job: Job) -> Job:
 
 def with_network(job: Job, network: Network, **changes: Any) -> Job:
     """``job`` on another network, with the algorithms chosen for its own."""
-    priced = job.priced or job.transfer
-    return replace(job, transfer=replace(job.transfer, network=network, **changes), priced=priced)
+    return over(job, replace(job.transfer, network=network, **changes))
+
+
+def over(job: Job, transfer: TransferModel) -> Job:
+    """``job`` with messages that travel so, with the algorithms chosen for its own network."""
+    collectives = replace(job.collectives, priced=job.collectives.priced or job.transfer)
+    return replace(job, transfer=transfer, collectives=collectives)
 
 
 def _unlimited(network: Network, latency: bool) -> Network:

@@ -235,7 +235,7 @@ def test_whatever_the_driver_raises_ends_the_loop(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(attaching, "run_job", stumbles)
     job = make_job("all_reduce")
-    loop = _Loop(1, job.start, job.segments)
+    loop = _Loop(1, job.start, job.layers.segments)
     loop.drive(cast("Any", None), job, "gloo", 1.0)
     assert loop.points.get_nowait() is None
     assert str(loop.error) == "worker 1: ValueError: no such thing"

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from paceline.sim.compute import timing
 from paceline.sim.devices import constants
 from paceline.sim.drivers.event import EventDriver
-from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.job import UNRECORDED, Job
 from paceline.sim.errors import RunError
 from paceline.sim.training import gradients
 from paceline.sim.training.gradients import Method, TrainingProblem
@@ -60,7 +60,7 @@ def on_meta(job: Job) -> Job:
         start=job.start.to(META),
         problem=TrainingProblem(problem.workload.to(META), problem.batches, problem.method),
         scoring=replace(job.scoring, every=10**9),
-        record_events=False,
+        recording=UNRECORDED,
     )
 
 

@@ -170,7 +170,7 @@ def draw_job(rng: Random, rounds: list[Round]) -> Job:
         all_reduce=rng.choice(ALGORITHMS[transport]), sharing=rng.choice(["max_min"] * 6 + ["rtt", "none"]),
         overhead_s=rng.choice([0.0, 0.002]), announcement=rng.choice([0.0, 1.0]),
     )  # fmt: skip
-    transfer = job.transport.transfer(job.transfer)
+    transfer = job.collectives.transport.transfer(job.transfer)
     if transport == "gloo":
         transfer = replace(transfer, buffer_bytes=rng.choice([0.0, 1e5, 4e6]), copy_s_per_byte=1e-10)
     if rng.random() < 0.1:

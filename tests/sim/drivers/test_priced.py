@@ -97,7 +97,7 @@ def test_priced_is_message_by_message(transport: str | None, name: str, data: st
         transport=transport, sharing=sharing, overhead_s=data.draw(st.sampled_from([0.0, 0.002])),
         announcement=data.draw(st.sampled_from([0.0, 1.0])),
     )  # fmt: skip
-    job = replace(job, transfer=job.transport.transfer(job.transfer))
+    job = replace(job, transfer=job.collectives.transport.transfer(job.transfer))
     assert_same_times(*both(job))
 
 
@@ -124,7 +124,7 @@ def test_the_other_collectives_are_priced_on_shared_links_too(
         make_scheme(program), workers=5, network=network_of(5, **SITES), bytes_per_parameter=4000.0,
         all_reduce=TRANSPORTS[transport][0], transport=transport,
     )  # fmt: skip
-    job = replace(job, transfer=job.transport.transfer(job.transfer))
+    job = replace(job, transfer=job.collectives.transport.transfer(job.transfer))
     assert_same_times(*both(job))
 
 
@@ -165,7 +165,7 @@ def test_a_message_matched_before_is_met_though_its_bytes_leave_later() -> None:
         make_scheme(program), workers=3, bandwidth_bytes_per_s=1e6, latency_s=0.01, bytes_per_parameter=3e5,
         all_reduce="nccl_ring", transport="nccl", overhead_s=0.001,
     )  # fmt: skip
-    job = replace(job, transfer=job.transport.transfer(job.transfer))
+    job = replace(job, transfer=job.collectives.transport.transfer(job.transfer))
     assert_same_times(*both(job))
 
 
@@ -190,7 +190,7 @@ def test_overlapping_buckets_over_nccl_are_priced_one_by_one(
         make_scheme(program), workers=6, bytes_per_parameter=1e5, all_reduce=algorithm, transport="nccl",
         network=network_of(6, latency="1 ms", bandwidth="1 Gbit/s", **({"host": host} if gpus > 1 else {})),
     )  # fmt: skip
-    job = replace(job, transfer=job.transport.transfer(job.transfer))
+    job = replace(job, transfer=job.collectives.transport.transfer(job.transfer))
     monkeypatch.setattr(Transfers, "replay", None)  # nothing is met
     assert_same_times(*both(job))
 

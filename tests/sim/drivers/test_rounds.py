@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.job import UNRECORDED, Job
 from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from paceline.sim.experiments.prepare import prepare, resolve
 from paceline.sim.experiments.simulate import simulate
@@ -99,7 +99,7 @@ def test_anything_else_on_the_links_makes_every_message_count() -> None:
 
 
 def test_lockstep_finds_the_same_time() -> None:
-    job = replace(job_of(steps=3), record_events=False)
+    job = replace(job_of(steps=3), recording=UNRECORDED)
     scorer = job.scorer()
     scorer.begin([job.start] * job.workers)
     assert LockstepDriver(job, scorer).run().wall_s == pytest.approx(run_events(job).wall_s, rel=1e-9)

@@ -219,7 +219,7 @@ def test_a_name_of_an_older_version_is_read_and_chosen_anew() -> None:
     collectives = resolved.collectives.model_copy(update={"chosen": "double_tree"})
     older = parse(dump(resolved.model_copy(update={"collectives": collectives})))
     assert older.collectives.chosen == "double_tree"
-    assert prepare(older, older.schemes[0], 7).chosen.names == {}
+    assert prepare(older, older.schemes[0], 7).collectives.chosen.names == {}
     assert resolve(older, CPU) == resolved
 
 

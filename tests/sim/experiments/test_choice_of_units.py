@@ -13,6 +13,7 @@ from paceline.sim.experiments.costs.encoding_units import encodes
 from paceline.sim.experiments.prepare import prepare, resolve, resolved_in, with_units
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.scenario_facts import all_reduce_of, sums_inside_of
+from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 
 CPU = torch.device("cpu")
@@ -47,6 +48,10 @@ def asked(
     )
 
 
+def _sums_inside(scenario: Scenario, entry: SchemeEntry) -> str | None:
+    return prepare(scenario, entry, 0).collectives.sums_inside
+
+
 def took_s(scenario: Scenario) -> float:
     return next(iter(simulate(scenario))).wall_clock_s
 
@@ -77,7 +82,10 @@ def test_the_choice_is_written_down(transport: str) -> None:
     assert [sums_inside_of(collectives, label) for label in ("codes", "plain")] == ["site", None]
     assert all_reduce_of(collectives, "plain") == {"ideal": "hierarchical", "gloo": "gloo_ring"}[transport]
     assert resolved_in(dump(resolved), scenario) == resolved
-    assert [prepare(resolved, entry, 0).sums_inside for entry in resolved.schemes] == ["sites", None]
+    assert [_sums_inside(resolved, entry) for entry in resolved.schemes] == [
+        "sites",
+        None,
+    ]
 
 
 @pytest.mark.usefixtures("little_work")
@@ -114,9 +122,12 @@ def test_real_runs_encode_as_the_simulation_of_the_scenario_does() -> None:
     carried = over_transport(chosen, "gloo")
     assert carried.collectives.chosen == {"codes": {"inside": "sites"}}
     for scenario in (resolve(asked(), CPU), chosen, carried, parse(dump(carried))):
-        assert [prepare(scenario, each, 0).sums_inside for each in scenario.schemes] == ["sites", None]
+        assert [_sums_inside(scenario, each) for each in scenario.schemes] == [
+            "sites",
+            None,
+        ]
     jobs = [requested_job(request, 0) for request in run_requests(chosen)]
-    assert [job.sums_inside for job in jobs] == ["sites", None]
+    assert [job.collectives.sums_inside for job in jobs] == ["sites", None]
 
 
 def test_nothing_is_chosen_for_real_runs_where_it_makes_no_difference() -> None:

@@ -54,7 +54,7 @@ def operations(job: Job) -> list[str]:
 
 def test_layers_are_put_together_until_a_bucket_is_full() -> None:
     # digits-mlp backwards: 650 elements of the second layer, 4,160 of the first; four bytes each.
-    layers = [stop - start for _, start, stop in job_with({}).segments]
+    layers = [stop - start for _, start, stop in job_with({}).layers.segments]
     assert sum(layers) == 4810
     assert len(operations(job_with({"overlap": True}))) == len(layers)
     assert len(operations(job_with({"overlap": True, "bucket": "19240 B"}))) == 1

@@ -112,8 +112,8 @@ def test_a_pause_comes_once_a_step() -> None:
 def test_only_the_last_backward_pass_overlaps() -> None:
     job = make_job("all_reduce", {"overlap": True}, buckets=2, start=torch.zeros(4))
     split = replace(job, compute=replace(job.compute, accumulate=4))
-    assert job.ready_fractions() == pytest.approx((2 / 3, 1.0))
-    assert split.ready_fractions() == pytest.approx((1 - 1 / 12, 1.0))
+    assert job.layers.ready_fractions(job.compute.accumulate) == pytest.approx((2 / 3, 1.0))
+    assert split.layers.ready_fractions(split.compute.accumulate) == pytest.approx((1 - 1 / 12, 1.0))
 
 
 def test_an_average_overlaps_the_last_batch_alone() -> None:

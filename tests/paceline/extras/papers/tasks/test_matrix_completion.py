@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paceline.extras.papers.tasks.matrix_completion import MATRIX_COMPLETION, MatrixCompletionOptions
-from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.job import Job, Layers
 from paceline.sim.records.run import On
 from paceline.sim.scenario.schema import load
 from paceline.sim.training.gradients import TrainingProblem
@@ -93,14 +93,13 @@ def _lgd_job(scheme: str, pull: float, steps: int) -> Job:
     workload = MATRIX_COMPLETION.build(MatrixCompletionOptions(size=12, rank=3), 1)
     parts = shards(Partition(kind="replicated"), 144, None, 4, 1)
     problem = TrainingProblem(workload, Batches(parts, 144, 1), "looped")
-    parts_of = workload.segments
     return replace(
         job,
         problem=problem,
         task=MATRIX_COMPLETION,
         start=workload.start,
         optimizer=Sgd(0.2),
-        segments=parts_of,
+        layers=Layers(workload.segments),
     )
 
 
