@@ -291,13 +291,14 @@ def verdict(comparison: Comparison) -> str:
     mean, worst = comparison["mean_abs_error_pct"], comparison["max_abs_error_pct"]
     errors = f"{mean:.2f} % off on average, {worst:.2f} % at worst"
     predicted, measured = decision["winner_predicted"], decision["winner_measured"]
+    tied = ", in a tie" if decision["tie"] else ""
     if predicted is None or measured is None:
         choice = "no scheme got to the target on both sides"
     elif predicted == measured:
-        choice = f"the winner, {measured}, was predicted"
+        choice = f"the winner, {measured}, was predicted{tied}"
     else:
         regret = "" if decision["regret_pct"] is None else f", which costs {decision['regret_pct']:z.1f} %"
-        choice = f"{predicted} was predicted, {measured} won{regret}"
+        choice = f"{predicted} was predicted{tied}, {measured} won{regret}"
     return f"Predicted times are {errors}; {choice}."
 
 

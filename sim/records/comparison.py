@@ -23,7 +23,8 @@ from .intervals import DRAWN_RUNS, or_inf
 from .run import LOST, Evaluation, Run, exact_exchanges, score_difference, sum_tolerance
 from .scenario_facts import TransportRecord
 from .summarise import summarise
-from .summary import SchemeSummary, is_by_step, ranking
+from .summary import SchemeSummary, is_by_step
+from .verdict import TIED_WITHIN
 
 Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 
@@ -82,7 +83,8 @@ class Decision(TypedDict):
     Attributes:
         winner_predicted, winner_measured: labels of the first schemes (``verdict``), by wall clock where
             neither side has a time to target; None where no scheme reached it.
-        tie: the predicted lead lies inside its interval (None with few repeats).
+        tie: the predicted lead over another lies inside its interval; with few repeats, and by wall clock:
+            it is below ``TIED_WITHIN``. None where there is no other.
         regret_pct: how much slower the predicted winner is than the measured one, as measured: the median
             of their paired ratio, less 1.
         kendall_tau: of the two rankings by median ratio to the winner, 1 equal, -1 reversed; None with
@@ -429,12 +431,16 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
     regret = None
     if winner_p is not None and winner_m is not None and math.isfinite(m_behind[winner_p]):
         regret = 100 * (m_behind[winner_p] / m_behind[winner_m] - 1)
-    second = ranking(p["summary"], winner_p)[1:2] if winner_p is not None and not by_clock else []
-    low = second[0]["ratio_to_best"]["low"] if second else None
+    behind = {row["label"]: row["ratio_to_best"]["low"] for row in p["summary"] if not by_clock}
+    leads = [
+        behind.get(label) or each / p_behind[winner_p] / (1 + TIED_WITHIN)
+        for label, each in p_behind.items()
+        if winner_p not in (None, label)
+    ]
     return Decision(
         winner_predicted=winner_p,
         winner_measured=winner_m,
-        tie=None if low is None else low <= 1,
+        tie=min(leads) <= 1 if leads else None,
         regret_pct=regret,
         kendall_tau=kendall_tau([p_behind[x] for x in m_behind], list(m_behind.values())),
         interval_coverage=coverage(p["summary"], m["summary"]),

@@ -185,9 +185,8 @@ def _costs(scenario: Scenario, job: Job, price: PriceRecord | None) -> dict[str,
     """Costs of messages, and what the sliders start from."""
     model, compute = job.transfer, steady_compute(job.compute, job.workers)
     payload, segments = len(job.start) * job.bytes_per_parameter, 2 * TREE_SEGMENTS * TREE_SEGMENT_BYTES
-    whole = (
-        job.collectives.transport.name == "ideal" and payload > segments
-    )  # else blocks change with the payload
+    ideal = job.collectives.transport.name == "ideal"
+    whole = ideal and payload > segments  # else blocks change with the payload
     return {
         **pairs_of(model),
         "overhead_s": [model.overhead_s, model.block_overhead_s],

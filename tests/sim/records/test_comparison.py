@@ -174,6 +174,21 @@ def test_without_a_target_the_wall_clock_decides() -> None:
     found = comparison.decide("s", predicted, real)
     assert (found["winner_predicted"], found["regret_pct"]) == ("all_reduce", 0.0)
     assert found["kendall_tau"] == pytest.approx(1)
+    assert found["tie"] is False
+
+
+@pytest.mark.parametrize("to_target", [True, False])
+def test_a_winner_by_half_a_percent_was_predicted_in_a_tie(to_target: bool) -> None:
+    def runs(source: str, **times_s: float) -> list[Run]:
+        return [
+            run(label, time_s if to_target else None, wall_clock_s=time_s, source=source)
+            for label, time_s in times_s.items()
+        ]
+
+    for second_s, words in ((10.04, "was predicted, in a tie"), (10.06, "was predicted.")):
+        predicted = runs("simulated", gossip=10.0, all_reduce=second_s)
+        compared = comparison.compare("s", predicted, runs("measured", gossip=10.0, all_reduce=11.0))
+        assert words in verdict(compared)
 
 
 @pytest.mark.parametrize(
