@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import PrefixStore
 from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
 from paceline.realrun.transport.connections import connect
-from paceline.sim.drivers.job import Job, Layers
+from paceline.sim.drivers.job import Job, JobLayers
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads.supervised import supervised
 from tests.support.cluster_pool import Pool, default_group
@@ -60,7 +60,7 @@ def _job(overlap: bool) -> Job:
         max_iterations=STEPS, every=STEPS, record_events=False,
     )  # fmt: skip
     start = problem.workload.start
-    return replace(job, problem=problem, start=start, layers=Layers(problem.workload.segments))
+    return replace(job, problem=problem, start=start, layers=JobLayers(problem.workload.segments))
 
 
 def ours(group: Group, overlap: bool) -> float:

@@ -41,7 +41,7 @@ from paceline.sim.config import files
 from paceline.sim.config.limits import MAX_SEED, MAX_STEPS
 from paceline.sim.config.user_code.code_files import script_folder, search_beside
 from paceline.sim.config.yaml_file import validate_document
-from paceline.sim.drivers.job import Collectives, Job, Layers, Scoring
+from paceline.sim.drivers.job import Job, JobCollectives, JobLayers, Scoring
 from paceline.sim.errors import InputError, PacelineError, RunError, shorten
 from paceline.sim.network.network import free_network
 from paceline.sim.network.transfer import TransferModel
@@ -232,8 +232,8 @@ def attach(
             bytes_per_parameter=x.element_size(),
             compute=ComputeModel(Compute.model_validate({"time": "0 s"}), (), seed),
             transfer=TransferModel(free_network(replicas.workers)),
-            collectives=Collectives("gloo_ring"),
-            layers=Layers(segments),
+            collectives=JobCollectives("gloo_ring"),
+            layers=JobLayers(segments),
             scoring=Scoring(steps),
             max_iterations=steps,
         )

@@ -27,7 +27,7 @@ from paceline.sim.compute.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.compute.compute_settings import Compute, Trace
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.config.yaml_file import validate_document
-from paceline.sim.drivers.job import Collectives, Job, Layers, Scoring
+from paceline.sim.drivers.job import Job, JobCollectives, JobLayers, Scoring
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, free_network
@@ -220,8 +220,8 @@ class TrainingRun(CalibrationData):
             bytes_per_parameter=record.bytes_per_parameter * record.parameters / num_elements,
             compute=ComputeModel(Compute.model_construct(trace=trace), (), record.seed),
             transfer=TransferModel(free_network(record.workers)),
-            collectives=Collectives("gloo_ring"),
-            layers=Layers((("model", 0, num_elements),)),
+            collectives=JobCollectives("gloo_ring"),
+            layers=JobLayers((("model", 0, num_elements),)),
             scoring=Scoring(sys.maxsize),
             max_iterations=self._steps,
         )

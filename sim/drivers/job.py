@@ -71,7 +71,7 @@ class Scoring:
 
 
 @dataclass(frozen=True)
-class Layers:
+class JobLayers:
     """The layers of a job's model, in backward order.
 
     Attributes:
@@ -118,7 +118,7 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Collectives:
+class JobCollectives:
     """How a job's workers average.
 
     Attributes:
@@ -195,8 +195,8 @@ class Job:
     bytes_per_parameter: float
     compute: ComputeModel
     transfer: TransferModel
-    collectives: Collectives
-    layers: Layers
+    collectives: JobCollectives
+    layers: JobLayers
     scoring: Scoring
     max_iterations: int | None = None
     max_time_s: float = math.inf
@@ -260,6 +260,11 @@ class Job:
             ),
             churn=None,
         )
+
+    def over(self, transfer: TransferModel) -> Job:
+        """The job with messages that travel so, and the algorithms chosen for its own network."""
+        collectives = replace(self.collectives, priced=self.collectives.priced or self.transfer)
+        return replace(self, transfer=transfer, collectives=collectives)
 
     def with_rounds(self, factor: float) -> Job:
         """The job with an average's time besides its exchange (``round``) multiplied."""

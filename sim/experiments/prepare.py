@@ -16,7 +16,7 @@ from ..compute.model import ComputeModel
 from ..compute.timing import device_name, timer_of, typical_times_s
 from ..config import yaml_file
 from ..devices import one_thread
-from ..drivers.job import UNRECORDED, Collectives, Job, Layers, Recording, Scoring
+from ..drivers.job import UNRECORDED, Job, JobCollectives, JobLayers, Recording, Scoring
 from ..errors import InputError, KeyedError
 from ..faults.outages import Churn, over_tcp
 from ..network.build import build_network
@@ -315,17 +315,13 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         bytes_per_parameter=model_bytes / start.numel(),
         compute=_compute_model(scenario, seed, built.sampler if built else None),
         transfer=transport.transfer(_nominal(cluster.network, network, seed)),
-        collectives=Collectives(
+        collectives=JobCollectives(
             scenario.collectives.all_reduce,
             transport,
             Algorithms(names),
             sums_inside=None if inside == "workers" else inside,
         ),
-        layers=Layers(
-            _segments(workload, built, start.numel(), buckets),
-            ready_fractions(profile.layers) if profile else (),
-            forward_fractions(profile.layers) if profile else (),
-        ),
+        layers=_layers(workload, built, start.numel(), buckets),
         averaging_share=share if scheme.averages_gradients(entry.options) else 0.0,
         scoring=Scoring(
             every=scenario.evaluate.every,
@@ -341,9 +337,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,
         recording=Recording(
-            scenario.events != "none",
-            MAX_EVENTS if scenario.events == "auto" else None,
-            scenario.first_steps,
+            scenario.events != "none", MAX_EVENTS if scenario.events == "auto" else None, scenario.first_steps
         ),
     )
 
@@ -420,13 +414,13 @@ def _nominal(settings: NetworkSettings, network: Network, seed: int) -> Transfer
     )
 
 
-def _segments(
-    workload: WorkloadEntry, problem: TrainingProblem | None, length: int, buckets: int
-) -> tuple[tuple[str, int, int], ...]:
+def _layers(workload: WorkloadEntry, problem: TrainingProblem | None, length: int, buckets: int) -> JobLayers:
     if problem is not None and workload.model_bytes is None:
-        return problem.workload.segments
-    profile = workload.layer_profile
-    return equal_segments(length, buckets) if profile is None else layer_segments(length, profile.layers)
+        return JobLayers(problem.workload.segments)
+    if workload.layer_profile is None:
+        return JobLayers(equal_segments(length, buckets))
+    layers = workload.layer_profile.layers
+    return JobLayers(layer_segments(length, layers), ready_fractions(layers), forward_fractions(layers))
 
 
 def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]:
@@ -443,8 +437,8 @@ def over_profile(job: Job, profile: Profile | None) -> Job:
     of = job.collectives
     known = of.transport is transport and of.all_reduce in transport.all_reduces
     all_reduce = of.all_reduce if known else AUTO_ALGORITHM
-    collectives = replace(of, transport=transport, all_reduce=all_reduce, priced=of.priced or job.transfer)
-    return replace(job, transfer=profile.transfer(job.transfer), collectives=collectives)
+    job = job.over(profile.transfer(job.transfer))
+    return replace(job, collectives=replace(job.collectives, transport=transport, all_reduce=all_reduce))
 
 
 def clock_only(job: Job) -> Job:

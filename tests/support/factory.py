@@ -15,7 +15,7 @@ from paceline.sim.compute.model import ComputeModel
 from paceline.sim.config.settings import Settings
 from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.drivers.event import EventDriver
-from paceline.sim.drivers.job import Collectives, Job, Layers, Recording, Scoring
+from paceline.sim.drivers.job import Job, JobCollectives, JobLayers, Recording, Scoring
 from paceline.sim.drivers.outcome import Outcome, run_record
 from paceline.sim.experiments.prepare import equal_segments
 from paceline.sim.jitter import Jitter, Lognormal
@@ -151,8 +151,8 @@ def make_job(
             announcement,
             streams=streams,
         ),
-        collectives=Collectives(all_reduce, TRANSPORTS[transport], sums_inside=sums_inside),
-        layers=Layers(
+        collectives=JobCollectives(all_reduce, TRANSPORTS[transport], sums_inside=sums_inside),
+        layers=JobLayers(
             equal_segments(start.numel(), buckets)
             if buckets
             else problem.workload.segments

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.sim.config.settings import Settings
-from paceline.sim.drivers.job import Layers
+from paceline.sim.drivers.job import JobLayers
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
@@ -62,7 +62,7 @@ class AveragingStepTime:
         # One number stands for the whole model.
         self._job = replace(
             job, options=Settings(), label="averaging",
-            start=torch.zeros(1), layers=Layers((("model", 0, 1),)),
+            start=torch.zeros(1), layers=JobLayers((("model", 0, 1),)),
             bytes_per_parameter=float(message_bytes(job.start, job.bytes_per_parameter)),
         )  # fmt: skip
         workers, transfer = self._job.workers, self._job.transfer

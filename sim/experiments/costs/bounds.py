@@ -34,7 +34,7 @@ from ...scenario.schema import Scenario
 from ...schemes import find_scheme
 from ...seeds import Floats
 from ..prepare import over_profile, prepare
-from .step_cost import follow, over, whole_job
+from .step_cost import follow, whole_job
 
 FOLLOWED_STEPS: Final = 64
 """Steps to follow, rounded up to whole cycles, of which the first quarter does not count."""
@@ -223,7 +223,7 @@ def _with_transfer(
         wake_up_delays_s=tuple(software * each for each in old.wake_up_delays_s),
         resume_jitter_s=tuple(software * each for each in old.resume_jitter_s),
     )
-    return job if new == old else over(job, new)
+    return job if new == old else job.over(new)
 
 
 def _scaled(network: Network, latency: float, seconds_per_byte: float) -> Network:

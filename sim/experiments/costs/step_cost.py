@@ -39,7 +39,6 @@ from ...drivers.outcome import Outcome
 from ...errors import RunError, SchemeError
 from ...faults.heartbeat import Heartbeats, needed_bytes_per_s
 from ...network.network import Network, Route, bytes_carried, shares_on_links
-from ...network.transfer import TransferModel
 from ...program import operations as ops
 from ...records.accounting import PaceMarks, mean_share
 from ...records.run import Pace, untimed
@@ -484,13 +483,7 @@ def on_free_network(job: Job) -> Job:
 
 def with_network(job: Job, network: Network, **changes: Any) -> Job:
     """``job`` on another network, with the algorithms chosen for its own."""
-    return over(job, replace(job.transfer, network=network, **changes))
-
-
-def over(job: Job, transfer: TransferModel) -> Job:
-    """``job`` with messages that travel so, with the algorithms chosen for its own network."""
-    collectives = replace(job.collectives, priced=job.collectives.priced or job.transfer)
-    return replace(job, transfer=transfer, collectives=collectives)
+    return job.over(replace(job.transfer, network=network, **changes))
 
 
 def _unlimited(network: Network, latency: bool) -> Network:

@@ -12,7 +12,7 @@ import pytest
 from paceline.realrun.calibration import fit
 from paceline.realrun.calibration.run_folder import load_runs
 from paceline.sim.compute.model import ComputeModel
-from paceline.sim.drivers.job import Collectives
+from paceline.sim.drivers.job import JobCollectives
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
@@ -48,7 +48,7 @@ def real_runs(scenario: Scenario, hosts: dict[str, str]) -> list[Run]:
         )  # fmt: skip
         compute = ComputeModel(job.compute.compute, (), 1)
         run = simulate_job(
-            replace(job, transfer=transfer, collectives=Collectives("gloo_ring"), compute=compute)
+            replace(job, transfer=transfer, collectives=JobCollectives("gloo_ring"), compute=compute)
         )
         machines = (Machine("node07", 0.0),) * 4
         runs.append(replace(run, source="measured", machines=machines, hosts=hosts))

@@ -16,7 +16,7 @@ from paceline.realrun.calibration import fit as measured
 from paceline.realrun.calibration.training_run import TrainingRun, deviations_s, exchanges_s, record_of
 from paceline.sim.compute.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.config import files
-from paceline.sim.drivers.job import Collectives
+from paceline.sim.drivers.job import JobCollectives
 from paceline.sim.errors import InputError
 from paceline.sim.network.profile import Profile
 from paceline.sim.network.transfer import TransferModel
@@ -37,7 +37,7 @@ def fitted(scheme: str = "gossip", num_bytes: int = 400_000) -> calibrate.Fit:
 def wall_s(profile: Profile, scheme: str, options: dict[str, Any], num_bytes: int) -> float:
     job = true_job(scheme, options, num_bytes, 30)
     transfer = profile.transfer(TransferModel(job.transfer.network))
-    return run_events(replace(job, transfer=transfer, collectives=Collectives("gloo_ring"))).wall_s
+    return run_events(replace(job, transfer=transfer, collectives=JobCollectives("gloo_ring"))).wall_s
 
 
 # --- what comes back ----------------------------------------------------------------------------

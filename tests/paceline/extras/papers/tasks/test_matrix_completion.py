@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paceline.extras.papers.tasks.matrix_completion import MATRIX_COMPLETION, MatrixCompletionOptions
-from paceline.sim.drivers.job import Job, Layers
+from paceline.sim.drivers.job import Job, JobLayers
 from paceline.sim.records.run import On
 from paceline.sim.scenario.schema import load
 from paceline.sim.training.gradients import TrainingProblem
@@ -99,7 +99,7 @@ def _lgd_job(scheme: str, pull: float, steps: int) -> Job:
         task=MATRIX_COMPLETION,
         start=workload.start,
         optimizer=Sgd(0.2),
-        layers=Layers(workload.segments),
+        layers=JobLayers(workload.segments),
     )
 
 
