@@ -50,7 +50,7 @@ class Failures:
     # --- workers that die -----------------------------------------------------------------------
 
     def strike(self, rank: int, operation: ops.Operation[Any], gradients: int) -> bool:
-        """Whether a worker dies instead of doing this operation, the next one, after so many gradients."""
+        """Whether a worker dies instead of doing its next operation, after this number of gradients."""
         number = self._issued[rank]
         self._issued[rank] += 1
         crashes = self._at_gradient[rank] == gradients and ops.computes(operation)

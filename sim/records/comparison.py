@@ -431,16 +431,16 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
     regret = None
     if winner_p is not None and winner_m is not None and math.isfinite(m_behind[winner_p]):
         regret = 100 * (m_behind[winner_p] / m_behind[winner_m] - 1)
-    behind = {row["label"]: row["ratio_to_best"]["low"] for row in p["summary"] if not by_clock}
-    leads = [
-        behind.get(label) or each / p_behind[winner_p] / (1 + TIED_WITHIN)
-        for label, each in p_behind.items()
+    lows = {row["label"]: None if by_clock else row["ratio_to_best"]["low"] for row in p["summary"]}
+    ties = [
+        behind <= p_behind[winner_p] * (1 + TIED_WITHIN) if (low := lows[label]) is None else low <= 1
+        for label, behind in p_behind.items()
         if winner_p not in (None, label)
     ]
     return Decision(
         winner_predicted=winner_p,
         winner_measured=winner_m,
-        tie=min(leads) <= 1 if leads else None,
+        tie=any(ties) if ties else None,
         regret_pct=regret,
         kendall_tau=kendall_tau([p_behind[x] for x in m_behind], list(m_behind.values())),
         interval_coverage=coverage(p["summary"], m["summary"]),

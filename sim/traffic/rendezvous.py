@@ -147,7 +147,7 @@ class Posts(defaultdict[Tag, Posted]):
             forget(box.receives, lambda receive: receive.receiver is side)
 
     def waiting_for(self, host: int, hosts: int) -> list[TransferSide]:
-        """Sides with posts to or from ``host``, one of so many."""
+        """Sides with posts to or from ``host``, one of ``hosts``."""
         sides: dict[TransferSide, None] = {}
         for box in self.values():
             for key, sends in box.sends.items():

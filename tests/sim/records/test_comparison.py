@@ -189,6 +189,9 @@ def test_a_winner_by_half_a_percent_was_predicted_in_a_tie(to_target: bool) -> N
         predicted = runs("simulated", gossip=10.0, all_reduce=second_s)
         compared = comparison.compare("s", predicted, runs("measured", gossip=10.0, all_reduce=11.0))
         assert words in verdict(compared)
+    nothing = runs("simulated", gossip=0.0, all_reduce=0.0)
+    real = runs("measured", gossip=1.0, all_reduce=1.0)
+    assert comparison.decide("s", nothing, real)["tie"] is True
 
 
 @pytest.mark.parametrize(
