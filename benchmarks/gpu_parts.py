@@ -19,7 +19,7 @@ from benchmarks.nccl_contract import contract_on_nccl, share_gpu
 from paceline.extras.papers.tasks.images import resnet20
 from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
-from paceline.sim.compute.batch_sizes import seconds_at
+from paceline.sim.compute.compute_settings import seconds_at
 from paceline.sim.compute.timing import timer_of, typical_times_s
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job

@@ -18,7 +18,7 @@ import numpy as np
 from paceline.sim.devices import one_thread
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.records.gradients.noise import MeanRatio, ratio_of_means
+from paceline.sim.records.carry.noise import MeanRatio, ratio_of_means
 from paceline.sim.scenario.schema import resolve_scenario
 from paceline.sim.seeds import Floats
 from paceline.sim.training.gradient_noise import half_batch, moments

@@ -28,8 +28,7 @@ from paceline.sim.seeds import Floats
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.partition import Batches
-from paceline.sim.workloads.sampler import Coupling, Sampler, SamplerSettings
-from paceline.sim.workloads.sum_tree import WeightedKeys
+from paceline.sim.workloads.sampler import Coupling, Sampler, SamplerSettings, WeightedKeys
 from paceline.sim.workloads.tasks.logistic import LogisticOptions
 from paceline.sim.workloads.workload import Workload
 

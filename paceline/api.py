@@ -347,8 +347,8 @@ def sweep(
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.experiments.sweep.sweep_settings import NO_EVENTS, changes_of, settings_of, with_ranges
+    from paceline.sim.scenario.ranges import ranges_of
     from paceline.sim.scenario.schema import resolve_each
-    from paceline.sim.scenario.uncertain import ranges_of
     from paceline.study import Study, Sweep
 
     scenario, jobs = _checked(scenario, task, changes, device, jobs, executor, progress)

@@ -26,7 +26,7 @@ from benchmarks.carry_over.study import (
     scenario,
     simulate,
 )
-from paceline.sim.records.gradients.noise import ratio_of_means
+from paceline.sim.records.carry.noise import ratio_of_means
 
 FILE: Final = FOLDER / "noise.csv"
 

@@ -314,7 +314,7 @@ def load_scenario(path: Path, changes: Sequence[str] | None = None) -> Scenario:
 def say_middle(scenario: object, changes: Sequence[str]) -> None:
     """Say which values stand for the ranges of a scenario, if it has any."""
     from paceline.sim.config.keys import short_keys
-    from paceline.sim.scenario.uncertain import ranges_of
+    from paceline.sim.scenario.ranges import ranges_of
 
     ranges = ranges_of(scenario, changes)
     pairs = zip(short_keys(list(ranges)), ranges.values(), strict=True)

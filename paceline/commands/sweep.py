@@ -72,9 +72,9 @@ def sweep(
     )
     from paceline.sim.records.rows import run_of
     from paceline.sim.records.sweeps.content import SWEEP_FILE, describe_sweep
+    from paceline.sim.scenario.ranges import ranges_of
     from paceline.sim.scenario.ready import find_scenario
     from paceline.sim.scenario.schema import load_each
-    from paceline.sim.scenario.uncertain import ranges_of
 
     check_jobs(jobs)
     values, sample = with_ranges(read_grid(grid or []), ranges_of(scenario, changes or []), sample)

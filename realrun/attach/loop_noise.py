@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.sim.errors import InputError, RunError
-from paceline.sim.records.gradients.noise import NoisePoint
+from paceline.sim.records.carry.noise import NoisePoint
 from paceline.sim.records.run import Run
 from paceline.sim.training.gradient_noise import moments, norm2
 

@@ -6,7 +6,7 @@ import math
 import sys
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -23,16 +23,18 @@ from ..program.encoding import TopK
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
-from ..schemes.overlap.buckets import count_buckets
+from ..schemes.common.buckets import count_buckets
 from ..schemes.scheme import Scheme
 from ..traffic.placing import place, price_s
 from ..traffic.selection import Algorithms, Choice
-from ..training.curves.points import CurveScorer, Points
 from ..training.gradient_noise import NoiseMeter
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, HandOver, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
 from ..workloads.workload import Task
+
+if TYPE_CHECKING:
+    from ..training.curves.points import Points
 
 PRICED_WORK: Final = 4
 """Most messages per member counted as work for a collective priced as a whole."""
@@ -320,6 +322,8 @@ class Job:
         """A fresh scorer of this job, for models that ``fetch`` gets."""
         scoring, problem = self.scoring, self.problem
         if scoring.curve is not None:
+            from ..training.curves.points import CurveScorer
+
             return CurveScorer(
                 None, None, scoring.every, scoring.on, scoring.target, fetch, points=scoring.curve,
                 published=self.publishes, hand_over=self.hand_over,

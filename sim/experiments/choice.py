@@ -19,7 +19,6 @@ from ..collectives.algorithm_registry import Builder
 from ..collectives.pipelines import least_latencies
 from ..compute.model import steady_compute
 from ..devices import one_thread
-from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..drivers.lockstep.exact import why_not
 from ..drivers.lockstep.lockstep_driver import LockstepDriver, same_mathematics
@@ -161,6 +160,8 @@ def _run_s(jobs: Sequence[Job], steps: int) -> list[tuple[float, int]]:
         if outcome is not None:
             ran.append((outcome.wall_s, 0))  # whose work does not count: nothing lasts
             continue
+        from ..drivers.event import EventDriver  # which a run in lockstep does not need
+
         events = EventDriver(job, list(map(job.program, range(job.workers))), job.scorer(), priced=True)
         ran.append((events.run().wall_s, events.messages))
     return ran

@@ -38,7 +38,7 @@ from ..training.gradients import SAMPLER_KEY, Method, TrainingProblem, cannot_ba
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
 from ..workloads import find_task
-from ..workloads.layers.segments import UNITS, forward_fractions, layer_segments, ready_fractions
+from ..workloads.layers.layer import UNITS, forward_fractions, layer_segments, ready_fractions
 from ..workloads.partition import Batches, shards
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Task

@@ -24,8 +24,17 @@ from ..config.tracking import track
 from ..config.yaml_file import read_text
 from ..errors import InputError, quote, shorten
 from .comparison import Comparison
-from .formats.table_files import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
-from .integrity.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
+from .formats.result_files import (
+    CHECKSUMS_FILE,
+    EVENTS_FILE,
+    METRICS_FILE,
+    RUN_KEY,
+    STEP_VECTOR,
+    TRACE_FILE,
+    check_kind,
+    verify_checksums,
+    write_checksums,
+)
 from .rows import RunRow, run_of
 from .run import Evaluation, Run
 from .scenario_facts import OF_SEEDS, PlannedRuns, read_facts

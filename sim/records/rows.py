@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from ..config.units import format_seconds
-from .gradients.noise import NoisePoint
+from .carry.noise import NoisePoint
 from .intervals import finite
 from .run import (
     Evaluation,

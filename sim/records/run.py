@@ -18,7 +18,7 @@ from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from .gradients.noise import NoisePoint
+from .carry.noise import NoisePoint
 
 On = Literal["published", "mean", "workers", "worst", "leader", "averaged"]
 """The scored model: what the scheme publishes for all, the mean model, all workers on average, the worst of

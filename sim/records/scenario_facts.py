@@ -22,7 +22,7 @@ from ..config.units import (
     parse_seconds,
 )
 from ..errors import InputError
-from .carry.scope import Scope, scope_of
+from .carry.break_even import Scope, scope_of
 from .money.cost import PriceRecord, read_price
 from .run import metric_name
 

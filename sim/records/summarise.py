@@ -9,8 +9,8 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from ..errors import InputError, quote
-from .carry.scope import Scope
-from .gradients.noise import describe_gradients, hint
+from .carry.break_even import Scope
+from .carry.noise import describe_gradients, hint
 from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
 from .rows import left_out_of, mean, mean_shares, row_of

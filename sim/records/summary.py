@@ -18,9 +18,8 @@ from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from .carry.break_even import PROXY_SAYS, find_break_even
-from .carry.scope import FEWEST_ROUNDS, Scope, too_few_rounds
-from .gradients.noise import GradientSummary
+from .carry.break_even import FEWEST_ROUNDS, PROXY_SAYS, Scope, find_break_even, too_few_rounds
+from .carry.noise import GradientSummary
 from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
 from .rows import RunRow, Shares

@@ -24,7 +24,7 @@ from ..config.files import claim_folder, remove, remove_unfinished_writes, tryin
 from ..config.yaml_file import read_bytes
 from ..errors import InputError, shorten
 from . import folder as result_folder
-from .integrity.checksums import verify_checksums, write_checksums
+from .formats.result_files import verify_checksums, write_checksums
 from .run import Run
 from .summary import SUMMARY_VERSION, SchemeFacts, Tuned
 

@@ -44,10 +44,10 @@ from .entries import SchemeEntry, WorkloadEntry, labels_of
 from .measured import Priced, price
 from .parts import Cluster, CollectiveSettings, EvaluateSettings, Stop, TargetSettings, read_on
 from .price import Price, fill_in
+from .ranges import at_middle
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, max_repeats, read_auto
 from .tuning_grid import Tune, with_values
-from .uncertain import at_middle
 
 MAX_MISTAKES: Final = 5
 """Mistakes in one error."""

@@ -30,9 +30,9 @@ from ..config.units import Bytes
 from ..errors import InputError
 from ..program.encoding import Compression
 from ..program.worker import Program, Worker
+from .common.buckets import Buckets, SendOrder
 from .common.compressed import CompressedAllReduce, average_in_flight, encodes_averages
 from .common.held import REPLACED, Held, Sizes, in_rounds
-from .overlap.buckets import Buckets, SendOrder
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
 from .scheme import Scheme, publishes_averages

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
-from ..collectives.all_at_once import TIE
+from ..collectives.classes import TIE
 
 FRAME_BYTES: Final = 1500
 """The smallest cell: an Ethernet frame, or the whole message if that is less."""

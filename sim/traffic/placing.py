@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..collectives.all_at_once import TIE, time_alike
+from ..collectives.classes import TIE, time_alike
 from ..collectives.collective import Collective
 from ..collectives.pricing import BlockCosts, Layout, StreamCosts, Times, completion_s, lay_out
 from ..collectives.sends import sends_of

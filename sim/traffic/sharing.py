@@ -37,7 +37,7 @@ from math import inf
 
 import numpy as np
 
-from ..collectives.all_at_once import TIE
+from ..collectives.classes import TIE
 
 # Below this many flows plain Python is faster than filling arrays (measured: they meet at 200 to 400).
 _VECTORISE_FROM = 256

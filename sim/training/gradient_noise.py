@@ -26,7 +26,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from .. import seeds
-from ..records.gradients.noise import NoisePoint
+from ..records.carry.noise import NoisePoint
 from ..seeds import Floats
 from ..workloads.partition import Batches, Indices
 from .gradients import TrainingProblem

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from .. import seeds
 from ..devices import torch_random
-from .module_gradient import ModuleGradient
-from .modules import flatten_module
+from .modules import ModuleGradient, flatten_module
 from .workload import LossAtTensors, Workload
 
 Criterion = Callable[[Tensor, Tensor], Tensor]

@@ -23,7 +23,7 @@ from paceline.sim.experiments.simulate import begin, simulate
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.comparison import compare
 from paceline.sim.records.folder import VALIDATION_FILE, write_results
-from paceline.sim.records.integrity.checksums import write_checksums
+from paceline.sim.records.formats.result_files import write_checksums
 from paceline.sim.scenario.schema import dump, parse
 from tests.support import warm
 from tests.support.made_measurements import TRUE, exact_fit, measurements

@@ -46,7 +46,6 @@ EXTRAS: Final = (
     "sim/foreign.py", "sim/topology/search/", "sim/topology/matcha.py", "sim/drivers/views.py",
     "sim/drivers/membership.py", "realrun/lab/", "realrun/attach/", "sim/scenario/price.py",
     "sim/records/money/", "sim/records/sweeps/draws.py", "sim/scenario/ranges.py",
-    "sim/scenario/uncertain.py",
 )  # fmt: skip
 
 

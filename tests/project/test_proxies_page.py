@@ -25,8 +25,7 @@ from benchmarks.carry_over.study import (
     crossing,
     scored_steps,
 )
-from paceline.sim.records.carry import break_even
-from paceline.sim.records.gradients import noise
+from paceline.sim.records.carry import break_even, noise
 from paceline.sim.records.run import Evaluation
 from paceline.sim.seeds import Floats
 from tests.support.made_runs import made_run

@@ -39,8 +39,7 @@ from paceline.sim.records.folder import (
     read_results,
 )
 from paceline.sim.records.formats.parquet import metric_names, operations_of, write_columns, write_parquet
-from paceline.sim.records.formats.table_files import EVENTS_FILE, METRICS_FILE
-from paceline.sim.records.integrity.checksums import write_checksums
+from paceline.sim.records.formats.result_files import EVENTS_FILE, METRICS_FILE, write_checksums
 
 BUNDLE_VERSION: Final = 1
 MAX_BUNDLE_BYTES: Final = 16 * 2**20

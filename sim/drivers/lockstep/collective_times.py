@@ -15,9 +15,9 @@ from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
-from ...traffic.connecting import Connections
 from ...traffic.placing import PlacedOnEach, place
 from ..job import PRICED_WORK, Job
+from ..turns import Connections
 
 
 @dataclass(frozen=True, slots=True, eq=False)

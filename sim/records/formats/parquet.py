@@ -19,7 +19,7 @@ from ...config.problems import one_line
 from ...config.yaml_file import read_bytes
 from ...errors import InputError
 from ..run import Event, Run
-from .table_files import MAX_FILE_BYTES, STEP_VECTOR, check_size
+from .result_files import MAX_FILE_BYTES, STEP_VECTOR, check_size
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,7 +22,7 @@ from ...config.problems import one_line
 from ...config.yaml_file import read_bytes, read_text
 from ...errors import InputError, did_you_mean, quote
 from ...records.folder import SUMMARY_FILE, is_unfinished, read_results
-from ...records.formats.table_files import check_size
+from ...records.formats.result_files import check_size
 from ...records.run import NO_METRICS
 from ...records.verdict import Value
 from .curve import Curve, CurveFile, conditions_of

@@ -18,9 +18,8 @@ from ...config.settings import Printable, Settings, read_beside
 from ...config.units import BoundedSeconds, parse_duration
 from ...config.yaml_file import validate_document
 from ...errors import InputError, did_you_mean, quote
-from .language import TransformerShape, transformer
 from .layer import Layer
-from .presets import PRESETS
+from .presets import PRESETS, TransformerShape, transformer
 
 FLOAT_BYTES: Final = 4
 

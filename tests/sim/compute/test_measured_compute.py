@@ -14,7 +14,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.compute import batch_sizes, timing
+from paceline.sim.compute import timing
+from paceline.sim.compute.compute_settings import fit_batch_law, seconds_at
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare, resolve, resolved_in
 from paceline.sim.experiments.simulate import begin, simulate
@@ -149,7 +150,7 @@ def test_other_batch_sizes_are_predicted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(problem.batches.examples(0, 0)) == 32  # those of a run are left alone
     assert resolved_in(dump(resolved), parse(SEVERAL)) == resolved
     assert prepare(resolved, resolved.schemes[0], 0).compute.duration_s(0, 0) == pytest.approx(
-        batch_sizes.seconds_at(32, (4, 16, 64), (0.25, 0.25, 0.5)), rel=1e-12
+        seconds_at(32, (4, 16, 64), (0.25, 0.25, 0.5)), rel=1e-12
     )
     larger = parse(dump(resolved), changes=["workload.batch_size=64"])
     assert prepare(larger, larger.schemes[0], 0).compute.duration_s(0, 0) == pytest.approx(0.5, rel=1e-12)
@@ -190,12 +191,10 @@ def test_wrong_batch_sizes_are_refused(compute: str, message: str) -> None:
 
 def test_the_law_is_found_by_hand() -> None:
     # a floor of 3 ms up to 20 examples, then 1 ms + 0.1 ms each
-    law = batch_sizes.fit_batch_law((1, 10, 30, 50, 100), (3.0, 3.0, 4.0, 6.0, 11.0))
+    law = fit_batch_law((1, 10, 30, 50, 100), (3.0, 3.0, 4.0, 6.0, 11.0))
     assert (law.floor_s, law.fixed_s, law.per_example_s) == (3.0, 1.0, 0.1)
-    assert batch_sizes.seconds_at(20, (1, 10, 30, 50, 100), (3.0, 3.0, 4.0, 6.0, 11.0)) == pytest.approx(3.0)
-    assert batch_sizes.seconds_at(200, (1, 10, 30, 50, 100), (3.0, 3.0, 4.0, 6.0, 11.0)) == pytest.approx(
-        21.0
-    )
+    assert seconds_at(20, (1, 10, 30, 50, 100), (3.0, 3.0, 4.0, 6.0, 11.0)) == pytest.approx(3.0)
+    assert seconds_at(200, (1, 10, 30, 50, 100), (3.0, 3.0, 4.0, 6.0, 11.0)) == pytest.approx(21.0)
 
 
 @given(
@@ -215,7 +214,7 @@ def test_exact_times_give_exact_predictions(
     sizes = sorted(sizes)
     below = sum(floor > fixed + each * b for b in sizes)
     assume(below in (0, len(sizes)) or len(sizes) - below >= 2)  # one point above the floor is no line
-    found = batch_sizes.seconds_at(asked, sizes, [law(b) for b in sizes])
+    found = seconds_at(asked, sizes, [law(b) for b in sizes])
     if below < len(sizes) and (below > 0 or asked >= sizes[0]):
         assert found == pytest.approx(law(asked), rel=1e-6)
 
@@ -232,15 +231,15 @@ def test_what_was_measured_is_kept_and_every_prediction_is_a_duration(
     sizes = sorted(known)
     times = [known[b] for b in sizes]
     for b in sizes:
-        assert batch_sizes.seconds_at(b, sizes, times) == pytest.approx(known[b], rel=1e-9)
-    assert 0 < batch_sizes.seconds_at(asked, sizes, times) < math.inf
+        assert seconds_at(b, sizes, times) == pytest.approx(known[b], rel=1e-9)
+    assert 0 < seconds_at(asked, sizes, times) < math.inf
 
 
 def test_one_disturbed_time_hardly_counts() -> None:
     sizes = (1, 2, 4, 8, 16, 32, 64)
     times = [1.0 + 0.5 * b for b in sizes]
     times[3] *= 3
-    law = batch_sizes.fit_batch_law(sizes, times)
+    law = fit_batch_law(sizes, times)
     assert (law.fixed_s, law.per_example_s) == (1.0, 0.5)
 
 

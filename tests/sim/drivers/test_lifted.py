@@ -20,13 +20,13 @@ from paceline.sim.collectives.algorithms import (
 )
 from paceline.sim.collectives.collective import Collective, of_rounds
 from paceline.sim.collectives.hierarchy import even_length, hierarchical_all_reduce
-from paceline.sim.collectives.ordering import without_rendezvous
 from paceline.sim.collectives.pipelines import (
     barrier,
     exchange,
     halving_doubling,
     hierarchical,
     recursive_doubling,
+    without_rendezvous,
 )
 from paceline.sim.collectives.schedule import Round, Schedule
 from paceline.sim.network.transfer import TransferModel

@@ -15,7 +15,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.folder import check_free, read_results, write_results
 from paceline.sim.records.formats import parquet
-from paceline.sim.records.integrity.checksums import write_checksums
+from paceline.sim.records.formats.result_files import write_checksums
 from paceline.sim.records.run import LOST, Run
 from tests.support.made_runs import made_event, made_run, made_scenario
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.gradient_noise import POPULATIONS, coverage
-from paceline.sim.records.gradients.noise import NOT_RESOLVED, RULE, NoisePoint, hint, ratio_of_means
+from paceline.sim.records.carry.noise import NOT_RESOLVED, RULE, NoisePoint, hint, ratio_of_means
 from paceline.sim.training.gradient_noise import Moments, half_batch, moments_of_halves
 
 

@@ -12,7 +12,7 @@ import paceline
 from benchmarks.carry_over.runs import Cell
 from benchmarks.carry_over.study import SCHEMES, TASKS, scenario
 from paceline.reports import words
-from paceline.sim.records.carry.scope import LONGEST_PERIOD, STUDIED_WORKERS, Scope, too_few_rounds
+from paceline.sim.records.carry.break_even import LONGEST_PERIOD, STUDIED_WORKERS, Scope, too_few_rounds
 from paceline.sim.records.scenario_facts import read_facts
 from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import dump, resolve_scenario

@@ -20,7 +20,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.comparison import compare
 from paceline.sim.records.folder import read_results, write_results
-from paceline.sim.records.integrity.checksums import write_checksums
+from paceline.sim.records.formats.result_files import write_checksums
 from paceline.sim.records.run import Machine
 from tests.support.made_measurements import TRUE, exact_fit, measurements
 from tests.support.made_runs import made_run

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.workloads.layers.language import TransformerShape, transformer
-from paceline.sim.workloads.layers.presets import PRESETS
+from paceline.sim.workloads.layers.presets import PRESETS, TransformerShape, transformer
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.workloads.layers.layer import Layer
-from paceline.sim.workloads.layers.presets import PRESETS
-from paceline.sim.workloads.layers.segments import (
+from paceline.sim.workloads.layers.layer import (
     UNITS,
+    Layer,
     forward_fractions,
     layer_segments,
     ready_fractions,
 )
+from paceline.sim.workloads.layers.presets import PRESETS
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=40).filter(any), st.integers(40, 10_000))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.workloads.sum_tree import FAN_OUT, SumTree, WeightedKeys
+from paceline.sim.workloads.sampler import FAN_OUT, SumTree, WeightedKeys
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), st.floats(0, 1e6)), max_size=60), st.floats(0, 0.999999))

@@ -1,4 +1,4 @@
-"""Checksums of the files of a result folder, in the format of ``sha256sum --check``."""
+"""Files of a result folder: names, greatest sizes, and checksums in the format of ``sha256sum --check``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,35 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...config.files import write_atomically
 from ...config.problems import refuse_foreign
 from ...config.yaml_file import read_text
 from ...errors import InputError, shorten
-from ..formats.table_files import MAX_FILE_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+METRICS_FILE: Final = "metrics.parquet"
+EVENTS_FILE: Final = "events.parquet"
+
+RUN_KEY: Final = ["label", "seed", "source"]
+"""Columns that identify a run within a folder."""
+STEP_VECTOR: Final = "steps"
+"""Column of step vectors; missing in a folder that was written before they were recorded."""
+
+MAX_FILE_BYTES: Final = 4 * 2**30
+
+
+def check_size(path: Path, head: pq.FileMetaData, file_bytes: int, most: int) -> None:
+    """``InputError``: a table in Parquet unfolds to more values than ``most``."""
+    groups = (head.row_group(number) for number in range(head.num_row_groups))
+    values = sum(group.column(number).num_values for group in groups for number in range(head.num_columns))
+    if values > most:
+        text = f"unfolds from {file_bytes} bytes to {values} values; at most {most} are read"
+        raise InputError(f"{path} {text}")
+
 
 CHECKSUMS_FILE: Final = "checksums.sha256"
 """SHA-256 of the other files."""

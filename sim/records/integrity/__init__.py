@@ -1,1 +1,0 @@
-"""Integrity of result folders: checksums."""
