@@ -23,12 +23,14 @@ from ..program.encoding import TopK
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
+from ..schemes import SCHEMES
 from ..schemes.common.buckets import count_buckets
 from ..schemes.scheme import Scheme
 from ..traffic.placing import place, price_s
 from ..traffic.selection import Algorithms, Choice
 from ..training.gradient_noise import NoiseMeter
 from ..training.gradients import TrainingProblem
+from ..training.optimizer import OncePerRow, WithBuffers
 from ..training.scoring import Fetch, HandOver, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
 from ..workloads.workload import Task
@@ -284,7 +286,7 @@ class Job:
 
     def worker(self, rank: int) -> Worker:
         """The worker that a scheme sees."""
-        return self._worker((rank,), self.start)
+        return self._worker((rank,), self.start, self.optimizer)
 
     def program(self, rank: int, **since: Any) -> Program:
         """The scheme's coroutines for one worker; ``since``: its ``first_step``, and what it has ``kept``."""
@@ -292,15 +294,18 @@ class Job:
 
     def vectorised_worker(self) -> Worker:
         """All workers at once."""
-        start = self.start.expand(self.workers, -1)
-        return self._worker(tuple(range(self.workers)), start)
+        rule = self.optimizer
+        # A user's scheme may write into what is new; running buffers are joined to rows of their own.
+        if self.scheme.name in SCHEMES and not isinstance(rule, WithBuffers):
+            rule = OncePerRow(rule)
+        return self._worker(tuple(range(self.workers)), self.start.expand(self.workers, -1), rule)
 
-    def _worker(self, ranks: tuple[int, ...], start: torch.Tensor) -> Worker:
+    def _worker(self, ranks: tuple[int, ...], start: torch.Tensor, optimizer: Optimizer) -> Worker:
         return Worker(
             ranks,
             self.workers,
             start,
-            self.optimizer,
+            optimizer,
             self.seed,
             sites=self.transfer.network.site_of,
             hosts=self.transfer.network.nodes,

@@ -34,11 +34,11 @@ from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
 from ..schemes.common.inside import possible_units
 from ..traffic.selection import Algorithms
-from ..training.gradients import SAMPLER_KEY, Method, TrainingProblem, cannot_batch, choose_method
+from ..training.gradients import SAMPLER_KEY, Method, TrainingProblem, cannot_batch, choose_method, on_drawn
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
 from ..workloads import find_task
-from ..workloads.layers.layer import UNITS, forward_fractions, layer_segments, ready_fractions
+from ..workloads.layers.layer import UNITS, equal_segments, forward_fractions, layer_segments, ready_fractions
 from ..workloads.partition import Batches, shards
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Task
@@ -88,10 +88,12 @@ def _with_training(scenario: Scenario, device: torch.device) -> Scenario:
         return scenario
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
     _check_sampler(problem, scenario.workload)
-    if scenario.evaluate.keep is None:
-        keep = format_keep(kept_rule(scenario, problem.workload.start.nbytes))
-        evaluate = scenario.evaluate.model_copy(update={"keep": keep})
-        scenario = scenario.model_copy(update={"evaluate": evaluate})
+    evaluate = scenario.evaluate
+    left_open = {
+        "examples": problem.workload.scored_examples(evaluate.examples),
+        "keep": evaluate.keep or format_keep(kept_rule(scenario, problem.workload.start.nbytes)),
+    }
+    scenario = scenario.model_copy(update={"evaluate": evaluate.model_copy(update=left_open)})
     if scenario.gradients == "auto":
         return scenario.model_copy(update={"gradients": _method_for(problem)})
     if scenario.gradients == "batched" and (reason := cannot_batch(problem.workload, problem.batches)):
@@ -213,10 +215,10 @@ def resolved_in(text: str, requested: Scenario) -> Scenario | None:
         resolved = with_chosen(resolved, resolved.schemes)  # which follows from the scenario alone
         if requested.gradients == "auto" and method in ("batched", "looped"):
             resolved = resolved.model_copy(update={"gradients": method})
-        if requested.evaluate.keep is None:
-            written = requested.evaluate.model_dump(mode="json")
-            evaluate = EvaluateSettings.model_validate({**written, "keep": document["evaluate"].get("keep")})
-            resolved = resolved.model_copy(update={"evaluate": evaluate})
+        written = requested.evaluate.model_dump(mode="json")
+        chosen = {key: document["evaluate"].get(key) for key in ("keep", "examples") if key not in written}
+        evaluate = EvaluateSettings.model_validate(written | chosen)
+        resolved = resolved.model_copy(update={"evaluate": evaluate})
     except (InputError, ValidationError, LookupError, TypeError, AttributeError):
         return None
     return resolved if dump(resolved) == text else None
@@ -358,7 +360,7 @@ def churn_of(scenario: Scenario, entry: SchemeEntry, seed: int) -> Churn | None:
 def _trained(scenario: Scenario, seed: int, device: torch.device) -> TrainingProblem:
     method: Method = "batched" if scenario.gradients == "batched" else "looped"
     problem = _problem(scenario.workload, scenario.cluster.workers, seed, method, device)
-    return _with_sampler(problem, scenario.workload)
+    return _with_sampler(on_drawn(problem, seed, scenario.evaluate.examples), scenario.workload)
 
 
 def _target(stop: Stop, task: Task) -> Target | None:
@@ -421,12 +423,6 @@ def _layers(workload: WorkloadEntry, problem: TrainingProblem | None, length: in
         return JobLayers(equal_segments(length, buckets))
     layers = workload.layer_profile.layers
     return JobLayers(layer_segments(length, layers), ready_fractions(layers), forward_fractions(layers))
-
-
-def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]:
-    """Cut a gradient [length] into ``number`` parts, equal to within an element, the last elements first."""
-    parts = itertools.pairwise([k * length // number for k in range(number + 1)] if number else [])
-    return tuple((f"bucket {k}", start, stop) for k, (start, stop) in enumerate(reversed([*parts])))
 
 
 def over_profile(job: Job, profile: Profile | None) -> Job:

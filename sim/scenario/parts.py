@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema
 
 from ..collectives.users import users_all_reduce
 from ..compute.compute_settings import Compute, Straggler
-from ..config.limits import MAX_MODEL_BYTES, MAX_STEPS, MAX_STRAGGLERS, MAX_WORKERS
+from ..config.limits import MAX_EXAMPLES, MAX_MODEL_BYTES, MAX_STEPS, MAX_STRAGGLERS, MAX_WORKERS
 from ..config.problems import Mistake, mistake, place_errors, raise_mistakes
 from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Bytes, Steps
@@ -40,6 +40,7 @@ from ..network.profile import Profile
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..training.snapshots import ASSUMED_STEPS, KEPT_APART, KEPT_BYTES, Keep
+from ..workloads.workload import LEAST_SCORED, SCORED_NUMBERS
 
 ALL_REDUCE_NAMES: Final = tuple(
     dict.fromkeys((AUTO_ALGORITHM, *(name for each in TRANSPORTS.values() for name in each.all_reduces)))
@@ -303,6 +304,12 @@ class EvaluateSettings(Settings):
         f"{KEPT_BYTES >> 20} MiB for all workers and stop.max_iterations (else {ASSUMED_STEPS:,}) steps; "
         f"else 'every K steps, then {100 * KEPT_APART:g} %' with the least K that fits between two scores, "
         "or 'every' alone",
+    )
+    examples: Annotated[int, Field(ge=1, le=MAX_EXAMPLES)] | None = Field(
+        default=None,
+        description="examples of each set that a score takes, drawn from the seed, the same for all schemes "
+        f"(default: all that the task scores, at most {SCORED_NUMBERS >> 20} Mi / the parameters, but "
+        f"{LEAST_SCORED} at least)",
     )
     gradient_noise: Annotated[Steps, Field(ge=1)] | None = Field(
         default=None,

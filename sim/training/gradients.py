@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -400,3 +401,12 @@ def _weighted_evaluation(workload: Workload) -> Weighted:
         return weights @ gradients, weights @ losses, gradients.norm(dim=-1)
 
     return evaluate
+
+
+@lru_cache(maxsize=8)
+def on_drawn(problem: TrainingProblem, seed: int, examples: int | None) -> TrainingProblem:
+    """``problem`` whose scores take that many examples of each set, drawn from the seed; None: as it is."""
+    workload = problem.workload
+    if examples is None or workload.scored is None:
+        return problem
+    return replace(problem, workload=replace(workload, score=workload.scored.on_drawn(examples, seed)))

@@ -211,3 +211,33 @@ class WithBuffers(Optimizer):
     @override
     def lr_at(self, k: int) -> float:
         return self.rule.lr_at(k)
+
+
+@dataclass(frozen=True)
+class OncePerRow(Optimizer):
+    """An update rule for values [n, d] that takes rows known to be one row, expanded, as that one."""
+
+    rule: Optimizer
+
+    @override
+    def init(self, x: Tensor) -> State:
+        state = self.rule.init(x[:1] if _is_one_row(x) else x)
+        return State(state.updates, tuple(each.expand_as(x[..., : each.shape[-1]]) for each in state.moments))
+
+    @override
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        if not all(map(_is_one_row, (x, gradient, *state.moments))):
+            return self.rule.update(x, gradient, state)
+        first = State(state.updates, tuple(each[:1] for each in state.moments))
+        new, after = self.rule.update(x[:1], gradient[:1], first)
+        return new.expand_as(x), State(
+            after.updates, tuple(each.expand(len(x), -1) for each in after.moments)
+        )
+
+    @override
+    def lr_at(self, k: int) -> float:
+        return self.rule.lr_at(k)
+
+
+def _is_one_row(rows: Tensor) -> bool:
+    return len(rows) > 1 and rows.stride(0) == 0

@@ -12,10 +12,9 @@ from torch import Tensor
 from .. import seeds
 from ..devices import torch_random
 from .modules import ModuleGradient, flatten_module
-from .workload import LossAtTensors, Workload
+from .workload import Examples, LossAtTensors, Score, ScoredSets, Workload
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
-Examples = tuple[Tensor, Tensor]
 
 MAX_SCORED = 2048
 """Largest number of examples scored at once; default number of training examples for ``train_loss``."""
@@ -69,26 +68,11 @@ def supervised(
     def loss_of(module: torch.nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         return criterion(module(prepared(inputs)), targets)
 
-    def mean_scores(x: Tensor, examples: Examples) -> tuple[float, float]:
-        """Mean loss and, if it is a metric, share of right answers; ``MAX_SCORED`` examples at once."""
-        inputs, targets = (each.to(x.device) for each in examples)
-        total = right = 0.0
-        for first in range(0, len(inputs), MAX_SCORED):
-            some, answers = inputs[first : first + MAX_SCORED], targets[first : first + MAX_SCORED]
-            outputs = flat.evaluate(x, prepared(some))
-            share = len(some) / len(inputs)
-            total += criterion(outputs, answers).item() * share
-            if "test_accuracy" in metrics:
-                right += (outputs.argmax(dim=1) == answers).double().mean().item() * share
-        return total, right
+    def evaluate(x: Tensor, inputs: Tensor) -> Tensor:
+        return flat.evaluate(x, prepared(inputs))
 
-    @torch.no_grad()
-    def score(x: Tensor) -> Mapping[str, float]:
-        scores = {"train_loss": mean_scores(x, (inputs[:scored], targets[:scored]))[0]}
-        if test is not None:
-            scores["test_loss"], scores["test_accuracy"] = mean_scores(x, test)
-        return {name: scores[name] for name in metrics}
-
+    sets = ((inputs[:scored], targets[:scored]), *([] if test is None else [test]))
+    score_on = partial(_score_on, evaluate, criterion, metrics)
     whole = targets.dtype in (torch.int64, torch.int32, torch.uint8)
     return Workload(
         task=task,
@@ -98,10 +82,37 @@ def supervised(
         targets=targets,
         labels=targets if whole and targets.dim() == 1 else None,
         segments=flat.segments,
-        score=score,
+        score=score_on(sets),
+        scored=ScoredSets(sets, score_on),
         num_buffers=flat.num_buffers,
         loss_and_buffers=loss_and_buffers if flat.num_buffers else None,
         gradient_on=partial(ModuleGradient, flat.module, flat.running, loss_of),
         stochastic=flat.stochastic,
         parts=None if flat.num_buffers else LossAtTensors(flat.shapes, loss_at),
     )
+
+
+def _score_on(
+    evaluate: Criterion, criterion: Criterion, metrics: Sequence[str], sets: Sequence[Examples]
+) -> Score:
+    def mean_scores(x: Tensor, examples: Examples) -> tuple[float, float]:
+        """Mean loss and, if it is a metric, share of right answers; ``MAX_SCORED`` examples at once."""
+        inputs, targets = (each.to(x.device) for each in examples)
+        total = right = 0.0
+        for first in range(0, len(inputs), MAX_SCORED):
+            some, answers = inputs[first : first + MAX_SCORED], targets[first : first + MAX_SCORED]
+            outputs = evaluate(x, some)
+            share = len(some) / len(inputs)
+            total += criterion(outputs, answers).item() * share
+            if "test_accuracy" in metrics:
+                right += (outputs.argmax(dim=1) == answers).double().mean().item() * share
+        return total, right
+
+    @torch.no_grad()
+    def score(x: Tensor) -> Mapping[str, float]:
+        scores = {"train_loss": mean_scores(x, sets[0])[0]}
+        if len(sets) > 1:
+            scores["test_loss"], scores["test_accuracy"] = mean_scores(x, sets[1])
+        return {name: scores[name] for name in metrics}
+
+    return score

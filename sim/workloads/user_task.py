@@ -32,8 +32,8 @@ from ..config.user_code import call as user_code
 from ..config.user_code.call import options_of
 from ..devices import torch_random
 from ..errors import InputError, RunError, quote, shorten
-from .supervised import TRIED, Examples, initial_weights, supervised
-from .workload import Facts, Task, Workload
+from .supervised import TRIED, initial_weights, supervised
+from .workload import Examples, Facts, Task, Workload
 
 Build = Callable[..., Any]
 USER_METRICS = ("train_loss", "test_loss", "test_accuracy")
@@ -99,6 +99,8 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
     metrics = USER_METRICS[: 1 if test is None else 3 if classes else 2]
     workload = supervised(path, model, loss, train, test, metrics)
     with_buffers, gradient_on, parts = workload.loss_and_buffers, workload.gradient_on, workload.parts
+    scored = workload.scored
+    assert scored is not None  # of examples
     # As a decorator it turns errors of each call into RunError with the user's file and line.
     naming_user = user_code.report_errors(quote(path), RunError)
     workload = replace(
@@ -108,6 +110,7 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
         gradient_on=None if gradient_on is None else lambda device: naming_user(gradient_on(device)),
         parts=None if parts is None else replace(parts, loss=naming_user(parts.loss)),
         score=naming_user(workload.score),
+        scored=replace(scored, score_on=lambda sets: naming_user(scored.score_on(sets))),
     )
     return workload, metrics
 

@@ -7,13 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .. import seeds
 from ..config.settings import Settings
+from ..errors import KeyedError
 
 ACCURACY: Final = "test_accuracy"
 """The metric that is a share, from 0 to 1, of the test examples."""
+
+
+Examples = tuple[Tensor, Tensor]
+"""Inputs [N, ...] and targets [N, ...]."""
+
+Score = Callable[[Tensor], Mapping[str, float]]
+"""Metrics of a model [d]."""
 
 
 class Evaluated(NamedTuple):
@@ -45,6 +55,38 @@ class LossAtTensors:
         return [piece.view(*x.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
 
+SCORED_NUMBERS: Final = 2**28
+"""Examples times parameters of a set that a score goes through by default: a second or so."""
+LEAST_SCORED: Final = 64
+"""Examples below which a score would say too little."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredSets:
+    """The examples that a score goes through.
+
+    Attributes:
+        sets: of training, and of the test where there is one.
+        score_on: the score on other sets in their places.
+    """
+
+    sets: tuple[Examples, ...]
+    score_on: Callable[[Sequence[Examples]], Score]
+
+    def on_drawn(self, most: int, seed: int) -> Score:
+        """The score on at most ``most`` examples of each set, drawn without replacement from the seed."""
+        return self.score_on([_drawn(each, most, seed, f"scored, {k}") for k, each in enumerate(self.sets)])
+
+
+def _drawn(examples: Examples, most: int, seed: int, purpose: str) -> Examples:
+    inputs, targets = examples
+    if most >= len(inputs):
+        return examples
+    numbers = seeds.generator(seed, seeds.SHARED, purpose).choice(len(inputs), most, replace=False)
+    chosen = torch.from_numpy(np.sort(numbers))
+    return inputs[chosen], targets[chosen]
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
     """A training problem with a model as one vector x [d], float32.
@@ -64,6 +106,7 @@ class Workload:
         segments: (name, start, stop) of the layers in the order in which a backward pass finishes them, one
             after another from the end of x to its beginning.
         score: metrics of a model [d]: ``train_loss`` and the task's others.
+        scored: the examples behind ``score``, where it can take fewer of them; None: it always takes all.
         num_buffers: b, 0 for most models.
         loss_and_buffers: where b > 0: the loss, and the new values [b] of the buffers.
         gradient_on: makes, for a device, ``gradient(x [d], inputs, targets, on_segment)``, where there is a
@@ -79,7 +122,7 @@ class Workload:
     targets: Tensor
     labels: Tensor | None
     segments: tuple[tuple[str, int, int], ...]
-    score: Callable[[Tensor], Mapping[str, float]]
+    score: Score
     num_buffers: int = 0
     loss_and_buffers: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     gradient_on: Callable[[torch.device], GradientFunction] | None = None
@@ -87,6 +130,20 @@ class Workload:
     sources: Tensor | None = None
     smoothness: Tensor | None = None
     parts: LossAtTensors | None = None
+    scored: ScoredSets | None = None
+
+    def scored_examples(self, wanted: int | None) -> int | None:
+        """The examples of each set in a score, where they are drawn: as wanted, or else as many as cost little.
+
+        Raises ``KeyedError`` where some are asked of a task that always takes all.
+        """
+        if self.scored is None:
+            if wanted is not None:
+                text = f"task '{self.task}' is always scored on all its examples; leave it out"
+                raise KeyedError(("evaluate", "examples"), text)
+            return None
+        most = max(LEAST_SCORED, SCORED_NUMBERS // len(self.start))
+        return wanted or (most if any(most < len(inputs) for inputs, _ in self.scored.sets) else None)
 
     def to(self, device: torch.device) -> Workload:
         """A copy of the workload with its tensors on ``device``."""

@@ -17,7 +17,6 @@ from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job, JobCollectives, JobLayers, Recording, Scoring
 from paceline.sim.drivers.outcome import Outcome, run_record
-from paceline.sim.experiments.prepare import equal_segments
 from paceline.sim.jitter import Jitter, Lognormal
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Link, Network
@@ -31,6 +30,7 @@ from paceline.sim.schemes.scheme import Scheme
 from paceline.sim.training.gradients import Method, TrainingProblem
 from paceline.sim.training.optimizer import NullOptimizer, Sgd, WithBuffers
 from paceline.sim.workloads import find_task
+from paceline.sim.workloads.layers.layer import equal_segments
 from paceline.sim.workloads.partition import Batches, Partition, shards
 
 torch.set_num_threads(1)

@@ -107,6 +107,12 @@ def layer_segments(length: int, layers: Sequence[Layer]) -> tuple[tuple[str, int
     return tuple(reversed(parts))
 
 
+def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]:
+    """Cut a gradient [length] into ``number`` parts, equal to within an element, the last elements first."""
+    parts = pairwise([k * length // number for k in range(number + 1)] if number else [])
+    return tuple((f"bucket {k}", start, stop) for k, (start, stop) in enumerate(reversed([*parts])))
+
+
 def ready_fractions(layers: Sequence[Layer]) -> tuple[float, ...]:
     """Completion of each layer's gradient, as a fraction of a gradient's time, in backward order.
 

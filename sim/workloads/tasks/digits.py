@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from ... import seeds
 from ...config.limits import MAX_WIDTH
 from ...config.settings import Settings
-from ..supervised import Examples, initial_weights, supervised
-from ..workload import Facts, Task, Workload
+from ..supervised import initial_weights, supervised
+from ..workload import Examples, Facts, Task, Workload
 from .packaged import read_packaged
 
 NUM_TRAIN = 1437

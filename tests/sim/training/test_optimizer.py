@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.sim.scenario.schema import dump, parse
 from paceline.sim.training.learning_rate import LearningRate
-from paceline.sim.training.optimizer import NullOptimizer, OptimizerSettings, make_optimizer
+from paceline.sim.training.optimizer import NullOptimizer, OncePerRow, OptimizerSettings, make_optimizer
 from tests.sim.scenario.test_schema import FLAT
 
 Parameters = list[torch.nn.Parameter]
@@ -132,3 +132,19 @@ def test_still_does_nothing() -> None:
     rule = NullOptimizer()
     assert rule.update(x, x, rule.init(x)) == (x, rule.init(x))
     assert rule.lr_at(7) == 1.0
+
+
+@pytest.mark.parametrize("settings", [settings for settings, _ in RULES])
+def test_rows_that_are_one_row_are_updated_once(settings: dict[str, Any]) -> None:
+    """To the bits of all of them, and beside others as they are."""
+    rule = make_optimizer(OptimizerSettings.model_validate(settings))
+    once, row = OncePerRow(rule), torch.linspace(-1, 1, 37).expand(5, -1)
+    (x, state), (y, wanted) = (row, once.init(row)), (row.contiguous(), rule.init(row.contiguous()))
+    for k in range(4):
+        gradient = torch.sin(row[0] * (k + 1)).expand(5, -1) if k < 2 else torch.sin(y * (k + 1))
+        x, state = once.update(x, gradient, state)
+        y, wanted = rule.update(y, gradient.contiguous(), wanted)
+        assert (x.stride(0) == 0) == (k < 2)
+        assert torch.equal(x, y)
+        assert all(map(torch.equal, state.moments, wanted.moments))
+        assert state.updates == wanted.updates

@@ -26,9 +26,9 @@ from paceline.sim.config.settings import Settings
 from paceline.sim.config.yaml_file import expand_home, read_bytes
 from paceline.sim.devices import constants
 from paceline.sim.errors import InputError
-from paceline.sim.workloads.supervised import Examples, initial_weights, supervised
+from paceline.sim.workloads.supervised import initial_weights, supervised
 from paceline.sim.workloads.tasks import digits
-from paceline.sim.workloads.workload import Facts, Task, Workload
+from paceline.sim.workloads.workload import Examples, Facts, Task, Workload
 
 IDX_FILES = (
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

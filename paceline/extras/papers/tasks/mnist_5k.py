@@ -18,10 +18,9 @@ from torch import Tensor
 from paceline.sim import seeds
 from paceline.sim.config.settings import Settings
 from paceline.sim.errors import InputError
-from paceline.sim.workloads.supervised import Examples
 from paceline.sim.workloads.tasks.digits import DIGITS_METRICS, networks_on
 from paceline.sim.workloads.tasks.packaged import DATA_EXTRA, read_packaged
-from paceline.sim.workloads.workload import Facts
+from paceline.sim.workloads.workload import Examples, Facts
 
 SIDE: Final = 28
 """Pixels of an image, each way."""
