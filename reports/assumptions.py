@@ -143,7 +143,8 @@ def assumed(
         return []
     law = _LAWS.get(known["name"], "The transport is unknown")
     all_reduces = not exchanges or any("all_reduce" in each for each in exchanges.values())
-    all_reduce = known.get("assumed", known["all_reduce"].replace("_", " "))
+    named = known["all_reduce"].replace("fastest_for_each", "the fastest for each size and group")
+    all_reduce = known.get("assumed", named.replace("_", " "))
     by = f"; its all-reduce is {all_reduce}" if all_reduces else ""
     hosts = f", hosts are {known['hosts']}" if "hosts" in known else ""
     sentences = [f"{law}{hosts}{by}."]

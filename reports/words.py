@@ -151,16 +151,22 @@ def cost(row: SchemeSummary) -> str:
 
 
 def prices(summary: Mapping[str, Any]) -> list[str]:
-    """The prices in a sentence; empty without any."""
+    """The prices, and what costs leave out of faults, in sentences; empty without any."""
     if (price := summary.get("price")) is None:
         return []
     ends = [format_money(each, price["currency"]) for each in sorted(price["egress"].values()) or [0.0]]
     between = ends[0] if ends[0] == ends[-1] else f"{ends[0]} to {ends[-1]}"
     table = f" (table {price['table']})" if price["table"] else ""
-    return [
+    sentences = [
         f"Prices{table}: {format_money(price['per_hour'], price['currency'])} an hour for all workers, and "
         f"{between} for a GB between sites."
     ]
+    if any(row.get("goodput", 1.0) < 1.0 for row in summary.get("schemes") or summary["summary"]):
+        sentences.append(
+            "Costs have the time in them that faults and checkpoints take, but no bytes of steps that 'wait' "
+            "and 'restart' repeat."
+        )
+    return sentences
 
 
 def repeats(rows: Sequence[SchemeSummary]) -> str:

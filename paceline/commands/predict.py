@@ -72,13 +72,12 @@ def simulate(
     ):
         tuning: list[Tuned] = []
         runs: list[Run] = []
-        recorded = out is not None or as_json  # facts are shown by a report's page alone
-        facts: Mapping[str, SchemeFacts] | None = None if recorded else {}
+        facts: Mapping[str, SchemeFacts] | None = None
         try:
             with watching(resolved) as progress, JobProcesses(jobs, executor) as processes:
                 here = partial(partial, device=where, progress=progress, processes=processes, engine=driver)
                 resolved, tuning = here(simulator.choose_values)(resolved, parts=parts)
-                if recorded:
+                if out is not None or as_json:  # bounds are shown by a report's page alone
                     from paceline.sim.experiments.costs.bounds import describe_schemes
 
                     facts = describe_schemes(resolved)

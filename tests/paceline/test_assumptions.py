@@ -183,6 +183,8 @@ def test_each_library_names_what_no_measurement_covers() -> None:
     assert known_of(apart)["not_validated"] == []
     assert known_of(ideal, far, fast, slow)["not_validated"] == []
     assert "The transport is ideal, no library's" in " ".join(assumed(known_of(ideal)))
+    several = assumed({**known_of(ideal), "all_reduce": "fastest_for_each or ring"})
+    assert several[0].endswith("its all-reduce is the fastest for each size and group or ring.")
 
 
 def test_a_large_model_s_messages_are_not_small() -> None:

@@ -457,3 +457,28 @@ def test_standard_output_that_takes_nothing(
     code, _, err = run(monkeypatch, capsys, "list")
     sys.stdout.close()
     assert (code, err) == (ends, "paceline: No space left on device\n" if ends else "")
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ("diloco: {period: 4}", "(nothing is random)"),
+        ("fedavg: {period: 4, participation: 0.5}", "not settled"),
+    ],
+)
+def test_a_table_has_the_verdict_of_its_json(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], other: str, says: str
+) -> None:
+    """Whether chance decides is a fact of the schemes, not of how the answer is printed."""
+    tiny.write_text(f"""
+name: tiny
+workload: {{timing_only: true, payload: 20 MB}}
+cluster: {{workers: 4, compute: {{time: 50 ms}}, network: {{latency: 1 ms, bandwidth: 1 Gbit/s}}}}
+schemes: [all_reduce, {{{other}}}]
+stop: {{max_iterations: 40}}
+""")
+    _, out, _ = run(monkeypatch, capsys, "simulate", tiny)
+    _, whole, _ = run(monkeypatch, capsys, "simulate", tiny, "--json")
+    text = json.loads(whole)["verdict"]["text"]
+    assert says in text
+    assert text in " ".join(out.split())

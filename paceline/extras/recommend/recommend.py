@@ -15,6 +15,7 @@ import torch
 from paceline.sim.config.units import format_bytes, format_seconds
 from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError
+from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.jobs import ALONE, JobProcesses, RunsProgress
 from paceline.sim.experiments.simulate import processes_for, run_here
 from paceline.sim.experiments.tune import deciding_score, with_chosen
@@ -123,7 +124,8 @@ def advise(
     """
     rows = summarise_resolved(dump(last), last.name, runs, facts={})["summary"]
     dear = {row["label"]: _costs(row)[2] for row in rows if _costs(row)[2] > (euros or math.inf)}
-    summary = summarise_resolved(dump(last), last.name, [x for x in runs if x.label not in dear], facts={})
+    left, facts = [x for x in runs if x.label not in dear], describe_schemes(last, with_bounds=False)
+    summary = summarise_resolved(dump(last), last.name, left, facts=facts)
     verdict, front, text = summary["verdict"], _front(summary["summary"]), list[str]()
     first, tried = verdict["first"], {entry.label for entry in race.scenario.schemes}
     if any(row["label"] == first and row["bytes_to_target"] == 0 for row in front):

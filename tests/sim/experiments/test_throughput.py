@@ -163,6 +163,10 @@ def test_a_step_an_hour_and_tokens_in_dollars(monkeypatch: pytest.MonkeyPatch) -
     with console.capture() as printed:
         console.print(render_throughput(answer))
     assert "Prices: $4 an hour for all workers, and $0.5 for a GB between sites." in printed.get()
+    assert "Costs have the time" not in printed.get()
+    with console.capture() as printed:
+        console.print(render_throughput(answer | {"schemes": [answer["schemes"][0] | {"goodput": 0.3}]}))
+    assert "Costs have the time in them that faults and checkpoints take, but no bytes" in printed.get()
 
 
 def test_without_prices_nothing_costs(answer: dict[str, Any]) -> None:

@@ -203,6 +203,14 @@ def test_no_order_is_said_to_hold_where_nothing_was_priced() -> None:
     assert "(not settled)" not in advice({"all_reduce": 2.0, "local_sgd 16": 1.0})["text"][0]
 
 
+def test_what_a_few_drawn_averages_decide_is_not_settled() -> None:
+    drawn = parse(TRAINED.replace("local_sgd: {period: 16}", "fedavg: {period: 16, participation: 0.5}"))
+    times = {"all_reduce": 3.0, "fedavg": 1.0}
+    race = Race(drawn, times, lambda planned: [], ("test_accuracy", False))
+    answer = advise(drawn, [made_run(label, 0, reached_s=x) for label, x in times.items()], race)
+    assert answer["text"][0].startswith("Recommended: fedavg (not settled)")
+
+
 def test_what_was_not_tried_is_named() -> None:
     answer = advice({"all_reduce": 2.0}, ("local_sgd 64", "all_reduce bf16"))
     said = "Not tried, since a plainer candidate's step is as fast: local_sgd 64, all_reduce bf16."
