@@ -330,7 +330,7 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
     if {verdict["first"], verdict["second"]} <= ends.keys():
         two = (ends[verdict["first"]], ends[verdict["second"]])
         (low, high), (least, most) = ([median(each) for each in zip(*own, strict=True)] for own in two)
-        between = (low / most, high / max(least, 1.0))
+        between = (low / max(most, 1.0), high / max(least, 1.0))
     return find_break_even(verdict, steps, step_s, whose, ", ".join(under), unstudied, between)
 
 
