@@ -281,7 +281,9 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     if not by_step and (known := _break_even(summary, source, verdict)) is not None:
         verdict["break_even"] = known
     if "scope" in summary and not by_step:
-        steps = {row["label"]: row["steps_to_target"] or row["iterations"] for row in rows}
+        # Some worker has the average that meets it before all have published the last step up to there.
+        ends = {row["label"]: (row["steps_to_target"], row["iterations"]) for row in rows}
+        steps = {label: most if met is None else met + 1 for label, (met, most) in ends.items()}
         if text := too_few_rounds(steps, summary["scope"]):
             verdict["few_rounds"] = text
     costs: dict[str, dict[int, float]] = {row["label"]: {} for row in rows if "cost" in row}
