@@ -338,7 +338,7 @@ class Job:
         workload = problem.workload if problem else None
         return Scorer(
             workload, self.task, scoring.every, scoring.on, scoring.target, fetch, noise=meter,
-            published=self.publishes, hand_over=self.hand_over if workload else HandOver(),
+            published=self.publishes, hand_over=self.hand_over,
         )  # fmt: skip
 
     @property
@@ -353,8 +353,10 @@ class Job:
 
     @cached_property
     def hand_over(self) -> HandOver:
-        """One all-reduce of the whole model, on idle links; nothing where a model of all is published."""
-        if self.publishes not in ("mean", None) or "published" not in self.scoring.scored_on:
+        """One all-reduce of the whole model, on idle links; nothing where a model of all is published, or no
+        scores wait for it."""
+        unscored = self.problem is None and self.scoring.curve is None
+        if unscored or self.publishes not in ("mean", None) or "published" not in self.scoring.scored_on:
             return HandOver()
         collective, order = self.choice.collective_of(
             ops.AllReduce(self.start), tuple(range(self.workers)), 0

@@ -192,7 +192,8 @@ def _choices(document: Any) -> str:
     on = document["stop"]["target"].get("on") or document.get("evaluate", {}).get("on", "mean")
     score = f"{document['stop']['target']['metric'].replace('_', ' ')} {goal['value']:g}"
     if curves := document["workload"].get("curves"):
-        return f"{score} in {', '.join(each['file'] for each in curves['files'])}, noise smoothed"
+        files = dict.fromkeys(each["file"] for each in curves["files"])
+        return f"{score} in {', '.join(files)}, noise smoothed"
     kind = partition.get("kind", "iid")
     shards = f"dirichlet {partition['alpha']:g}" if kind == "dirichlet" else kind.replace("_", " ")
     task = document["workload"].get("task")

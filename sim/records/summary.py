@@ -280,7 +280,9 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     if not by_step and (known := _break_even(summary, source, verdict)) is not None:
         verdict["break_even"] = known
     if "scope" in summary and not by_step:
-        steps = {row["label"]: row["steps_to_target"] or row["iterations"] for row in rows}
+        # Some worker has the average that meets it before all have published the last step up to there.
+        ends = {row["label"]: (row["steps_to_target"], row["iterations"]) for row in rows}
+        steps = {label: most if met is None else met + 1 for label, (met, most) in ends.items()}
         if text := too_few_rounds(steps, summary["scope"]):
             verdict["few_rounds"] = text
     costs: dict[str, dict[int, float]] = {row["label"]: {} for row in rows if "cost" in row}
@@ -329,7 +331,7 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
     if {verdict["first"], verdict["second"]} <= ends.keys():
         two = (ends[verdict["first"]], ends[verdict["second"]])
         (low, high), (least, most) = ([median(each) for each in zip(*own, strict=True)] for own in two)
-        between = (low / most, high / max(least, 1.0))
+        between = (low / max(most, 1.0), high / max(least, 1.0))
     return find_break_even(verdict, steps, step_s, whose, ", ".join(under), unstudied, between)
 
 

@@ -348,6 +348,8 @@ def _lead(
     factor = intervals.finite(intervals.median_ratio(times, first_times))
     few = "" if interval else f", by {'one repeat' if len(ratios) == 1 else f'{len(ratios)} repeats'}"
     low, high = interval or (intervals.finite(ratios[0]), None)
+    if factor is None and not any(first_times.values()):
+        return ", which meets the target from the start"
     if factor is None:
         never = "completed its steps" if by_step else "reached the target"
         least = "" if low is None else f", at least {format_factor(low, True)} as fast as {second}"

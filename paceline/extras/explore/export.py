@@ -153,8 +153,8 @@ def _interpolated(
         steps, computed_s = round(run.iterations), run.time_s.compute / run.iterations
         own = _recorded(run, job, price)
         runs.append({"steps": steps, "step_s": run.step_s, "computed_s": computed_s} | own)
-    later_s = job.hand_over.time_s if job.problem else 0.0
-    return {"label": entry.label, "scheme": entry.name, "grid": grid, "later_s": later_s, "runs": runs}
+    names = {"label": entry.label, "scheme": entry.name}
+    return {**names, "grid": grid, "later_s": job.hand_over.time_s, "runs": runs}
 
 
 def _recorded(run: Run, job: Job, price: PriceRecord | None) -> dict[str, Any]:

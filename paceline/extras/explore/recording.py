@@ -68,7 +68,7 @@ class Tables:
 
     def hand_over(self, job: Job) -> int | None:
         """Number of the step after which somebody holds the mean model; None: no scores wait for it."""
-        if job.problem is None or not job.hand_over.time_s:
+        if not job.hand_over.time_s:
             return None
         return self.number_of("steps", (self.row_of(job, ops.AllReduce(job.vectorised_worker().start)),))
 

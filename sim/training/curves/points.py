@@ -73,6 +73,9 @@ def find_points(curve: Curve, metric: str, workers: int, target: Target | None =
     column = [scores[metric] for _, scores in rows.values()]
     known = [*takewhile(lambda score: score is not None, column)]
     bad = f"{metric} is not finite at step {steps[len(known)]:,.0f} of its curve" if None in column else ""
+    again = [step for step, score in zip(steps, column, strict=True) if score is not None][len(known) :]
+    if again:
+        bad += f", and finite again at step {again[0]:,.0f}: leave a cell empty where nothing was scored"
     points = Points(metric, totals, tuple(scores for _, scores in rows.values()), bad)
     meets = [target is not None and target.reached(score) for score in known]
     if target is None or True not in meets:

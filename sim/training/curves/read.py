@@ -32,8 +32,9 @@ Row = tuple[int, dict[str, float | str]]
 Scored = dict[float, dict[str, float]]
 Raw = Iterable[tuple[int, Mapping[str, object]]]
 
-AXES: Final = ("step", "_step", "Step", "examples", "tokens")
-"""Columns of steps, or of all workers' examples or tokens; the first that a row has counts."""
+AXES: Final = ("step", "examples", "tokens", "_step", "Step")
+"""Columns of steps, or of all workers' examples or tokens; the first that a row has counts. Last comes what
+W&B counts itself, which may be its own calls."""
 _CONDITIONS: Final = ("workers", "batch_size", "period", "schedule", "horizon")
 _NO_SCORES: Final = frozenset({*AXES, *_CONDITIONS, "scheme", "run", "seed"})
 _NUMBER: Final = re.compile(r"\s*[-+]?(([0-9]+\.?|[0-9]*\.[0-9]+)([eE][-+]?[0-9]+)?|(?i:inf(inity)?|nan))\s*")
@@ -111,11 +112,11 @@ def _step(
     place: str, cells: Mapping[str, float | str], under: Mapping[str, Value], tokens_per_example: int | None
 ) -> float:
     """Steps of a worker at a row, the mean over workers."""
-    axis = next((name for name in AXES if name in cells), None)
+    axis = next((name for name in AXES if name in cells and (name != "tokens" or tokens_per_example)), None)
+    if axis is None and "tokens" in cells:
+        raise InputError(f"{place}: has tokens alone; add 'tokens_per_example' beside the file")
     if axis is None:
         raise InputError(f"{place}: has no step; a row needs step, examples or tokens")
-    if axis == "tokens" and tokens_per_example is None:
-        raise InputError(f"{place}: has tokens alone; add 'tokens_per_example' beside the file")
     value = steps = _number(place, cells, axis)
     if axis in ("examples", "tokens"):
         steps /= float(under["workers"]) * float(under["batch_size"])
@@ -164,7 +165,8 @@ def _read_csv(path: Path) -> Raw:
         cells = [(run, name, value) for (run, _, name), value in zip(split, values, strict=True)]
         for run in runs:
             if any(value for own, _, value in cells if own == run):
-                yield line, {**{name: value for own, name, value in cells if own in ("", run)}, "run": run}
+                row = {name: value for own, name, value in cells if own in ("", run)}
+                yield line, row | ({"run": run} if run else {})
 
 
 def _read_json_lines(path: Path) -> Raw:

@@ -61,7 +61,30 @@ def test_a_rising_score_and_one_that_is_not_finite(later: str, tmp_path: Path) -
     first, second = study.runs
     assert first.time_to_target_s == pytest.approx(8 * STEP_S)
     assert (second.status, second.time_to_target_s) == ("diverged", None)
-    assert second.message == "loss is not finite at step 8 of its curve"
+    # A history of all columns has NaN where nothing was scored.
+    again = ", and finite again at step 10: leave a cell empty where nothing was scored" if later else ""
+    assert second.message == f"loss is not finite at step 8 of its curve{again}"
+
+
+def test_a_target_that_first_scores_meet_is_said(tmp_path: Path) -> None:
+    study = priced(tmp_path, f"{DENSE} {SPARSE}", "stop.target.value=3.5")
+    assert [run.time_to_target_s for run in study.runs] == [0, 0]
+    assert all(run.message.startswith("the first models meet the target") for run in study.runs)
+    assert "settled" in study.totals["verdict"]
+    resumed = priced(tmp_path, f"all_reduce,0,0.9 all_reduce,4,0.8 {SPARSE}")
+    assert resumed.totals["verdict"]["text"] == "all_reduce first, which meets the target from the start"
+
+
+def test_a_file_of_several_runs_is_named_once(tmp_path: Path) -> None:
+    runs = "{file: a.csv, run: all_reduce}, {file: a.csv, run: local_sgd}"
+    (tmp_path / "a.csv").write_text(
+        HEADER.replace("scheme", "run") + "".join(f"{row},2,32\n" for row in f"{DENSE} {SPARSE}".split())
+    )
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    study = paceline.simulate(
+        tmp_path / "s.yaml", changes=[f"workload.curves=[{runs}]"], jobs=1, progress=False
+    )
+    assert "(loss 1 in a.csv, noise" in study.totals["verdict"]["break_even"]["text"]
 
 
 def test_the_verdict_names_the_curves_and_their_one_seed(tmp_path: Path) -> None:

@@ -119,6 +119,21 @@ def test_examples_and_tokens_are_those_of_all_workers(tmp_path: Path, axis: str)
     check(read(tmp_path / "a.csv", tokens_per_example=512)[0])
 
 
+@pytest.mark.parametrize("axis", ["examples", "tokens"])
+def test_a_loggers_own_count_gives_way_to_examples_and_tokens(tmp_path: Path, axis: str) -> None:
+    each = 4 * 32 * (1 if axis == "examples" else 512)
+    table = pd.DataFrame(rows())
+    table = table.assign(**{axis: table["step"] * each, "_step": range(3)}).drop(columns="step")
+    table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    check(read(tmp_path / "a.jsonl", tokens_per_example=512)[0])
+
+
+def test_a_logger_counts_where_tokens_cannot_be_steps(tmp_path: Path) -> None:
+    table = pd.DataFrame(rows()).rename(columns={"step": "_step"}).assign(tokens=range(3))
+    table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    check(read(tmp_path / "a.jsonl")[0])
+
+
 def curve(label: str, points: dict[float, float]) -> Curve:
     return Curve(
         scheme=label, seed=0, under=UNDER, steps=tuple(points), scores={"loss": tuple(points.values())}

@@ -19,7 +19,7 @@ from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.jobs import PlannedRun
-from paceline.sim.experiments.simulate import job_of
+from paceline.sim.experiments.simulate import job_of, simulate
 from paceline.sim.experiments.sweep.grid import share_training
 from paceline.sim.records.intervals import FEWEST, bound_place, median_ratio
 from paceline.sim.records.run import Run
@@ -160,6 +160,27 @@ TRAINED = FLAT.replace(
     "{timing_only: true, payload: 96 MB}",
     "{task: digits-mlp, batch_size: 8, optimizer: {lr: 0.1}, payload: 96 MB}",
 ).replace("stop: {max_iterations: 12}", "stop: {max_iterations: 12}\nevaluate: {every: 2 steps}")
+
+
+@in_a_browser
+def test_scores_of_curves_are_taken_when_python_takes_them(tmp_path: Path) -> None:
+    schemes = ("all_reduce", "gossip")
+    rows = [f"{scheme},{step},{9 - step},4,8" for scheme in schemes for step in range(0, 13, 4)]
+    (tmp_path / "a.csv").write_text("\n".join(["scheme,step,loss,workers,batch_size", *rows]))
+    text = f"""\
+name: curves
+workload: {{curves: {tmp_path}/a.csv, batch_size: 8, payload: 96 MB}}
+cluster:
+  workers: 4
+  compute: {{time: 50 ms}}
+  network: {{latency: 20 ms, bandwidth: 1 Gbit/s, sharing: none}}
+schemes: [all_reduce, gossip: {{topology: ring}}]
+stop: {{target: {{metric: loss, value: 1}}, max_iterations: 12}}
+"""
+    (of_setting,) = in_browser(content_of(text), [Setting(1, 1, 1, 1, 1)], tmp_path)
+    runs = simulate(prepare.resolve(parse(text), HERE), device=HERE)
+    for run, (_, _, at_s) in zip(runs, of_setting, strict=True):
+        assert at_s == pytest.approx([each.time_s for each in run.evaluations], rel=1e-9)
 
 
 @in_a_browser
