@@ -133,9 +133,9 @@ class Workload:
     scored: ScoredSets | None = None
 
     def scored_examples(self, wanted: int | None) -> int | None:
-        """The examples of each set in a score, where they are drawn: as wanted, or else as many as cost little.
+        """The examples of each set in a score, where they are drawn: as wanted, or as many as cost little.
 
-        Raises ``KeyedError`` where some are asked of a task that always takes all.
+        Raises ``KeyedError`` where a task that always takes all is given a number.
         """
         if self.scored is None:
             if wanted is not None:

@@ -123,7 +123,7 @@ def test_examples_and_tokens_are_those_of_all_workers(tmp_path: Path, axis: str)
 def test_a_loggers_own_count_gives_way_to_examples_and_tokens(tmp_path: Path, axis: str) -> None:
     each = 4 * 32 * (1 if axis == "examples" else 512)
     table = pd.DataFrame(rows())
-    table = table.assign(**{axis: table["step"] * each, "_step": range(3)}).drop(columns="step")
+    table = table.assign(**{axis: table["step"] * each}).assign(_step=range(3)).drop(columns="step")
     table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
     check(read(tmp_path / "a.jsonl", tokens_per_example=512)[0])
 
