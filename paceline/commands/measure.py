@@ -257,6 +257,8 @@ def validate(
         print_result(script(loaded, scenario, per_node, options, "validate"))
         return
 
+    if not lab:
+        say("measuring on this machine's loopback, predicting the scenario's links; --lab emulates those")
     start = partial(validation.processes_for, loaded, lab)
     compare(loaded, validation.hosts_of(loaded, lab), start, profile, steps, tolerance, out, force, as_json)
 

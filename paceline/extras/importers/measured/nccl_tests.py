@@ -107,7 +107,7 @@ def read(source: ForeignFile) -> Readings:
         rate = format_rate(fit_collectives(timed, gpus, other, given_s).bytes_per_s)
         names = [each.removeprefix("nccl_") for each in (taken, other)]
         notes += (
-            f"it does not say NCCL_ALGO: bandwidth by the {names[0]}, the rule of NCCL {known.era}; by the "
+            f"no NCCL_ALGO decides: bandwidth by the {names[0]}, the rule of NCCL {known.era}; by the "
             f"{names[1]} it is {rate}: if that was it, put NCCL_ALGO={names[1]} above the table",
         )
     if not listed:
