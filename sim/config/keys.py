@@ -22,8 +22,7 @@ _OTHER_WORDS: Final = {
     "bucketcapmb": "write 'all_reduce: {overlap: true, bucket: 25 MiB}'",
     "hsdp": "write 'all_reduce' with 'cluster: {island: {gpus: 8}}': a worker is the GPUs that shard a copy "
     "of the model",
-    "clip clipgradnorm gradclip maxgradnorm": "gradients are not clipped; where they explode, "
-    "a smaller 'workload: {optimizer: {lr: 0.05}}' is the nearest",
+    "clip clipgradnorm gradclip maxgradnorm": "write 'workload: {optimizer: {clip: 1.0}}'",
     "ncclalgo": "write nccl_ring or nccl_tree as 'all_reduce' of 'collectives', and nccl as 'transport' of "
     "the network",
     "globalbatchsize totalbatchsize": "'workload: {batch_size: 32}' is of a worker and a gradient: divide by "

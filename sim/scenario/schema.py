@@ -304,7 +304,11 @@ class Scenario(Settings):
             if "averaged" in scored and scheme.publishes(entry.options) not in ("averaged", None):
                 text = "publishes no average of all workers, which evaluate.on or stop.target.on asks for; "
                 yield Mistake(("schemes", number, entry.name), f"{text}use published there")
-            if scheme.own_momentum and (entry.optimizer or self.workload.optimizer).momentum:
+            optimizer = entry.optimizer or self.workload.optimizer
+            if optimizer.clip is not None and getattr(entry.options, "part_reduce", False):
+                text = "steps in shards, and clip needs the norm of the whole gradient; leave one of them out"
+                yield Mistake(("schemes", number, entry.name), text)
+            if scheme.own_momentum and optimizer.momentum:
                 text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"
                 yield Mistake(("schemes", number, entry.name), text)
 

@@ -46,6 +46,9 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0, le=MAX_POSITIVE, description="SGD: L2 penalty")
     adam: AdamSettings | None = Field(default=None, description="Adam instead of SGD")
     adamw: AdamWSettings | None = Field(default=None, description="AdamW instead of SGD")
+    clip: Positive | None = Field(
+        default=None, description="largest norm of the whole gradient that is stepped along (default: any)"
+    )
     schedule: LearningRate | None = Field(
         default=None, description="learning-rate schedule (default: constant)"
     )
@@ -80,7 +83,7 @@ class OptimizerSettings(Settings):
     def _write(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data = super()._write(plain)
         if self.lr is None:
-            data = {key: data[key] for key in ("adam", "adamw", "schedule") if key in data}
+            data = {key: data[key] for key in ("adam", "adamw", "clip", "schedule") if key in data}
         return data
 
 
@@ -93,6 +96,8 @@ def make_optimizer(settings: OptimizerSettings, num_buffers: int = 0) -> Optimiz
     else:
         assert settings.lr is not None
         rule = Sgd(settings.lr, settings.momentum, settings.nesterov, settings.weight_decay, schedule)
+    if settings.clip is not None:
+        rule = Clipped(rule, settings.clip)
     return WithBuffers(rule, num_buffers) if num_buffers else rule
 
 
@@ -186,6 +191,32 @@ class Adam(Optimizer):
     @override
     def lr_at(self, k: int) -> float:
         return self.settings.lr * self.schedule.factor(k)
+
+
+@dataclass(frozen=True)
+class Clipped(Optimizer):
+    """An update rule for gradients of a norm of at most ``most``, by ``torch.nn.utils.clip_grad_norm_``.
+
+    The gradient is what a scheme steps along: an all-reduce's average, a local step's own.
+    """
+
+    rule: Optimizer
+    most: float
+
+    @override
+    def init(self, x: Tensor) -> State:
+        return self.rule.init(x)
+
+    @override
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        norms = torch.stack([torch.linalg.vector_norm(row) for row in rows])  # one row's bits, among many too
+        scale = (self.most / (norms + 1e-6)).clamp(max=1.0).reshape(*gradient.shape[:-1], 1)
+        return self.rule.update(x, gradient * scale, state)
+
+    @override
+    def lr_at(self, k: int) -> float:
+        return self.rule.lr_at(k)
 
 
 @dataclass(frozen=True)

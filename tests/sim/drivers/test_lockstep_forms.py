@@ -20,7 +20,7 @@ from paceline.sim.program.worker import Worker
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.topology import TOPOLOGIES
 from paceline.sim.training.learning_rate import Drops, LearningRate
-from paceline.sim.training.optimizer import Sgd
+from paceline.sim.training.optimizer import Clipped, Sgd
 from tests.support.both_drivers import NETWORKS, SITES, STRAGGLERS, Options, assert_the_same, job_of
 from tests.support.factory import NoOptions, make_scheme, network_of, scored
 from tests.support.scheme_forms import DISTINCT, EIGHT_BITS, FORMS, INSIDE, Form
@@ -68,6 +68,7 @@ def computing(job: Job, compute: str) -> Job:
     stragglers=st.sampled_from(sorted(STRAGGLERS)),
     momentum=st.sampled_from([0.0, 0.9]),
     drops=st.booleans(),
+    clips=st.booleans(),
     limit_s=st.sampled_from([None, LIMIT_S]),
     trains=st.booleans(),
     evaluation_s=st.sampled_from([0.0, 0.37]),
@@ -75,17 +76,17 @@ def computing(job: Job, compute: str) -> Job:
 @example(  # over before anything is encoded
     form=Form("local_sgd", {"period": 4, **EIGHT_BITS}, None), topology="", workers=2,
     network={"latency_s": 0.0}, transport=None, sharing="max_min", compute="a trace each", stragglers="none",
-    momentum=0.0, drops=False, limit_s=4.2, trains=False, evaluation_s=0.0,
+    momentum=0.0, drops=False, clips=False, limit_s=4.2, trains=False, evaluation_s=0.0,
 )  # fmt: skip
 @example(  # sites that act as one
     form=INSIDE[1], topology="", workers=2, network=SITES, transport=None, sharing="max_min",
-    compute="a trace each", stragglers="none", momentum=0.0, drops=False, limit_s=None, trains=False,
-    evaluation_s=0.37,
+    compute="a trace each", stragglers="none", momentum=0.0, drops=False, clips=False, limit_s=None,
+    trains=False, evaluation_s=0.37,
 )  # fmt: skip
 def test_where_lockstep_is_taken_both_drivers_agree(
     form: Form, topology: str, workers: int, network: Options, transport: str | None,
-    sharing: str, compute: str, stragglers: str, momentum: float, drops: bool, limit_s: float | None,
-    trains: bool, evaluation_s: float,
+    sharing: str, compute: str, stragglers: str, momentum: float, drops: bool, clips: bool,
+    limit_s: float | None, trains: bool, evaluation_s: float,
 ) -> None:  # fmt: skip
     """What nobody could simulate, as a hypercube of five workers, is passed over."""
     options = form.in_few_steps()
@@ -105,6 +106,8 @@ def test_where_lockstep_is_taken_both_drivers_agree(
     if trains and drops:
         schedule = LearningRate(drops=Drops.model_validate({"at": ("3 steps",)}))
         job = replace(job, optimizer=Sgd(0.1, min(momentum, form.momentum), schedule=schedule))
+    if trains and clips:
+        job = replace(job, optimizer=Clipped(job.optimizer, 0.5))
     if limit_s is not None:
         job = replace(job, max_time_s=limit_s)
     try:

@@ -342,3 +342,12 @@ def test_a_message_shows_the_first_letters_of_a_long_key() -> None:
     assert len(refusal(FLAT, f"{LONG}=1")) < 400
     assert len(refusal(FLAT, f"workload.{LONG}=1")) < 400
     assert len(refusal(FLAT.replace("workers", LONG))) < 400
+
+
+def test_shards_are_not_clipped() -> None:
+    """Which would need the norm of the whole gradient, an exchange more."""
+    text = FLAT.replace("optimizer: {lr: 0.1}", "optimizer: {lr: 0.1, clip: 1.0}")
+    assert text != FLAT
+    assert parse(text).workload.optimizer.clip == 1.0
+    with pytest.raises(InputError, match=r"schemes\.0\.all_reduce: steps in shards, and clip needs the norm"):
+        parse(text.replace("all_reduce", "all_reduce: {part_reduce: true}", 1))

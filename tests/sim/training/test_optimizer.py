@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.sim.program.worker import State
 from paceline.sim.scenario.schema import dump, parse
 from paceline.sim.training.learning_rate import LearningRate
 from paceline.sim.training.optimizer import NullOptimizer, OncePerRow, OptimizerSettings, make_optimizer
@@ -148,3 +149,29 @@ def test_rows_that_are_one_row_are_updated_once(settings: dict[str, Any]) -> Non
         assert torch.equal(x, y)
         assert all(map(torch.equal, state.moments, wanted.moments))
         assert state.updates == wanted.updates
+
+
+@given(clip=st.floats(0.01, 10), seed=st.integers(0, 2**31), sgd=st.booleans())
+def test_clipping_is_that_of_torch(clip: float, seed: int, sgd: bool) -> None:
+    """Of each row alone, of a worker alone to the same bits; running buffers neither count nor shrink."""
+    written, make = RULES[2 if sgd else 5]
+    settings = OptimizerSettings.model_validate({**written, "clip": clip})
+    ours, random = make_optimizer(settings, num_buffers=2), torch.Generator().manual_seed(seed)
+    x = torch.randn(3, 9, generator=random)
+    parameters = [torch.nn.Parameter(row[:7].clone()) for row in x]
+    theirs, state = [make([each]) for each in parameters], ours.init(x)
+    for _ in range(3):
+        gradient = torch.randn(3, 9, generator=random)
+        alone = [
+            ours.update(x[k], gradient[k], State(state.updates, tuple(each[k] for each in state.moments)))[0]
+            for k in range(3)
+        ]
+        buffers = x[:, 7:] - gradient[:, 7:]
+        x, state = ours.update(x, gradient, state)
+        for k, (parameter, rule) in enumerate(zip(parameters, theirs, strict=True)):
+            parameter.grad = gradient[k, :7].clone()
+            torch.nn.utils.clip_grad_norm_([parameter], clip)
+            rule.step()
+            torch.testing.assert_close(x[k, :7], parameter.detach(), rtol=2e-6, atol=1e-6)
+            assert torch.equal(x[k], alone[k])
+        assert torch.equal(x[:, 7:], buffers)
