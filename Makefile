@@ -4,6 +4,7 @@
 # make docs   builds this documentation as a site, out/site/index.html
 # make gpu    measures what needs a GPU and writes docs/measurements.md
 # make test   sets up what is missing and runs every check, in a few minutes
+# make renew  makes the generated pages and the frozen lists of names and size again
 # make check  looks at the commits that changed the frozen surface or size (tests/project/freeze.py)
 # make test-all   runs the slow tests that `make test` leaves out; CI runs both
 
@@ -19,7 +20,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 # Where it is set, every process that a test starts compiles all of torch again, two seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs check test test-all lab bench validate figures gpu
+.PHONY: demo docs renew check test test-all lab bench validate figures gpu
 
 demo: $(VENV)/ready
 	$(BIN)/paceline simulate scenarios/four-regions.yaml --out out/four-regions --force
@@ -37,6 +38,10 @@ test: $(VENV)/ready-dev
 	$(BIN)/mypy -p paceline -p tests -p benchmarks -p docs.make
 	$(BIN)/lint-imports
 	$(BIN)/pytest $(PARALLEL)
+
+renew: $(VENV)/ready-dev
+	for each in scenario schemes topologies; do $(BIN)/python -m docs.make.$$each || exit; done
+	$(BIN)/python -m tests.project.freeze
 
 check: $(VENV)/ready-dev
 	$(BIN)/python -m tests.project.freeze --commits

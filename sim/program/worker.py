@@ -123,7 +123,10 @@ class Worker:
         return self.ranks[0]
 
     def draw(self, purpose: str, index: int, bound: int) -> int:
-        """Draw a random integer in [0, bound): number ``index`` of this worker's stream ``purpose``."""
+        """Draw a random integer in [0, bound): number ``index`` of this worker's stream ``purpose``.
+
+        Each worker has its own. One alike on all is ``seeds.integer(worker.seed, seeds.SHARED, ...)``.
+        """
         return seeds.integer(self.seed, self.rank, purpose, index, bound)
 
     def uniform(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:

@@ -51,7 +51,7 @@ def test_help_shows_flags_as_flags(
     for name, value in shown:
         assert (value == "") == (name in flags), name
         assert "<" not in value, name
-    assert "..." not in commands
+    assert "..." not in commands, "a name too long for the column cuts the sentences, or one is too long"
     assert max(map(len, out.splitlines())) <= 100
 
 

@@ -28,6 +28,8 @@ ACCURACY = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
 RECORDS_PAGE = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
 SCHEMES_PAGE = (ROOT / "docs" / "schemes.md").read_text(encoding="utf-8")
 
+TREES = ("paceline", "sim", "realrun", "reports", "tests", "benchmarks", "docs")
+
 
 def blocks(language: str, page: str = README) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
@@ -132,3 +134,14 @@ def test_the_page_to_try_has_the_scripts_of_today() -> None:
     shown = (ROOT / "docs" / "explore" / "four-regions.html").read_text(encoding="utf-8")
     for name in ("law.js", "view.js"):
         assert (ROOT / "paceline" / "extras" / "explore" / name).read_text(encoding="utf-8") in shown
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/how-it-works.md"])
+def test_the_files_that_a_page_names_are_there(page: str) -> None:
+    """By the end of their path; ``NAME`` stands for one of the reader's own."""
+    places = [f"/{path.relative_to(ROOT)}" for top in TREES for path in (ROOT / top).rglob("*.py")]
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text(encoding="utf-8"))
+    assert named
+    assert [
+        each for each in named if "NAME" not in each and not any(p.endswith(f"/{each}") for p in places)
+    ] == []

@@ -21,7 +21,7 @@ def test_the_surface_is_that_of_the_file() -> None:
 def test_the_core_does_not_grow() -> None:
     found, most = freeze.sizes()["core"], freeze.size_limit()
     assert found <= most, (
-        f"{found - most} statements more than size.txt: take a concept out, or say what needs them"
+        f"{found - most} statements too many: take a concept out, or {RENEW.replace('Surface', 'Size')}"
     )
     assert found > 10_000
 

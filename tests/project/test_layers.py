@@ -76,7 +76,8 @@ def test_only_slow_libraries_are_imported_inside_functions() -> None:
                 inside |= {(name, alias.name.split(".")[0]) for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 inside.add((name, "." * node.level + (node.module or "").split(".")[0]))
-    assert {(name, package) for name, package in inside if package not in SLOW} == LATER
+    found = {(name, package) for name, package in inside if package not in SLOW}
+    assert found == LATER, "import at the top; in an extra, where it takes long, in a file command.py"
 
 
 def test_the_product_imports_neither_benchmarks_nor_the_makers_of_pages() -> None:

@@ -79,4 +79,5 @@ def _names(tree: ast.Module) -> Iterator[tuple[str, int]]:
 @pytest.mark.parametrize("path", modules_below(*WORDED), ids=place_of)
 def test_a_name_is_that_of_the_thing(path: Path) -> None:
     names = [(name, line) for name, line in _names(_tree(path)) if name.strip("_").lower() in EMPTY_WORDS]
-    assert not [(name, line) for name, line in names if (place_of(path), name) not in FILE_KEYS]
+    empty = [(name, line) for name, line in names if (place_of(path), name) not in FILE_KEYS]
+    assert not empty, f"{empty} (name, line): say what the thing is"

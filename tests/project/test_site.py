@@ -46,7 +46,7 @@ def test_a_scheme_page_has_its_formula_costs_and_options(name: str) -> None:
     page = scheme_page(SCHEMES[name])
     formulas = re.findall(r"```math\n(.*)\n```", page)
     assert formulas
-    assert "**Source.**" in page
+    assert "**Source.**" in page, "say 'Source: ...' in the module's docstring"
     for formula in formulas:
         assert "_" not in re.sub(r"_\{\w+\}|\\text\{[^}]*\}", "", formula), "an index that is no index"
     assert all(f"| `{key}" in page for key in SCHEMES[name].options.model_fields)
