@@ -93,7 +93,8 @@ def _with_training(scenario: Scenario, device: torch.device) -> Scenario:
         "examples": problem.workload.scored_examples(evaluate.examples),
         "keep": evaluate.keep or format_keep(kept_rule(scenario, problem.workload.start.nbytes)),
     }
-    scenario = scenario.model_copy(update={"evaluate": evaluate.model_copy(update=left_open)})
+    if (filled := evaluate.model_copy(update=left_open)) != evaluate:
+        scenario = scenario.model_copy(update={"evaluate": filled})
     if scenario.gradients == "auto":
         return scenario.model_copy(update={"gradients": _method_for(problem)})
     if scenario.gradients == "batched" and (reason := cannot_batch(problem.workload, problem.batches)):

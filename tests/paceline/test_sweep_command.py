@@ -337,7 +337,8 @@ def test_one_seed_settles_nothing_that_is_random(
         assert ("settled in 0; in 2 by one repeat" in " ".join(text.lower().split())) is not settled
         run(monkeypatch, capsys, "report", out, "--out", page)
         assert f"settled in {2 * settled}" in page.read_text().replace("\N{NO-BREAK SPACE}", " ")
-        run(monkeypatch, capsys, "report", out / "0001", "--out", page.with_name("one.html"))
+        code, _, err = run(monkeypatch, capsys, "report", out / "0001", "--out", page.with_name("one.html"))
+        assert code == 0, err
         alone = page.with_name("one.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
         assert ("One repeat: how much of this is chance is not known." in alone) is not settled
         rows = json.loads((out / "sweep.json").read_text())["settings"]

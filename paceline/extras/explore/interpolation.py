@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import Any, Final
 
 import numpy as np
@@ -90,10 +91,14 @@ def _steps_s(
     if processes.executor is None:
         processes.begin(processes.window)
     text, batches = dump(alone), [settings[k : k + GRID_POINTS] for k in range(0, len(settings), GRID_POINTS)]
-    sent = [processes.submit(_steps_of, json.dumps([text, batch])) for batch in batches]
-    for future in track(f"{entry.label}: {GRID_POINTS} settings", sent):
+    works, sent = (json.dumps([text, batch]) for batch in batches), deque[Future[bytes]]()
+    for _ in track(f"{entry.label}: {GRID_POINTS} settings", batches):
+        # No more than processes take at once: what waits behind that leaves a traceback at Ctrl-C.
+        sent.extend(
+            processes.submit(_steps_of, each) for each in islice(works, 2 * processes.window - len(sent))
+        )
         try:
-            yield from json.loads(future.result())
+            yield from json.loads(sent.popleft().result())
         except BrokenExecutor:
             raise RunError("a process died; is the memory enough?") from None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +14,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from paceline.extras.explore import explore_page, interpolation
 from paceline.extras.explore.export import export
 from paceline.extras.explore.interpolation import interpolate, scaled
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
-from paceline.sim.experiments.jobs import PlannedRun
+from paceline.sim.experiments.jobs import JobProcesses, PlannedRun
 from paceline.sim.experiments.simulate import job_of, simulate_job
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
@@ -166,3 +169,35 @@ document.getElementById("found").textContent = JSON.stringify(all);</script>""",
             off = abs(factor * scheme["runs"][0]["step_s"] / run.step_s - 1)
             covered[scheme["label"]] += off <= scheme["grid"]["error"]
     assert min(covered.values()) >= 90, covered
+
+
+class Asked(Future[bytes]):
+    """A result of ``out``, the numbers of those that nobody has asked for yet."""
+
+    def __init__(self, out: list[int], value: bytes) -> None:
+        super().__init__()
+        self.out = out
+        self.set_result(value)
+
+    @override
+    def result(self, timeout: float | None = None) -> bytes:
+        self.out.append(self.out[-1] - 1)
+        return super().result(timeout)
+
+
+def test_no_more_is_handed_out_than_processes_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And steps come in the order of their settings."""
+    monkeypatch.setattr(interpolation, "_step_s", lambda scenario, entry, latency, bandwidth: latency)
+    scenario = prepare.resolve(parse(SHARED), torch.device("cpu"))
+    settings = [[float(k), 0.0] for k in range(20 * interpolation.GRID_POINTS + 1)]
+    processes, out = JobProcesses(executor=ThreadPoolExecutor(1)), [0]
+    processes.window = 2
+
+    def submit(work: Callable[[str], bytes], text: str) -> Future[bytes]:
+        out.append(out[-1] + 1)
+        return Asked(out, work(text))
+
+    monkeypatch.setattr(processes, "submit", submit)
+    steps_s = [*interpolation._steps_s(scenario, scenario.schemes[0], settings, processes)]
+    assert steps_s == [latency for latency, _ in settings]
+    assert max(out) == 4
