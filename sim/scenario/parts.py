@@ -308,7 +308,7 @@ class EvaluateSettings(Settings):
     examples: Annotated[int, Field(ge=1, le=MAX_EXAMPLES)] | None = Field(
         default=None,
         description="examples of each set that a score takes, drawn from the seed, the same for all schemes "
-        f"(default: all that the task scores, at most {SCORED_NUMBERS >> 20} Mi / the parameters, but "
+        f"(default: those that the task scores, at most {SCORED_NUMBERS >> 20} Mi / the parameters, but "
         f"{LEAST_SCORED} at least)",
     )
     gradient_noise: Annotated[Steps, Field(ge=1)] | None = Field(

@@ -71,7 +71,8 @@ def supervised(
     def evaluate(x: Tensor, inputs: Tensor) -> Tensor:
         return flat.evaluate(x, prepared(inputs))
 
-    sets = ((inputs[:scored], targets[:scored]), *([] if test is None else [test]))
+    tests = [] if test is None else [test]
+    taken = [(inputs[:scored], targets[:scored]), *tests]
     score_on = partial(_score_on, evaluate, criterion, metrics)
     whole = targets.dtype in (torch.int64, torch.int32, torch.uint8)
     return Workload(
@@ -82,8 +83,8 @@ def supervised(
         targets=targets,
         labels=targets if whole and targets.dim() == 1 else None,
         segments=flat.segments,
-        score=score_on(sets),
-        scored=ScoredSets(sets, score_on),
+        score=score_on(taken),
+        scored=ScoredSets((train, *tests), max(len(each) for each, _ in taken), score_on),
         num_buffers=flat.num_buffers,
         loss_and_buffers=loss_and_buffers if flat.num_buffers else None,
         gradient_on=partial(ModuleGradient, flat.module, flat.running, loss_of),

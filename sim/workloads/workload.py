@@ -63,26 +63,28 @@ LEAST_SCORED: Final = 64
 
 @dataclass(frozen=True, eq=False)
 class ScoredSets:
-    """The examples that a score goes through.
+    """The examples that a score may go through.
 
     Attributes:
         sets: of training, and of the test where there is one.
+        most: the examples that a score takes of a set where none are drawn.
         score_on: the score on other sets in their places.
     """
 
     sets: tuple[Examples, ...]
+    most: int
     score_on: Callable[[Sequence[Examples]], Score]
 
-    def on_drawn(self, most: int, seed: int) -> Score:
-        """The score on at most ``most`` examples of each set, drawn without replacement from the seed."""
-        return self.score_on([_drawn(each, most, seed, f"scored, {k}") for k, each in enumerate(self.sets)])
+    def on_drawn(self, number: int, seed: int) -> Score:
+        """The score on ``number`` examples of each set, drawn from the seed without replacement, or all."""
+        return self.score_on([_drawn(each, number, seed, f"scored, {k}") for k, each in enumerate(self.sets)])
 
 
-def _drawn(examples: Examples, most: int, seed: int, purpose: str) -> Examples:
+def _drawn(examples: Examples, number: int, seed: int, purpose: str) -> Examples:
     inputs, targets = examples
-    if most >= len(inputs):
+    if number >= len(inputs):
         return examples
-    numbers = seeds.generator(seed, seeds.SHARED, purpose).choice(len(inputs), most, replace=False)
+    numbers = seeds.generator(seed, seeds.SHARED, purpose).choice(len(inputs), number, replace=False)
     chosen = torch.from_numpy(np.sort(numbers))
     return inputs[chosen], targets[chosen]
 
@@ -142,8 +144,8 @@ class Workload:
                 text = f"task '{self.task}' is always scored on all its examples; leave it out"
                 raise KeyedError(("evaluate", "examples"), text)
             return None
-        most = max(LEAST_SCORED, SCORED_NUMBERS // len(self.start))
-        return wanted or (most if any(most < len(inputs) for inputs, _ in self.scored.sets) else None)
+        cheap = max(LEAST_SCORED, SCORED_NUMBERS // len(self.start))
+        return wanted or (cheap if cheap < self.scored.most else None)
 
     def to(self, device: torch.device) -> Workload:
         """A copy of the workload with its tensors on ``device``."""

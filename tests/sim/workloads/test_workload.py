@@ -12,6 +12,7 @@ from paceline.sim.experiments.prepare import prepare, resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import Scenario, dump, parse
 from paceline.sim.workloads import find_task, workload
+from paceline.sim.workloads.supervised import supervised
 from paceline.sim.workloads.workload import Workload
 
 CPU = torch.device("cpu")
@@ -46,6 +47,21 @@ def test_a_score_takes_the_examples_that_the_seed_draws() -> None:
     whole = find_task("digits-mlp").build(find_task("digits-mlp").options(), 1)
     assert few.score(x) != whole.score(x)
     assert scored(1, examples=10_000).score(x) == whole.score(x) == scored(1).score(x)
+
+
+def test_examples_are_drawn_from_all_of_the_training_set() -> None:
+    """Also where a score takes only its first ones by default."""
+    train = torch.arange(9.0).unsqueeze(1), torch.zeros(9, 1)
+    whole = supervised(
+        "t", torch.nn.Linear(1, 1), torch.nn.functional.mse_loss, train, None, ("train_loss",), scored=2
+    )
+    x = torch.tensor([1.0, 0.0])  # weight and bias: an example's loss is the square of its number
+    assert whole.score(x) == {"train_loss": 0.5}
+    assert whole.scored is not None
+    assert whole.scored.most == 2
+    assert whole.scored.on_drawn(100, 1)(x)["train_loss"] == pytest.approx(sum(k**2 for k in range(9)) / 9)
+    ones = {whole.scored.on_drawn(1, seed)(x)["train_loss"] for seed in range(100)}
+    assert ones == {float(k**2) for k in range(9)}
 
 
 def test_the_mean_over_draws_is_the_score_of_all() -> None:
