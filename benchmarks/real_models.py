@@ -129,8 +129,8 @@ def measured(name: str, engine: str) -> dict[str, float]:
     """Processor seconds and peak GiB of a process for one model and engine."""
     command = [sys.executable, "-m", "benchmarks.real_models", "--one", name, engine]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-    taken: dict[str, float] = json.loads(said.splitlines()[-1])
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    taken: dict[str, float] = json.loads(printed.splitlines()[-1])
     return taken
 
 
