@@ -257,8 +257,6 @@ def validate(
         print_result(script(loaded, scenario, per_node, options, "validate"))
         return
 
-    if not lab:
-        say("measuring on this machine's loopback, predicting the scenario's links; --lab emulates those")
     start = partial(validation.processes_for, loaded, lab)
     compare(loaded, validation.hosts_of(loaded, lab), start, profile, steps, tolerance, out, force, as_json)
 
@@ -302,8 +300,10 @@ def compare(
             say(f"nothing is fitted over {backend}: its packaged constants predict")
         probing = factors is None and backend == "gloo"
         with start(probing) as pool:
+            in_job = isinstance(pool, JobRanks)
+            if hosts.kind == "cluster" and not in_job:
+                say("measuring on this machine's loopback, predicting the scenario's links; --lab has those")
             if probing:
-                in_job = isinstance(pool, JobRanks)
                 own = in_job or (hosts.kind == "cluster" and scenario.cluster.workers > 1)
                 probed = scenario if own else probes_of.standard(network.tcp, network.queue)
                 probes_of.check_probed(probed)

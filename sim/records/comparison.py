@@ -418,7 +418,7 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
     by_clock = is_by_step(p) and is_by_step(m)
     p_behind, m_behind = (
         {
-            row["label"]: row["wall_clock_s"]
+            row["label"]: (math.inf if row["partial"] else row["wall_clock_s"])
             if by_clock
             else or_inf(None if is_by_step(side) else row["ratio_to_best"]["median"])
             for row in side["summary"]

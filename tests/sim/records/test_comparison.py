@@ -275,3 +275,19 @@ def test_other_models_are_a_failure_whatever_the_times_are() -> None:
 
 def test_nothing_to_compare_is_a_failure() -> None:
     assert comparison.judge(comparison.compare("s", [], []), [])["verdict"]["outcome"] == "fail"
+
+
+@pytest.mark.parametrize("broken", ["simulated", "measured"])
+def test_a_run_that_broke_at_once_is_no_winner(broken: str) -> None:
+    """By wall clock, where it ended after no time."""
+
+    def side(source: str) -> list[Run]:
+        gossip = run("gossip", None, source=source, wall_clock_s=9.0)
+        if source == broken:
+            gossip = replace(gossip, status="partial", wall_clock_s=0.0, iterations=0.0)
+        return [run("all_reduce", None, source=source), gossip]
+
+    decided = comparison.decide("s", side("simulated"), side("measured"))
+    first = {"simulated": decided["winner_predicted"], "measured": decided["winner_measured"]}
+    assert first.pop(broken) == "all_reduce"
+    assert [*first.values()] == ["gossip"]
