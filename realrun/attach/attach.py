@@ -50,7 +50,7 @@ from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.schemes import find_scheme
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import WithBuffers
-from paceline.sim.workloads.modules import backward_segments
+from paceline.sim.workloads.modules import backward_segments, trained_parameters
 from paceline.sim.workloads.workload import Evaluated, SegmentCallback
 
 from ..calibration.training_run import record_of
@@ -233,7 +233,7 @@ def attach(
             compute=ComputeModel(Compute.model_validate({"time": "0 s"}), (), seed),
             transfer=TransferModel(free_network(replicas.workers)),
             collectives=JobCollectives("gloo_ring"),
-            layers=JobLayers(segments),
+            layers=JobLayers(segments, parameters=trained_parameters(model)),
             scoring=Scoring(steps),
             max_iterations=steps,
         )

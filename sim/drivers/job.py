@@ -20,7 +20,7 @@ from ..network.transfer import TransferModel
 from ..network.transport import TRANSPORTS, TransportRules
 from ..program import operations as ops
 from ..program.encoding import TopK
-from ..program.worker import Optimizer, Program, Worker
+from ..program.worker import Optimizer, Parameter, Program, Worker
 from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes import SCHEMES
@@ -82,11 +82,19 @@ class JobLayers:
         segments: (name, start, stop) of each; empty if unknown.
         ready_at: when each is ready, as a fraction of a gradient's duration; empty: by its parameters.
         forward: fraction taken by the forward pass of each; empty: by its parameters.
+        parameters: (name, shape, first element) of the model's tensors; empty: its layers are vectors.
     """
 
     segments: tuple[tuple[str, int, int], ...] = ()
     ready_at: tuple[float, ...] = ()
     forward: tuple[float, ...] = ()
+    parameters: tuple[tuple[str, tuple[int, ...], int], ...] = ()
+
+    def tensors(self, length: int) -> tuple[Parameter, ...]:
+        """The tensors of a model [length] as a scheme sees them."""
+        whole = self.segments or (("model", 0, length),)
+        layers = ((name, (stop - start,), start) for name, start, stop in reversed(whole))
+        return tuple(Parameter(*each) for each in self.parameters or layers)
 
     def ready_fractions(self, accumulate: int) -> tuple[float, ...]:
         """Completion of each in the last of ``accumulate`` batches, as a fraction of the gradient's duration.
@@ -313,6 +321,7 @@ class Job:
             sums_inside=self.collectives.sums_inside,
             evaluation_s=self.scoring.time_s,
             every=self.scoring.every,
+            parameters=self.layers.tensors(self.start.shape[-1]),
         )
 
     def pace_marks(self) -> PaceMarks:

@@ -418,12 +418,13 @@ def _nominal(settings: NetworkSettings, network: Network, seed: int) -> Transfer
 
 
 def _layers(workload: WorkloadEntry, problem: TrainingProblem | None, length: int, buckets: int) -> JobLayers:
+    own = () if problem is None else problem.workload.parameters
     if problem is not None and workload.model_bytes is None:
-        return JobLayers(problem.workload.segments)
+        return JobLayers(problem.workload.segments, parameters=own)
     if workload.layer_profile is None:
-        return JobLayers(equal_segments(length, buckets))
+        return JobLayers(equal_segments(length, buckets), parameters=own)
     layers = workload.layer_profile.layers
-    return JobLayers(layer_segments(length, layers), ready_fractions(layers), forward_fractions(layers))
+    return JobLayers(layer_segments(length, layers), ready_fractions(layers), forward_fractions(layers), own)
 
 
 def over_profile(job: Job, profile: Profile | None) -> Job:

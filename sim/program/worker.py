@@ -7,6 +7,7 @@ forgotten ``await`` is reported by Python and by mypy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -35,6 +36,23 @@ class State(NamedTuple):
 
     updates: int
     moments: tuple[Tensor, ...]
+
+
+class Parameter(NamedTuple):
+    """A tensor of a model: elements [start, stop) of the model's vector, in row-major order."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """The first element behind it."""
+        return self.start + math.prod(self.shape)
+
+    def of(self, x: Tensor) -> Tensor:
+        """A view of it in a model or gradient x [..., d], [..., *shape]."""
+        return x[..., self.start : self.stop].view(*x.shape[:-1], *self.shape)
 
 
 class Optimizer(Protocol):
@@ -99,6 +117,8 @@ class Worker:
         evaluation_s, every: seconds for which it evaluates its model, and between how many steps.
         first_step: number of its first step.
         kept: what it resumes from after a fault, as published before that step; (): it begins anew.
+        parameters: the model's trained tensors in the order in which its module has them, which is that of
+            its vector; running buffers come behind them. Without a module: one vector, or the layers'.
     """
 
     ranks: tuple[int, ...]
@@ -114,6 +134,7 @@ class Worker:
     every: int = 1
     first_step: int = 0
     kept: tuple[Any, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
 
     @property
     def rank(self) -> int:

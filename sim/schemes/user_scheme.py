@@ -40,7 +40,7 @@ from ..errors import InputError, PacelineError, SchemeError, quote, shorten
 from ..program import operations as ops
 from ..program.encoding import Encoded, Payload, decoded
 from ..program.pattern import Pattern
-from ..program.worker import Program, Worker
+from ..program.worker import Parameter, Program, Worker
 from ..training.optimizer import Sgd
 from .scheme import Scheme
 
@@ -272,6 +272,7 @@ def _trial(program: _Program, options: Settings, steps: int) -> tuple[tuple[_Kin
             0,
             (0,) * _TRIED_WORKERS,
             tuple(range(_TRIED_WORKERS)),
+            parameters=(Parameter("matrix", (2, 3), 0), Parameter("vector", (2,), 6)),
         )
         started = program(worker, options)
         try:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from threading import Lock
 
 import torch
@@ -19,6 +20,13 @@ from .workload import Evaluated, SegmentCallback
 def flatten(module: torch.nn.Module) -> Tensor:
     """The trained parameters as one vector [p], in their registered order."""
     return torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad])
+
+
+def trained_parameters(module: torch.nn.Module) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+    """(name, shape, first element in ``flatten``) of the trained parameters, in their registered order."""
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    starts = accumulate((p.numel() for _, p in trained), initial=0)
+    return tuple((name, tuple(p.shape), start) for (name, p), start in zip(trained, starts, strict=False))
 
 
 def backward_segments(module: torch.nn.Module) -> tuple[tuple[str, int, int], ...]:
@@ -50,7 +58,7 @@ class FlatModule:
         stochastic: in training the outputs depend on torch's random numbers.
         module, running: the module in training mode, and the names of those buffers.
         segments: layers in backward order; the buffers, known after the forward pass, come first.
-        shapes: of the trained parameters, in their order in x.
+        parameters: name, shape and first element in x of each trained parameter, in their order.
         train: ``(x [d], inputs) -> outputs, new buffers [num_buffers]``, in training mode.
         train_at: ``(parameters, inputs) -> outputs``, likewise, of a module without running buffers.
         evaluate: ``(x [d], inputs) -> outputs``, in evaluation mode.
@@ -62,7 +70,7 @@ class FlatModule:
     module: torch.nn.Module
     running: tuple[str, ...]
     segments: tuple[tuple[str, int, int], ...]
-    shapes: tuple[torch.Size, ...]
+    parameters: tuple[tuple[str, tuple[int, ...], int], ...]
     train_at: Callable[[Sequence[Tensor], Tensor], Tensor]
     train: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     evaluate: Callable[[Tensor, Tensor], Tensor]
@@ -124,7 +132,7 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
     start = torch.cat([flatten(module), *(b.detach().reshape(-1) for b in running.values())])
     return FlatModule(
         start, num_buffers, stochastic, module, tuple(running), segments,
-        tuple(p.shape for p in trained.values()), train_at, train, evaluate,
+        trained_parameters(module), train_at, train, evaluate,
     )  # fmt: skip
 
 

@@ -83,13 +83,16 @@ def supervised(
         targets=targets,
         labels=targets if whole and targets.dim() == 1 else None,
         segments=flat.segments,
+        parameters=flat.parameters,
         score=score_on(taken),
         scored=ScoredSets((train, *tests), max(len(each) for each, _ in taken), score_on),
         num_buffers=flat.num_buffers,
         loss_and_buffers=loss_and_buffers if flat.num_buffers else None,
         gradient_on=partial(ModuleGradient, flat.module, flat.running, loss_of),
         stochastic=flat.stochastic,
-        parts=None if flat.num_buffers else LossAtTensors(flat.shapes, loss_at),
+        parts=None
+        if flat.num_buffers
+        else LossAtTensors(tuple(torch.Size(shape) for _, shape, _ in flat.parameters), loss_at),
     )
 
 

@@ -105,6 +105,7 @@ class Workload:
         labels: class of each example [N], for partitions by label; None where there are no classes.
         sources: number of each example's source [N], for partitions by source; None: there is one.
         smoothness: Lipschitz constant L_i > 0 of the gradient of each example's loss [N], where known.
+        parameters: (name, shape, first element) of the tensors of x, in its order; (): it is one vector.
         segments: (name, start, stop) of the layers in the order in which a backward pass finishes them, one
             after another from the end of x to its beginning.
         score: metrics of a model [d]: ``train_loss`` and the task's others.
@@ -133,6 +134,7 @@ class Workload:
     smoothness: Tensor | None = None
     parts: LossAtTensors | None = None
     scored: ScoredSets | None = None
+    parameters: tuple[tuple[str, tuple[int, ...], int], ...] = ()
 
     def scored_examples(self, wanted: int | None) -> int | None:
         """The examples of each set in a score, where they are drawn: as wanted, or as many as cost little.

@@ -157,7 +157,8 @@ def make_job(
             if buckets
             else problem.workload.segments
             if problem
-            else (("x", 0, start.numel()),)
+            else (("x", 0, start.numel()),),
+            parameters=problem.workload.parameters if problem else (),
         ),
         scoring=Scoring(every, "published"),
         max_iterations=max_iterations,

@@ -6,6 +6,10 @@ import pytest
 import torch
 
 from paceline.realrun.driver.computing import Segments
+from paceline.sim.experiments.prepare import prepare, resolve
+from paceline.sim.program.worker import Parameter
+from paceline.sim.scenario.schema import Scenario
+from paceline.sim.workloads.modules import flatten_module
 from paceline.sim.workloads.supervised import supervised
 from paceline.sim.workloads.workload import Evaluated, SegmentCallback, Workload
 from tests.support.factory import make_problem
@@ -121,3 +125,46 @@ def test_a_loss_that_is_no_modules_tells_of_nothing() -> None:
     found = problem.gradient(0, 0, problem.workload.start, lambda start, stop, part: on_segment.append(start))
     assert on_segment == []
     assert torch.equal(found.value, problem.gradient(0, 0, problem.workload.start).value)
+
+
+def test_parameters_are_those_of_the_module_in_their_order() -> None:
+    """Without those that are not trained; running buffers come behind them."""
+    module = torch.nn.Sequential(
+        torch.nn.Conv1d(2, 3, 1), torch.nn.BatchNorm1d(3), torch.nn.Flatten(), torch.nn.Linear(3, 2)
+    )
+    module[3].bias.requires_grad_(False)
+    flat = flatten_module(module, torch.zeros(2, 2, 1))
+    x, trained = flat.start, {name: p for name, p in module.named_parameters() if p.requires_grad}
+    assert [name for name, _, _ in flat.parameters] == [*trained]
+    for each in map(Parameter._make, flat.parameters):
+        assert torch.equal(each.of(x), trained[each.name])
+        assert torch.equal(each.of(x.expand(4, -1))[3], trained[each.name])
+    assert Parameter._make(flat.parameters[-1]).stop == len(x) - flat.num_buffers
+
+
+@pytest.mark.parametrize("payload", [{}, {"payload": "5 MB"}])
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_worker_knows_the_tensors_of_its_model(payload: dict[str, str], trains: bool) -> None:
+    """Those of the task also where a payload is timed in its place; layers where nothing is trained."""
+    workload = {"task": "digits-mlp", "batch_size": 4, "optimizer": {"lr": 0.1}, **payload}
+    if not trains:
+        workload = {"timing_only": True, "layer_profile": "resnet-50", "batch_size": 4}
+    wanted = Scenario.model_validate(
+        {
+            "name": "s", "workload": workload, "schemes": ["all_reduce"], "stop": {"max_iterations": 2},
+            "cluster": {
+                "workers": 2, "compute": {"time": "1 s"},
+                "network": {"latency": "1 ms", "bandwidth": "1 Gbit/s"},
+            },
+        }
+    )  # fmt: skip
+    job = prepare(resolve(wanted, torch.device("cpu")), wanted.schemes[0], 1)
+    alone, all_at_once = job.worker(1).parameters, job.vectorised_worker().parameters
+    assert alone == all_at_once
+    assert [each.start for each in alone] == [0, *(each.stop for each in alone[:-1])]
+    assert alone[-1].stop == len(job.start)
+    if trains:
+        assert [each.shape for each in alone] == [(64, 64), (64,), (10, 64), (10,)]
+    else:
+        assert {len(each.shape) for each in alone} == {1}
+        assert alone[-1].name == "fc"
