@@ -279,6 +279,7 @@ def compare(
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.calibration.fit import calibrate as fit
     from paceline.realrun.launch.launched_job import JobRanks
+    from paceline.realrun.launch.processes import Processes
     from paceline.reports import page
     from paceline.sim.config.files import claim_folder
     from paceline.sim.records import folder as result_folder
@@ -300,10 +301,10 @@ def compare(
             say(f"nothing is fitted over {backend}: its packaged constants predict")
         probing = factors is None and backend == "gloo"
         with start(probing) as pool:
-            in_job = isinstance(pool, JobRanks)
-            if hosts.kind == "cluster" and not in_job:
+            if hosts.kind == "cluster" and isinstance(pool, Processes):
                 say("measuring on this machine's loopback, predicting the scenario's links; --lab has those")
             if probing:
+                in_job = isinstance(pool, JobRanks)
                 own = in_job or (hosts.kind == "cluster" and scenario.cluster.workers > 1)
                 probed = scenario if own else probes_of.standard(network.tcp, network.queue)
                 probes_of.check_probed(probed)
