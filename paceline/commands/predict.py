@@ -72,12 +72,13 @@ def simulate(
     ):
         tuning: list[Tuned] = []
         runs: list[Run] = []
-        facts: Mapping[str, SchemeFacts] | None = None
+        recorded = out is not None or as_json  # bounds are shown by a report's page alone
+        facts: Mapping[str, SchemeFacts] | None = None if recorded or len(resolved.schemes) > 1 else {}
         try:
             with watching(resolved) as progress, JobProcesses(jobs, executor) as processes:
                 here = partial(partial, device=where, progress=progress, processes=processes, engine=driver)
                 resolved, tuning = here(simulator.choose_values)(resolved, parts=parts)
-                if out is not None or as_json:  # bounds are shown by a report's page alone
+                if recorded:
                     from paceline.sim.experiments.costs.bounds import describe_schemes
 
                     facts = describe_schemes(resolved)
