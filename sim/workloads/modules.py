@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,16 +36,11 @@ def backward_segments(module: torch.nn.Module) -> tuple[tuple[str, int, int], ..
     Parameters of a layer share a name up to the last dot; they must be registered together.
     """
     segments: list[tuple[str, int, int]] = []
-    offset = 0
-    for name, p in module.named_parameters():
-        if not p.requires_grad:
-            continue
+    for name, shape, start in trained_parameters(module):
         layer = name.rpartition(".")[0] or name
-        if segments and segments[-1][0] == layer:
-            segments[-1] = (layer, segments[-1][1], offset + p.numel())
-        else:
-            segments.append((layer, offset, offset + p.numel()))
-        offset += p.numel()
+        together = segments and segments[-1][0] == layer
+        first = segments.pop()[1] if together else start
+        segments.append((layer, first, start + math.prod(shape)))
     return tuple(reversed(segments))
 
 
