@@ -51,7 +51,7 @@ EXTRAS: Final = (
 
 def surface() -> list[str]:
     """All names that users and authors of schemes can write or read, as sorted lines 'kind name'."""
-    lines = {f"key {each}" for each in _keys(json_schema())}
+    lines = {f"key {each}" for each in _of_any_scheme(set(_keys(json_schema())))}
     for name, command in COMMANDS.items():
         lines |= set(_commands(command, name))
     lines |= {f"public paceline.{each}" for each in paceline.__all__}
@@ -87,6 +87,15 @@ def _keys(schema: dict[str, Any]) -> Iterator[str]:
             yield from walk(node.get(form), at + ("[]" if form == "items" else ""), seen)
 
     return walk(schema, "", ())
+
+
+def _of_any_scheme(keys: set[str]) -> set[str]:
+    """The keys, with those that stand in the entry of every scheme as one: ``schemes[].*.label``."""
+    entries = {f"schemes[].{name}." for name in SCHEMES}
+    own = [{key.removeprefix(entry) for key in keys if key.startswith(entry)} for entry in entries]
+    common = set.intersection(*own)
+    repeated = {entry + key for entry in entries for key in common}
+    return keys - repeated | {f"schemes[].*.{key}" for key in common}
 
 
 def _commands(command: click.Command, name: str) -> Iterator[str]:
