@@ -24,6 +24,7 @@ from paceline.sim.schemes import SCHEMES
 from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES, SHARDED, WHY_NOT_SHARDED
 from paceline.sim.topology import TopologyEntry
 from paceline.sim.training.optimizer import OptimizerSettings
+from paceline.sim.training.rules import NAMED_RULES, RuleEntry
 from paceline.sim.workloads import TASKS
 
 PAGE: Final = Path(__file__).parents[1] / "scenario.md"
@@ -92,6 +93,12 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
             continue
         if model is Tune and name == "grid":
             yield f"| `{prefix}KEY` | list of values | | {field.description} |\n"
+            continue
+        if field.annotation == RuleEntry | None:
+            for rule, kind in NAMED_RULES.items():
+                yield f"| `{prefix}{rule}` | section |  | instead of SGD; its name alone: all defaults |\n"
+                yield from _rows(kind.options, f"{prefix}{rule}.")
+            yield f"| `{prefix}PACKAGE.MODULE:NAME` | your own options |  | {field.description} |\n"
             continue
         key = prefix + name
         inner, suffix = _model_in(field.annotation)

@@ -12,7 +12,18 @@ from ..errors import RunError
 from ..faults.timeline import with_faults
 from ..network.network import bytes_carried
 from ..records.accounting import SMALL_WEIGHT_NOTE, TimeBreakdown, mean_share
-from ..records.run import COMPUTING, OTHER_CLOCK, Event, FaultCost, Pace, Run, Source, Status
+from ..records.run import (
+    COMPUTING,
+    HALF_SUM,
+    OTHER_CLOCK,
+    Event,
+    FaultCost,
+    Pace,
+    Run,
+    Source,
+    Status,
+    exact_exchanges,
+)
 from ..training.scoring import Scorer, digest
 from .job import Job
 
@@ -110,7 +121,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         evaluations=tuple(scorer.evaluations),
         digest=digest(outcome.finals),
         events=tuple(outcome.events),
-        exchanges=outcome.exchanges,
+        exchanges=_exchanges(job, outcome),
         message=message,
         bracket_s=scorer.bracket_s,
         steps_between=None if curve is None or scorer.reached_s is None else curve.between,
@@ -122,6 +133,13 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         between=between,
         on_links=on_links,
     )
+
+
+def _exchanges(job: Job, outcome: Outcome) -> tuple[str, ...] | None:
+    """Of the outcome; a coarse optimiser makes of a library's sums what 16 bits would."""
+    if not job.optimizer.coarse or outcome.exchanges is None or exact_exchanges(outcome.exchanges):
+        return outcome.exchanges
+    return tuple(sorted({*outcome.exchanges, HALF_SUM}))
 
 
 def _warnings(scorer: Scorer[Any]) -> list[str]:

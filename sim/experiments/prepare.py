@@ -302,7 +302,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     length = max(1, buckets, parts) * members if profile is None else UNITS
     start = built.workload.start if built else torch.zeros(length)
     _check_pieces(scenario, entry, parts, buckets, start.numel())
-    rule = make_optimizer(entry.optimizer or workload.optimizer, buffers)
+    layers = _layers(workload, built, start.numel(), buckets)
+    rule = make_optimizer(entry.optimizer or workload.optimizer, buffers, layers.tensors(start.numel()))
     model_bytes = standing if standing is not None else start.numel() * start.element_size()
     kept = kept_rule(scenario, start.nbytes)
     return Job(
@@ -324,7 +325,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
             Algorithms(names),
             sums_inside=None if inside == "workers" else inside,
         ),
-        layers=_layers(workload, built, start.numel(), buckets),
+        layers=layers,
         averaging_share=share if scheme.averages_gradients(entry.options) else 0.0,
         scoring=Scoring(
             every=scenario.evaluate.every,

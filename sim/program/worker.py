@@ -56,7 +56,12 @@ class Parameter(NamedTuple):
 
 
 class Optimizer(Protocol):
-    """An update rule; pure, and elementwise over all axes but the last."""
+    """An update rule; pure, and elementwise over all axes but the last.
+
+    ``coarse``: a difference in a gradient's last bit may move x by as much as rounding to 16 bits.
+    """
+
+    coarse: bool = False
 
     def init(self, x: Tensor) -> State:
         """The state before the first update at ``x``."""

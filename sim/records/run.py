@@ -325,7 +325,7 @@ def untimed(exchanges: Collection[str]) -> list[str]:
 SUM_TOLERANCE: Final = 1e-5
 """Relative difference of scores that a library's sums, made in another order, may cause."""
 HALF_SUM_TOLERANCE: Final = 2e-2
-"""Tolerance of sums in 16 bits: bfloat16 rounds each by up to 0.4 per cent."""
+"""Tolerance of sums in 16 bits, and of coarse optimisers: bfloat16 rounds each by up to 0.4 per cent."""
 
 _EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive", UNTIMED_ENCODING})
 """Exchanges in which the workers themselves make every sum, in the same order on both sides."""

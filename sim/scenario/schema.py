@@ -305,8 +305,8 @@ class Scenario(Settings):
                 text = "publishes no average of all workers, which evaluate.on or stop.target.on asks for; "
                 yield Mistake(("schemes", number, entry.name), f"{text}use published there")
             optimizer = entry.optimizer or self.workload.optimizer
-            if optimizer.clip is not None and getattr(entry.options, "part_reduce", False):
-                text = "steps in shards, and clip needs the norm of the whole gradient; leave one of them out"
+            if getattr(entry.options, "part_reduce", False) and (whole := optimizer.needs_whole):
+                text = f"steps in shards, and {whole} needs the whole gradient; leave one of them out"
                 yield Mistake(("schemes", number, entry.name), text)
             if scheme.own_momentum and optimizer.momentum:
                 text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"

@@ -30,8 +30,6 @@ from .entries import SchemeEntry
 SEEDS: Final = 3
 """Seeds of the best points of a grid; all others are tried on one."""
 
-_ADAPTIVE: Final = ("adam", "adamw")
-
 
 class Tune(Settings):
     """A grid of values, and one budget for every scheme: ``{optimizer.lr: [0.03, 0.1, 0.3], trials: 6}``."""
@@ -123,7 +121,8 @@ def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[
 
 def _constants(optimizer: dict[str, Any]) -> dict[str, Any]:
     """Part of an optimiser's settings that holds its learning rate."""
-    return next((optimizer[kind] for kind in _ADAPTIVE if kind in optimizer), optimizer)
+    named = (value for key, value in optimizer.items() if key != "schedule" and isinstance(value, dict))
+    return next(named, optimizer)
 
 
 def _keys(data: Mapping[str, Any]) -> list[str]:

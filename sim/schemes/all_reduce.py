@@ -12,13 +12,15 @@ arrived (``overlap/buckets.py``). ``part_reduce``: every worker owns a shard of 
 reduce-scattered, the owner alone updates its shard and keeps its optimiser state, and all gather the shards:
 the same update and the same bytes. ``buffers``: worker 0 broadcasts them before every forward pass, as
 DistributedDataParallel does (``broadcast_buffers``). ``compression``: gradients are sent encoded. ``quorum``,
-``deadline``: gradients of stragglers are left out (``quorum/rounds.py``).
+``deadline``: gradients of stragglers are left out (``quorum/rounds.py``). ``outer``: every ``period`` steps
+an outer step along the change since the last one, DiLoCo's with all workers as one; nothing more is sent.
 
 Source: Das et al., arXiv 1602.06709 (part-reduce and part-broadcast); QSGD: Alistarh et al., NeurIPS 2017.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Final
 
 import torch
@@ -33,6 +35,7 @@ from ..program.worker import Program, Worker
 from .common.buckets import Buckets, SendOrder
 from .common.compressed import CompressedAllReduce, average_in_flight, encodes_averages
 from .common.held import REPLACED, Held, Sizes, in_rounds
+from .outer.rule import OuterSteps, WithOuterSteps
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
 from .scheme import Scheme, publishes_averages
@@ -72,6 +75,7 @@ class AllReduceOptions(Settings):
     compression: Compression | None = Field(
         default=None, description="encoding of gradients in transit (default: none)"
     )
+    outer: OuterSteps | None = Field(default=None, description="an outer optimiser, SGD (default: none)")
     quorum: Quorum = None
     deadline: Deadline = None
 
@@ -94,6 +98,8 @@ def check(options: AllReduceOptions, workers: int) -> None:
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; choose one of them")
     check_quorum(options, workers, **forms)
+    if options.outer is not None and options.part_reduce:
+        raise InputError("outer steps are of whole models; leave outer or part_reduce out")
     if options.buffers is not None and (leaves_out(options) or options.part_reduce or options.next_forward):
         raise InputError(
             "buffers are broadcast before a forward pass that waits for whole gradients of all workers; "
@@ -114,17 +120,21 @@ def averages_gradients(options: AllReduceOptions) -> bool:
 
 def held(options: AllReduceOptions, sizes: Sizes) -> Held:
     """Model, gradient and its mean; with ``part_reduce`` shards of the optimiser, and of the mean."""
+    momentum = options.outer.momentum if options.outer else 0
+    outer = Held(anchors=float(options.outer is not None), outer_momentum=float(momentum > 0))
     if leaves_out(options):
-        return Held(optimizer=sizes.moments, in_flight=in_rounds(sizes))
+        return replace(outer, optimizer=sizes.moments, in_flight=in_rounds(sizes))
     if options.part_reduce:
         share = 1 / sizes.workers
         return Held(optimizer=sizes.moments * share, anchors=share, in_flight=1 + share + REPLACED)
     in_flight = average_in_flight(options.compression, sizes) + REPLACED
-    return Held(optimizer=sizes.moments, in_flight=in_flight)
+    return replace(outer, optimizer=sizes.moments, in_flight=in_flight)
 
 
 def all_reduce(worker: Worker, options: AllReduceOptions) -> Program:
     """Synchronous SGD: average the gradients of all workers at every step."""
+    if options.outer is not None:
+        worker = replace(worker, optimizer=WithOuterSteps.of(worker, options.outer))
     if leaves_out(options):
         rounds = Rounds(worker, options.quorum, options.deadline, worker.start)
         return Program(_reduce_in_time(worker, rounds), rounds.services())

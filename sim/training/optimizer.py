@@ -5,18 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 from torch import Tensor
 from typing_extensions import override
 
 from ..config.limits import MAX_POSITIVE
 from ..config.problems import mistake
-from ..config.settings import Positive, Settings
+from ..config.settings import IMPORT_PATH, Positive, Settings
+from ..config.user_code.call import is_import_path
 from ..program.worker import Optimizer, State
 from .learning_rate import LearningRate
+from .rules import NAMED_RULES, Parameters, RuleEntry
 
 CONSTANT = LearningRate()
 
@@ -38,7 +48,7 @@ class AdamWSettings(AdamSettings):
 
 
 class OptimizerSettings(Settings):
-    """Stochastic gradient descent (``lr`` ...), ``adam`` or ``adamw``, with an optional schedule."""
+    """Stochastic gradient descent (``lr`` ...), or a rule by name: ``adam``, ``adamw``, ``muon``."""
 
     lr: Positive | None = Field(default=None, description="SGD: learning rate (required)")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="SGD: heavy-ball momentum")
@@ -46,6 +56,9 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0, le=MAX_POSITIVE, description="SGD: L2 penalty")
     adam: AdamSettings | None = Field(default=None, description="Adam instead of SGD")
     adamw: AdamWSettings | None = Field(default=None, description="AdamW instead of SGD")
+    rule: RuleEntry | None = Field(
+        default=None, description="your own class package.module:name, instead of SGD"
+    )
     clip: Positive | None = Field(
         default=None, description="largest norm of the whole gradient that is stepped along (default: any)"
     )
@@ -56,42 +69,79 @@ class OptimizerSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _one_kind(cls, data: Any) -> Any:
+        if isinstance(data, str) and _is_rule(data) and data not in _OF_TORCH:
+            data = {data: {}}
         if not isinstance(data, Mapping):
             return data
-        adaptive = [key for key in ("adam", "adamw") if data.get(key) is not None]
+        named = [key for key in data if _is_rule(key) and (data[key] is not None or key not in _OF_TORCH)]
         others = [key for key in ("lr", "momentum", "nesterov", "weight_decay") if key in data]
-        if len(adaptive) > 1:
-            raise mistake("give adam or adamw, not both", "adamw")
-        if adaptive and others:
-            raise mistake(f"belongs to SGD; put it into '{adaptive[0]}' or leave that out", others[0])
-        return data
+        if len(named) > 1:
+            raise mistake(f"give {named[0]} or {named[1]}, not both", named[1])
+        if named and others:
+            raise mistake(f"belongs to SGD; put it into '{named[0]}' or leave that out", others[0])
+        own = {key: data[key] for key in named if key not in _OF_TORCH}
+        rest = {key: value for key, value in data.items() if key not in own}
+        return {**rest, "rule": own} if own else rest
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.adam is None and self.adamw is None and self.lr is None:
+        if self.constants is self and self.lr is None:
             raise mistake("is missing", "lr")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
         return self
 
     @property
+    def constants(self) -> Settings:
+        """The settings among which the learning rate is."""
+        return self.adam or self.adamw or (self.rule.options if self.rule else self)
+
+    @property
     def num_moments(self) -> int:
-        """Number of moments of the optimiser, each as long as the model."""
+        """Number of moments of the optimiser, each as long as the model; two for a rule by name."""
         return 2 if self.lr is None else int(self.momentum > 0)
+
+    @property
+    def needs_whole(self) -> str:
+        """What of it needs a whole gradient, not a shard of it: "" or a name."""
+        return "clip" if self.clip is not None else self.rule.name if self.rule else ""
 
     @model_serializer(mode="wrap")
     def _write(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data = super()._write(plain)
         if self.lr is None:
-            data = {key: data[key] for key in ("adam", "adamw", "clip", "schedule") if key in data}
-        return data
+            data = {key: data[key] for key in ("adam", "adamw", "rule", "clip", "schedule") if key in data}
+        own = data.pop("rule", {})
+        return {**({own: {}} if isinstance(own, str) else own), **data}
+
+    @classmethod
+    @override
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
+        out = read.resolve_ref_schema(read(schema))
+        del out["properties"]["rule"]
+        for name, kind in NAMED_RULES.items():
+            body = read.resolve_ref_schema(read(kind.options.__pydantic_core_schema__))
+            out["properties"][name] = {"anyOf": [body, {"type": "null"}]}
+        out["patternProperties"] = {IMPORT_PATH["pattern"]: True}
+        return {"anyOf": [out, {"enum": sorted(NAMED_RULES)}, IMPORT_PATH]}
 
 
-def make_optimizer(settings: OptimizerSettings, num_buffers: int = 0) -> Optimizer:
-    """The update rule of the settings, for values whose last ``num_buffers`` are running buffers."""
+_OF_TORCH: Final = ("adam", "adamw")
+
+
+def _is_rule(name: str) -> bool:
+    return name in _OF_TORCH or name in NAMED_RULES or is_import_path(name)
+
+
+def make_optimizer(
+    settings: OptimizerSettings, num_buffers: int = 0, parameters: Parameters = ()
+) -> Optimizer:
+    """The update rule of the settings, for models of these tensors and, after them, running buffers."""
     schedule, adaptive = settings.schedule or CONSTANT, settings.adam or settings.adamw
     rule: Optimizer
-    if adaptive is not None:
+    if settings.rule is not None:
+        rule = settings.rule.of(parameters, schedule)
+    elif adaptive is not None:
         rule = Adam(adaptive, schedule)
     else:
         assert settings.lr is not None
@@ -194,18 +244,33 @@ class Adam(Optimizer):
 
 
 @dataclass(frozen=True)
-class Clipped(Optimizer):
+class Around(Optimizer):
+    """An update rule around another one, whose moments and learning rate it has."""
+
+    rule: Optimizer
+
+    @property
+    @override
+    def coarse(self) -> bool:  # type: ignore[override]
+        return self.rule.coarse
+
+    @override
+    def init(self, x: Tensor) -> State:
+        return self.rule.init(x)
+
+    @override
+    def lr_at(self, k: int) -> float:
+        return self.rule.lr_at(k)
+
+
+@dataclass(frozen=True)
+class Clipped(Around):
     """An update rule for gradients of a norm of at most ``most``, by ``torch.nn.utils.clip_grad_norm_``.
 
     The gradient is what a scheme steps along: an all-reduce's average, a local step's own.
     """
 
-    rule: Optimizer
     most: float
-
-    @override
-    def init(self, x: Tensor) -> State:
-        return self.rule.init(x)
 
     @override
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
@@ -214,19 +279,14 @@ class Clipped(Optimizer):
         scale = (self.most / (norms + 1e-6)).clamp(max=1.0).reshape(*gradient.shape[:-1], 1)
         return self.rule.update(x, gradient * scale, state)
 
-    @override
-    def lr_at(self, k: int) -> float:
-        return self.rule.lr_at(k)
-
 
 @dataclass(frozen=True)
-class WithBuffers(Optimizer):
+class WithBuffers(Around):
     """An update rule for the parameters; the running buffers after them follow their "gradient" exactly.
 
     That is old value minus new (see ``Workload``): they have no learning rate, momentum or decay.
     """
 
-    rule: Optimizer
     num_buffers: int
 
     @override
@@ -239,21 +299,15 @@ class WithBuffers(Optimizer):
         new, state = self.rule.update(x[..., :-b], gradient[..., :-b], state)
         return torch.cat([new, x[..., -b:] - gradient[..., -b:]], dim=-1), state
 
-    @override
-    def lr_at(self, k: int) -> float:
-        return self.rule.lr_at(k)
-
 
 @dataclass(frozen=True)
-class OncePerRow(Optimizer):
-    """An update rule for values [n, d] that takes rows known to be one row, expanded, as that one."""
-
-    rule: Optimizer
+class OncePerRow(Around):
+    """An update rule for values [n, d], which takes rows known to be one row, expanded, as that one."""
 
     @override
     def init(self, x: Tensor) -> State:
         state = self.rule.init(x[:1] if _is_one_row(x) else x)
-        return State(state.updates, tuple(each.expand_as(x[..., : each.shape[-1]]) for each in state.moments))
+        return State(state.updates, tuple(each.expand(*x.shape[:-1], -1) for each in state.moments))
 
     @override
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
@@ -264,10 +318,6 @@ class OncePerRow(Optimizer):
         return new.expand_as(x), State(
             after.updates, tuple(each.expand(len(x), -1) for each in after.moments)
         )
-
-    @override
-    def lr_at(self, k: int) -> float:
-        return self.rule.lr_at(k)
 
 
 def _is_one_row(rows: Tensor) -> bool:

@@ -28,7 +28,7 @@ from paceline.sim.records.run import Run
 from paceline.sim.schemes import find_scheme
 from paceline.sim.schemes.scheme import Scheme
 from paceline.sim.training.gradients import Method, TrainingProblem
-from paceline.sim.training.optimizer import NullOptimizer, Sgd, WithBuffers
+from paceline.sim.training.optimizer import NullOptimizer, OptimizerSettings, Sgd, WithBuffers, make_optimizer
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.layers.layer import equal_segments
 from paceline.sim.workloads.partition import Batches, Partition, shards
@@ -90,6 +90,7 @@ def make_job(
     batch_size: int = 32,
     lr: float = 0.1,
     momentum: float = 0.0,
+    rule: dict[str, Any] | None = None,
     start: torch.Tensor | None = None,
     bytes_per_parameter: float = 4.0,
     compute_s: float = 1.0,
@@ -114,7 +115,8 @@ def make_job(
 ) -> Job:
     """A job with the given parts; without a task only the clock matters.
 
-    ``buckets``: how many equal segments a gradient has; 0: its layers.
+    ``buckets``: how many equal segments a gradient has; 0: its layers. ``rule``: the optimiser, as a scenario
+    writes it, in place of SGD with ``lr`` and ``momentum``.
     """
     found = find_scheme(scheme) if isinstance(scheme, str) else scheme
     problem = make_problem(task, workers, seed, method, batch_size, **(task_options or {})) if task else None
@@ -122,8 +124,19 @@ def make_job(
     jitter = Jitter(lognormal=Lognormal(cv=cv)) if cv else None
     if start is None:
         start = problem.workload.start if problem else torch.zeros(1)
+    own_layers = JobLayers(
+        equal_segments(start.numel(), buckets)
+        if buckets
+        else problem.workload.segments
+        if problem
+        else (("x", 0, start.numel()),),
+        parameters=problem.workload.parameters if problem else (),
+    )
     optimizer: Optimizer = Sgd(lr, momentum) if problem else NullOptimizer()
-    if problem is not None and problem.workload.num_buffers:
+    if problem is not None and rule:
+        chosen = OptimizerSettings.model_validate(rule)
+        optimizer = make_optimizer(chosen, problem.workload.num_buffers, own_layers.tensors(start.numel()))
+    elif problem is not None and problem.workload.num_buffers:
         optimizer = WithBuffers(optimizer, problem.workload.num_buffers)
     return Job(
         scheme=found,
@@ -152,14 +165,7 @@ def make_job(
             streams=streams,
         ),
         collectives=JobCollectives(all_reduce, TRANSPORTS[transport], sums_inside=sums_inside),
-        layers=JobLayers(
-            equal_segments(start.numel(), buckets)
-            if buckets
-            else problem.workload.segments
-            if problem
-            else (("x", 0, start.numel()),),
-            parameters=problem.workload.parameters if problem else (),
-        ),
+        layers=own_layers,
         scoring=Scoring(every, "published"),
         max_iterations=max_iterations,
         recording=Recording(record_events),

@@ -8,7 +8,7 @@ drivers and real processes do the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
@@ -39,18 +39,20 @@ class Form:
     Args:
         models_sent: by a worker in a step, of ``WORKERS`` in ``STEPS``; None: it depends on the clock.
         alike: another form differs from it by little, so that only long tests need it.
+        rule: its optimiser, as a scenario writes it (default: SGD).
     """
 
     scheme: str
     options: Options
     models_sent: float | None
     alike: bool = False
+    rule: Options = field(default_factory=dict)
 
     def __str__(self) -> str:
         said = {
             key: " ".join(given) if key == "compression" else given for key, given in self.options.items()
         }
-        return " ".join([self.scheme, *(f"{key}={value}" for key, value in said.items())])
+        return " ".join([self.scheme, *(f"{key}={value}" for key, value in said.items()), *self.rule])
 
     @property
     def synchronous(self) -> bool:
@@ -111,6 +113,8 @@ FORMS: tuple[Form, ...] = (
     Form("all_reduce", A_TENTH, (WORKERS - 1) * 2 / 10, ALIKE),
     Form("all_reduce", BF16, RING / 2, ALIKE),
     Form("all_reduce", FP16, RING / 2, ALIKE),
+    Form("all_reduce", {"outer": {"period": 2}}, RING),
+    Form("all_reduce", {"outer": {"period": 2}, "overlap": True, "next_forward": True}, RING, ALIKE),
     Form("all_reduce", {"quorum": 3}, None),
     Form("local_sgd", {"period": 4}, RING / 4),
     Form("local_sgd", {"period": 4, **_MIXED}, 2 * RING / 4),
@@ -207,6 +211,21 @@ FORMS: tuple[Form, ...] = (
     Form("fedavg", {"period": 4, "participation": 0.5, **_ROUND}, (2 * (3 - 1) / 6 + TREE) / 4, ALIKE),
     Form("fedavg", {"period": 4, "participation": 0.5, "quorum": 1, **_ROUND}, None, ALIKE),
 )  # fmt: skip
+
+MUON: Options = {"muon": {"lr": 0.02, "adamw": {"lr": 0.003}}}
+CLIPPED: Options = {"adamw": {"lr": 0.003}, "clip": 0.5}
+
+RULED: tuple[Form, ...] = (
+    Form("all_reduce", {}, None, rule=MUON),
+    Form("all_reduce", {"outer": {"period": 2}}, None, rule=CLIPPED),
+    Form("diloco", {"period": 4}, None, rule=MUON),  # MuLoCo
+    Form("diloco", {**_HALVES, "alpha": 0.5}, None, rule=MUON),
+    Form("diloco", {"period": 4}, None, rule=CLIPPED),
+    Form("gossip", {**_RING, **_MIXED}, None, rule=MUON),
+    Form("gossip", {**_RING, **_MIXED}, None, rule={"tests.support.own_rules:Lion": {"lr": 0.01}}),
+    Form("ad_psgd", {}, None, rule=MUON),
+)
+"""Forms with other optimisers than SGD."""
 
 INSIDE: tuple[Form, ...] = (
     Form("gossip", {"topology": "complete", "inside": "hosts"}, None),

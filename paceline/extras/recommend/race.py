@@ -167,7 +167,9 @@ def tune_of(scenario: Scenario, entry: SchemeEntry) -> Tune:
     if scenario.tune is not None:
         return scenario.tune
     rule = entry.optimizer or scenario.workload.optimizer
-    rate = next(x.lr for x in (rule.adam, rule.adamw, rule) if x is not None and x.lr is not None)
+    rate = getattr(rule.constants, "lr", None)
+    if rate is None:
+        return Tune.model_validate({})
     grid = {"optimizer.lr": tuple(float(f"{factor * rate:.3g}") for factor in _RATES)}
     return Tune.model_validate({"grid": grid, "trials": len(_RATES) + 4})
 

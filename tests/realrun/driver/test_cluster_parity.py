@@ -28,7 +28,7 @@ from paceline.sim.training.scoring import as_they_are, digest
 from tests.support.cluster_jobs import run_scheme
 from tests.support.cluster_pool import Pool, Pools
 from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated, sites_of
-from tests.support.scheme_forms import ASYNCHRONOUS, BF16, FP16, SYNCHRONOUS, Form, in_turn
+from tests.support.scheme_forms import ASYNCHRONOUS, BF16, FP16, RULED, SYNCHRONOUS, Form, in_turn
 from tests.support.small_runs import PADDED, QSGD, WORKLOAD, measure
 
 WAYS = [(4, "own size"), (4, "padded")]
@@ -111,6 +111,16 @@ def test_processes_do_what_is_simulated(pools: Pools, form: Form, way: tuple[int
         assert (verdict := compare_iterates(job, TypeAdapter(Run).validate_python(measured)))["same"], verdict
     else:
         _off_by(finals, job, 1e-5)
+
+
+@pytest.mark.parametrize("form", [form for form in RULED if form.synchronous], ids=str)
+def test_two_processes_step_by_any_rule_as_simulated(pools: Pools, form: Form) -> None:
+    """To the bit, since a sum of two has no order, which Muon's 16 bits would make much of."""
+    options, workload = form.in_few_steps(), {**WORKLOAD, "rule": form.rule}
+    measured, finals = measure(pools.of(2), form.scheme, options, **workload)
+    predicted = simulated(make_job(form.scheme, options, workers=2, **workload))
+    assert measured["digest"] == digest(finals) == predicted.digest
+    assert measured["bytes_sent"] == predicted.bytes_sent
 
 
 @pytest.mark.parametrize("task", ["normed", "dropping"])
@@ -247,10 +257,10 @@ def _leaders(events: Sequence[Event]) -> list[tuple[int, int]]:
     return sorted(broadcasts, key=lambda pair: pair[0])
 
 
-@pytest.mark.parametrize(("form", "limit"), in_turn(RECORDED, LIMITS))
+@pytest.mark.parametrize(("form", "limit"), in_turn((*RECORDED, RULED[-1]), LIMITS))
 def test_a_real_asynchronous_run_again_in_one_process(four: Pool, form: Form, limit: dict[str, Any]) -> None:
     scheme, options = form.scheme, form.in_few_steps(WORKLOAD["compute_s"])
-    workload = {**WORKLOAD, "cv": 0.5, **limit}
+    workload = {**WORKLOAD, "cv": 0.5, "rule": form.rule, **limit}
     measured = _measured(four, scheme, options, **workload)
     workload.pop("max_time_s", None)
     job = make_job(scheme, options, workers=4, **workload)

@@ -23,7 +23,7 @@ from paceline.sim.training.learning_rate import Drops, LearningRate
 from paceline.sim.training.optimizer import Clipped, Sgd
 from tests.support.both_drivers import NETWORKS, SITES, STRAGGLERS, Options, assert_the_same, job_of
 from tests.support.factory import NoOptions, make_scheme, network_of, scored
-from tests.support.scheme_forms import DISTINCT, EIGHT_BITS, FORMS, INSIDE, Form
+from tests.support.scheme_forms import DISTINCT, EIGHT_BITS, FORMS, INSIDE, RULED, Form
 
 REFUSED = (
     "a gradient and exchanges begun meanwhile",
@@ -58,7 +58,7 @@ def computing(job: Job, compute: str) -> Job:
 
 @settings(max_examples=120)
 @given(
-    form=st.sampled_from([*FORMS, *INSIDE]),
+    form=st.sampled_from([*FORMS, *INSIDE, *RULED]),
     topology=st.sampled_from(["", *sorted(TOPOLOGIES)]),
     workers=st.sampled_from([2, 4, 5, 6, 8, 9]),
     network=st.sampled_from([*NETWORKS, SITES]),
@@ -100,7 +100,7 @@ def test_where_lockstep_is_taken_both_drivers_agree(
     job = job_of(
         (form.scheme, options), workers=workers, transport=transport, sharing=sharing, trains=trains,
         momentum=min(momentum, form.momentum), stragglers=STRAGGLERS[stragglers], max_iterations=7,
-        every=2, **network,
+        every=2, rule=form.rule, **network,
     )  # fmt: skip
     job = scored(computing(job, compute), time_s=evaluation_s)
     if trains and drops:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typing_extensions import override
 
 from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.records.run import Run
 from paceline.sim.schemes import find_scheme
+from paceline.sim.training.optimizer import Around
 from tests.support.factory import make_job, run_events, simulated
 from tests.support.quadratics import close, finals_of, gradients_of, quadratic_job
 
@@ -151,13 +153,10 @@ def test_steps_that_are_left_out_count_for_the_learning_rate() -> None:
     )
     states: list[int] = []
 
-    class Noting:
+    class Noting(Around):
         """The job's rule; notes the number of each of worker 2's updates."""
 
-        def __init__(self, rule: Any) -> None:
-            self.rule = rule
-            self.init, self.lr_at = rule.init, rule.lr_at
-
+        @override
         def update(self, x: Any, gradient: Any, state: Any) -> Any:
             states.append(state.updates)
             return self.rule.update(x, gradient, state)
