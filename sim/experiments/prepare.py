@@ -243,7 +243,7 @@ def measure_gradients_s(
 
     def gradient_of(batch_size: int) -> Callable[[], object]:
         # Separate batches: those of the runs are kept, and have another size.
-        batches = Batches(problem.batches.shards, batch_size, problem.batches.seed)
+        batches = replace(problem.batches, batch_size=batch_size)
         sized = replace(problem, batches=batches, accumulate=1)
         return lambda: sized.gradient(0, next(numbers), sized.workload.start)
 
@@ -495,5 +495,5 @@ def _built(
         built = task.build(workload.options, seed).to(device)
     labels, sources = (None if t is None else t.cpu().numpy() for t in (built.labels, built.sources))
     parts = shards(workload.partition, len(built.inputs), labels, workers, seed, sources)
-    batches = Batches(parts, workload.step_examples, seed)
+    batches = Batches(parts, workload.step_examples, seed, workload.replacement)
     return TrainingProblem(built, batches, method, accumulate=workload.accumulate)

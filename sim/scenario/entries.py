@@ -53,6 +53,10 @@ class WorkloadEntry(Settings):
         default=None,
         description="importance sampling (default: epochs, every example equally often)",
     )
+    replacement: bool = Field(
+        default=False,
+        description="draw every example of a batch from all of the worker's (default: epochs)",
+    )
     optimizer: OptimizerSettings = Field(description="update rule of schemes without their own")
     payload: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
         default=None,
@@ -102,6 +106,8 @@ class WorkloadEntry(Settings):
             )
         if self.timing_only and self.sampler is not None:
             raise mistake("nothing is trained (timing_only), so nothing is drawn; leave it out", "sampler")
+        if self.replacement and self.sampler is not None:
+            raise mistake("a sampler draws with replacement by itself; leave one of them out", "replacement")
         return self
 
     @property

@@ -230,8 +230,8 @@ class Scenario(Settings):
         if workers > examples:
             text = f"{workers} workers cannot share {examples} training examples; use at most {examples}"
             yield Mistake(("cluster", "workers"), text)
-        if kind in ("dirichlet", "by_label") and not facts.labelled:
-            text = f"'{kind}' needs examples with classes, which '{name}' has not; use iid"
+        if kind in ("dirichlet", "by_label") and not facts.labelled and facts.sources < 2:
+            text = f"'{kind}' needs examples with classes or sources, which '{name}' has not; use iid"
             yield Mistake(("workload", "partition", "kind"), text)
         if kind == "by_source" and facts.sources < workers:
             has = f"{facts.sources} sources" if facts.sources else "examples of no known source"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,28 @@ from torch import Tensor
 from ..devices import constants, torch_random
 from ..errors import InputError
 from .workload import Evaluated, SegmentCallback
+
+Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+"""A batch's inputs of a module: one, several in order, or several by name."""
+
+
+def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Those of a module's forward pass, in order and by name."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+
+
+def outputs_of(returned: Any) -> Tensor:
+    """The tensor that a module returned, or the ``logits`` of an object, as language models return one."""
+    outputs: Tensor = getattr(returned, "logits", returned)
+    return outputs
+
+
+def run_module(module: torch.nn.Module, inputs: Inputs) -> Tensor:
+    """Outputs of a module's forward pass."""
+    in_order, by_name = arguments(inputs)
+    return outputs_of(module(*in_order, **by_name))
 
 
 def flatten(module: torch.nn.Module) -> Tensor:
@@ -67,12 +90,12 @@ class FlatModule:
     running: tuple[str, ...]
     segments: tuple[tuple[str, int, int], ...]
     parameters: tuple[tuple[str, tuple[int, ...], int], ...]
-    train_at: Callable[[Sequence[Tensor], Tensor], Tensor]
-    train: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-    evaluate: Callable[[Tensor, Tensor], Tensor]
+    train_at: Callable[[Sequence[Tensor], Inputs], Tensor]
+    train: Callable[[Tensor, Inputs], tuple[Tensor, Tensor]]
+    evaluate: Callable[[Tensor, Inputs], Tensor]
 
 
-def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
+def flatten_module(module: torch.nn.Module, sample: Inputs) -> FlatModule:
     """Take a module apart, and run it once on ``sample`` [b, ...] to find the state that this changes.
 
     Raises ``InputError`` for nothing to train, values other than float32, or state that cannot be averaged.
@@ -92,22 +115,22 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
     tied = len(set(held_tensors)) < len(held_tensors)
     in_use = Lock()  # threads share both modules, which hold one call's tensors at a time
 
-    def call(called: torch.nn.Module, held: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    def call(called: torch.nn.Module, held: dict[str, Tensor], inputs: Inputs) -> Tensor:
         with in_use:
             # Looking for ties takes a while.
-            outputs: Tensor = torch.func.functional_call(called, held, (inputs,), tie_weights=tied)
-        return outputs
+            returned = torch.func.functional_call(called, held, *arguments(inputs), tie_weights=tied)
+        return outputs_of(returned)
 
     def tensors_at(x: Tensor, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
         there = dict(zip(fixed, fixed_on(x.device), strict=True))
         own = x[:num_parameters] if running else x  # a slice would add a backward pass
         return {**there, **parameters_of(own), **buffers}
 
-    def train_at(parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
-        there = dict(zip(fixed, fixed_on(inputs.device), strict=True))
+    def train_at(parameters: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        there = dict(zip(fixed, fixed_on(parameters[0].device), strict=True))
         return call(learner, {**there, **dict(zip(trained, parameters, strict=True))}, inputs)
 
-    def train(x: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def train(x: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
         buffers = buffers_of(x[num_parameters:].detach().clone()) if running else {}
         held = tensors_at(x, buffers)
         outputs = call(learner, held, inputs)
@@ -115,7 +138,7 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
         new = [held[name].reshape(-1) for name in running]
         return outputs, torch.cat(new) if new else x.new_empty(0)
 
-    def evaluate(x: Tensor, inputs: Tensor) -> Tensor:
+    def evaluate(x: Tensor, inputs: Inputs) -> Tensor:
         buffers = buffers_of(x[num_parameters:]) if running else {}
         for name in buffers:
             if name.endswith("running_var"):  # an extrapolating scheme may go below 0
@@ -166,12 +189,12 @@ def _parts(tensors: dict[str, Tensor]) -> Callable[[Tensor], dict[str, Tensor]]:
     return cut
 
 
-def _what_forward_changes(module: torch.nn.Module, sample: Tensor) -> tuple[dict[str, Tensor], bool]:
+def _what_forward_changes(module: torch.nn.Module, sample: Inputs) -> tuple[dict[str, Tensor], bool]:
     """The float buffers that a forward pass in training updates, and whether it draws random numbers."""
     copies = {name: b.detach().clone() for name, b in module.named_buffers()}
     with torch_random(), torch.no_grad():
         before = torch.get_rng_state()
-        torch.func.functional_call(module, copies, (sample,))
+        torch.func.functional_call(module, copies, *arguments(sample))
         stochastic = not torch.equal(before, torch.get_rng_state())
     changed = {name: b for name, b in module.named_buffers() if not torch.equal(copies[name], b)}
     for name, b in changed.items():

@@ -61,9 +61,10 @@ def shards(
 ) -> tuple[Indices, ...]:
     """The examples of each worker: disjoint, all of them, none empty; but ``replicated`` gives all to each.
 
-    ``dirichlet``: for each class the workers' shares are drawn from Dirichlet(alpha), as in Hsu et al., 2019
-    (arXiv 1909.06335); a worker with none takes one example from the largest shard. ``by_source``: the
-    largest source first, each goes to the worker with the fewest examples so far, for every seed alike.
+    ``dirichlet``: for each class (source, without labels) the workers' shares are drawn from
+    Dirichlet(alpha), as in Hsu et al., 2019 (arXiv 1909.06335); a worker with none takes one example from the
+    largest shard. ``by_source``: the largest source first, each goes to the worker with the fewest examples
+    so far, for every seed alike.
     Raises ``InputError`` for more workers than examples or sources, or a task without labels or sources.
     """
     if workers > num_examples:
@@ -78,8 +79,9 @@ def shards(
     order = rng.permutation(num_examples)
     if partition.kind == "iid":
         return tuple(np.sort(part) for part in np.array_split(order, workers))
+    labels = sources if labels is None else labels
     if labels is None:
-        raise InputError(f"partition {partition.kind} needs a task with labels; choose iid")
+        raise InputError(f"partition {partition.kind} needs a task with labels or sources; choose iid")
     if partition.kind == "by_label":
         by_label = order[np.argsort(labels[order], kind="stable")]
         return tuple(np.sort(part) for part in np.array_split(by_label, workers))
@@ -141,12 +143,14 @@ class Batches:
 
     Batches run on across reshuffled epochs, so that their size is constant even where a shard is smaller.
     Epochs are shuffled, and batches cut, in blocks: a generator for each would cost more than a small model's
-    gradient. Runs in several threads share the object, and each thread has its own blocks.
+    gradient. Runs in several threads share the object, and each thread has its own blocks. With
+    ``replacement`` each example is drawn from all of the shard.
     """
 
     shards: Sequence[Indices]
     batch_size: int
     seed: int
+    replacement: bool = False
     _blocks: _Blocks = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -196,5 +200,6 @@ class Batches:
             shard = self.shards[worker]
             epochs = np.tile(shard, (max(1, EPOCH_BLOCK // len(shard)), 1))
             rng = seeds.generator(self.seed, worker, "batches", number)
-            known = latest[worker] = (number, rng.permuted(epochs, axis=1).ravel())
+            drawn = rng.choice(shard, epochs.shape) if self.replacement else rng.permuted(epochs, axis=1)
+            known = latest[worker] = (number, drawn.ravel())
         return known[1]

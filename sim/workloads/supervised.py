@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import seeds
 from ..devices import torch_random
-from .modules import ModuleGradient, flatten_module
+from .modules import Inputs, ModuleGradient, flatten_module, run_module
 from .workload import Examples, LossAtTensors, Score, ScoredSets, Workload
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -36,7 +36,7 @@ def supervised(
     train: Examples,
     test: Examples | None,
     metrics: Sequence[str],
-    prepare: Callable[[Tensor], Tensor] | None = None,
+    prepare: Callable[[Tensor], Inputs] | None = None,
     scored: int = MAX_SCORED,
 ) -> Workload:
     """Build the workload that trains a module, as initialised, on examples with targets.
@@ -51,7 +51,7 @@ def supervised(
 
     Raises ``InputError`` where the module cannot be trained here; see ``modules.flatten_module``.
     """
-    prepared = prepare or (lambda inputs: inputs)
+    prepared: Callable[[Tensor], Inputs] = prepare or (lambda inputs: inputs)
     inputs, targets = train
     flat = flatten_module(module, prepared(inputs[:TRIED]))
 
@@ -66,7 +66,7 @@ def supervised(
         return criterion(flat.train_at(parameters, prepared(inputs)), targets)
 
     def loss_of(module: torch.nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        return criterion(module(prepared(inputs)), targets)
+        return criterion(run_module(module, prepared(inputs)), targets)
 
     def evaluate(x: Tensor, inputs: Tensor) -> Tensor:
         return flat.evaluate(x, prepared(inputs))

@@ -8,6 +8,10 @@
         data = {"train": (inputs, targets), "test": (more_inputs, more_targets)}
         return model, loss, data
 
+Several inputs are a tuple of tensors, or a mapping by the names of the model's parameters; a mapping with the
+targets as "labels" stands for a pair. A model may return an object with ``logits``. Beside "train" and "test"
+there may be "sources", the number of each training example's source.
+
 Its parameters are options of the task, which a scenario gives beside ``task``; one called ``seed`` gets the
 run's seed instead. It is called with torch's random numbers seeded, so that all processes of a real run build
 the same model.
@@ -17,10 +21,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +37,7 @@ from ..config.user_code import call as user_code
 from ..config.user_code.call import options_of
 from ..devices import torch_random
 from ..errors import InputError, RunError, quote, shorten
+from .modules import Inputs, arguments, run_module
 from .supervised import TRIED, initial_weights, supervised
 from .workload import Examples, Facts, Task, Workload
 
@@ -41,6 +47,25 @@ _EXPECTED = "(model, loss, data): a torch.nn.Module, a function loss(outputs, ta
 _EXAMPLES = (
     "a pair (inputs, targets) of tensors or arrays, a torch Dataset, or {'train': ..., 'test': ...} of these"
 )
+_LABELS = "labels"
+_SETS = ("train", "test", "sources")
+
+
+class _Set(NamedTuple):
+    """Examples, whose inputs are in one tensor, with (name or "", shape, type) of each part of these."""
+
+    examples: Examples
+    parts: tuple[tuple[str, torch.Size, torch.dtype], ...]
+
+    def unpack(self, inputs: Tensor) -> Inputs:
+        """The inputs of a batch as the model takes them."""
+        pieces = torch.split(inputs, [shape.numel() for _, shape, _ in self.parts], dim=1)
+        whole = [
+            piece.reshape(-1, *shape).to(kind)
+            for piece, (_, shape, kind) in zip(pieces, self.parts, strict=True)
+        ]
+        names = [name for name, _, _ in self.parts]
+        return dict(zip(names, whole, strict=True)) if names[0] else tuple(whole)
 
 
 def user_task(path: str) -> Task:
@@ -76,7 +101,8 @@ def _task(path: str, build: Build) -> Task:
 
     def facts(options: Settings, seed: int) -> Facts:
         workload, metrics = call(options, seed)
-        return Facts(len(workload.inputs), workload.labels is not None, metrics)
+        sources = 0 if workload.sources is None else len(torch.unique(workload.sources))
+        return Facts(len(workload.inputs), workload.labels is not None, metrics, sources=sources)
 
     def build_workload(options: Settings, seed: int) -> Workload:
         return call(options, seed)[0]
@@ -94,10 +120,11 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
         raise InputError(f"its model is {_kind(model)}; it must return {_EXPECTED}")
     if not callable(loss):
         raise InputError(f"its loss is {_kind(loss)}; it must be a function loss(outputs, targets)")
-    train, test = _split(data)
+    train, test, sources = _split(data)
+    prepare = train.unpack if train.parts else None
     classes = _try_out(model, loss, train)
     metrics = USER_METRICS[: 1 if test is None else 3 if classes else 2]
-    workload = supervised(path, model, loss, train, test, metrics)
+    workload = supervised(path, model, loss, train.examples, test and test.examples, metrics, prepare)
     with_buffers, gradient_on, parts = workload.loss_and_buffers, workload.gradient_on, workload.parts
     scored = workload.scored
     assert scored is not None  # of examples
@@ -105,6 +132,7 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
     naming_user = user_code.report_errors(quote(path), RunError)
     workload = replace(
         workload,
+        sources=sources,
         loss=naming_user(workload.loss),
         loss_and_buffers=None if with_buffers is None else naming_user(with_buffers),
         gradient_on=None if gradient_on is None else lambda device: naming_user(gradient_on(device)),
@@ -115,33 +143,60 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
     return workload, metrics
 
 
-def _split(data: Any) -> tuple[Examples, Examples | None]:
-    if not isinstance(data, Mapping):
-        return _examples(data, "its data"), None
-    if "train" not in data or set(data) - {"train", "test"}:
+def _split(data: Any) -> tuple[_Set, _Set | None, Tensor | None]:
+    """Training and test examples, and the sources of the former."""
+    if not isinstance(data, Mapping) or ("train" not in data and _LABELS in data):
+        return _examples(data, "its data"), None, None
+    if "train" not in data or not data.keys() <= set(_SETS):
         keys = shorten(", ".join(map(repr, data)))
-        raise InputError(f"its data has the keys {keys}; they must be 'train' and perhaps 'test'")
+        raise InputError(
+            f"its data has the keys {keys}; they must be 'train' and perhaps 'test' and 'sources'"
+        )
     train = _examples(data["train"], "its data['train']")
-    return train, _examples(data["test"], "its data['test']") if "test" in data else None
+    test = _examples(data["test"], "its data['test']") if "test" in data else None
+    if test is not None and test.parts != train.parts:
+        raise InputError("its data['test'] has other inputs than its data['train']: names, shapes or types")
+    sources = _tensor(data["sources"], "its data['sources']") if "sources" in data else None
+    number = len(train.examples[0])
+    if sources is not None and (sources.shape != (number,) or sources.is_floating_point()):
+        raise InputError(f"its data['sources'] must be a whole number for each of {number} training examples")
+    return train, test, sources
 
 
-def _examples(data: Any, name: str) -> Examples:
+def _examples(data: Any, name: str) -> _Set:
+    if isinstance(data, torch.utils.data.DataLoader):
+        raise InputError(f"{name} is a DataLoader; give its dataset, of which batches are drawn here")
     if isinstance(data, torch.utils.data.Dataset):
         with user_code.report_errors(f"reading {name}"):
-            length = len(data)  # type: ignore[arg-type]
-            _refuse_too_many(length, name)
-            pairs = [data[number] for number in range(length)]
-            data = tuple(
-                torch.stack([torch.as_tensor(part) for part in column]) for column in zip(*pairs, strict=True)
-            )
+            whole = isinstance(data, torch.utils.data.IterableDataset)
+            items = iter(data) if whole else map(data.__getitem__, range(len(data)))  # type: ignore[arg-type]
+            read = list(itertools.islice(items, MAX_EXAMPLES + 1))
+            _refuse_too_many(len(read), name)
+            data = torch.utils.data.default_collate(read)
+    if isinstance(data, Mapping) and _LABELS in data:
+        data = ({key: value for key, value in data.items() if key != _LABELS}, data[_LABELS])
     if not (isinstance(data, tuple | list) and len(data) == 2):
         raise InputError(f"{name} is {_kind(data)}; it must be {_EXAMPLES}")
-    inputs, targets = (_tensor(part, name) for part in data)
-    if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets) or len(inputs) == 0:
-        shapes = f"{list(inputs.shape)} and targets of shape {list(targets.shape)}"
+    given, targets = data[0], _tensor(data[1], name)
+    named = given if isinstance(given, Mapping) else {"": given}
+    several = [
+        (key, part)
+        for key, value in named.items()
+        for part in (value if isinstance(value, tuple) else [value])
+    ]
+    columns = [_tensor(part, name) for _, part in several]
+    counts = {len(part) if part.dim() else 0 for part in [*columns, targets]}
+    if len(counts) != 1 or 0 in counts:
+        shapes = f"{', '.join(str(list(part.shape)) for part in columns)} and targets of shape"
+        shapes += f" {list(targets.shape)}"
         raise InputError(f"{name} has inputs of shape {shapes}; the first axis of both counts the examples")
-    _refuse_too_many(len(inputs), name)
-    return inputs, targets
+    _refuse_too_many(len(targets), name)
+    if not isinstance(given, Mapping | tuple):
+        return _Set((columns[0], targets), ())
+    # In double precision: whole numbers below 2^53 stay what they are.
+    packed = torch.cat([part.reshape(len(part), -1).double() for part in columns], dim=1)
+    parts = tuple((key, part.shape[1:], part.dtype) for (key, _), part in zip(several, columns, strict=True))
+    return _Set((packed, targets), parts)
 
 
 def _refuse_too_many(examples: int, name: str) -> None:
@@ -161,13 +216,16 @@ def _tensor(part: Any, name: str) -> Tensor:
     return part.float() if part.dtype in (torch.float64, torch.float16, torch.bfloat16) else part
 
 
-def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) -> bool:
+def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: _Set) -> bool:
     """Run model, loss and backward pass once; whether outputs and targets are those of classes."""
-    inputs, targets = train[0][:TRIED], train[1][:TRIED]
+    stored, targets = (each[:TRIED] for each in train.examples)
+    inputs = train.unpack(stored) if train.parts else stored
     with torch_random(), torch.enable_grad():
-        given = f"inputs of shape {list(inputs.shape)} ({inputs.dtype})"
-        with user_code.report_errors(f"its model, called with {given},"):
-            outputs = copy.deepcopy(model).train()(inputs)
+        in_order, by_name = arguments(inputs)
+        shown = [*(("", part) for part in in_order), *by_name.items()]
+        shapes = " and ".join(f"{key} {list(each.shape)} ({each.dtype})".strip() for key, each in shown)
+        with user_code.report_errors(f"its model, called with inputs of shape {shapes},"):
+            outputs = run_module(copy.deepcopy(model).train(), inputs)
         if not isinstance(outputs, Tensor):
             raise InputError(f"its model returned {_kind(outputs)}; it must return one tensor")
         given = f"outputs {list(outputs.shape)} ({outputs.dtype})"

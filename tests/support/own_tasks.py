@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,58 @@ def regress(seed: int, noise: float) -> Any:
     """Numpy arrays in double precision, no classes, no held-out set; noise has to be given."""
     inputs = np.random.default_rng(seed).normal(size=(40, 3))
     return nn.Linear(3, 1), nn.functional.mse_loss, (inputs, noise * inputs.sum(1, keepdims=True))
+
+
+class Masked(nn.Module):
+    """Words and which of them count, in order or by name; returns an object, as language models do."""
+
+    def __init__(self, packed: bool) -> None:
+        super().__init__()
+        self.packed, self.table, self.head = packed, nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, words: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
+        if self.packed:
+            words, mask = words[:, 0], words[:, 1]
+        assert mask is not None
+        mean = (self.table(words) * mask[..., None]).mean(1)
+        return self.head(mean) if self.packed else SimpleNamespace(logits=self.head(mean))
+
+
+class InTurn(torch.utils.data.IterableDataset[Any]):
+    def __init__(self, inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> None:
+        self.inputs, self.labels = inputs, labels
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        for number, label in enumerate(self.labels):
+            yield {**{name: part[number] for name, part in self.inputs.items()}, "labels": label}
+
+
+def masked(way: str = "packed") -> Any:
+    """One problem, whose two inputs come in several ways; seven sources."""
+    random = torch.Generator().manual_seed(5)
+    words = torch.randint(0, 9, (60, 6), generator=random)
+    mask, targets = words > 2, words[:, 0] % 2
+    named = {"words": words, "mask": mask}
+    ways: dict[str, Any] = {
+        "packed": (torch.stack([words, mask.long()], 1), targets),
+        "tuple": ((words, mask), targets),
+        "mapping": (named, targets),
+        "labels": {**named, "labels": targets},
+        "iterable": InTurn(named, targets),
+        "loader": torch.utils.data.DataLoader(InTurn(named, targets)),
+    }
+    data = {"train": ways[way], "sources": torch.arange(60) % 7}
+    return Masked(way == "packed"), nn.functional.cross_entropy, data
+
+
+def other_inputs() -> Any:
+    _, loss, data = masked("mapping")
+    (words, mask), targets = data["train"][0].values(), data["train"][1]
+    return Masked(False), loss, {"train": ((words, mask), targets), "test": ((words, mask.long()), targets)}
+
+
+def few_sources() -> Any:
+    return nn.Linear(6, 2), nn.functional.cross_entropy, {"train": points(), "sources": torch.arange(3)}
 
 
 def normed() -> Any:

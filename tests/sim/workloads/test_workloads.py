@@ -357,6 +357,11 @@ PAIR = (
             "gives_other_keys",
             ": its data has the keys 'train', 'valid'; they must be 'train' and perhaps 'test'",
         ),
+        (
+            "other_inputs",
+            ": its data['test'] has other inputs than its data['train']: names, shapes or types",
+        ),
+        ("few_sources", ": its data['sources'] must be a whole number for each of 64 training examples"),
         ("gives_lists", f": its data holds a list; it must be {PAIR}"),
         (
             "gives_unequal_lengths",
