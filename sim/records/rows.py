@@ -14,13 +14,16 @@ from ..config.units import format_seconds
 from .carry.noise import NoisePoint
 from .intervals import finite
 from .run import (
+    SUMS,
     Evaluation,
     Event,
     FaultCost,
+    MeanSums,
     PaceRecord,
     Run,
     Source,
     Status,
+    Sums,
     untimed,
 )
 
@@ -54,7 +57,7 @@ class RowCounts(TypedDict):
     operations: int
 
 
-class RunRow(TypedDict):
+class RunRow(Sums):
     """One run.
 
     ``final``: the last scores, None for a metric that the task lacks; ``leaves_out``: costs that ``step_s``
@@ -73,7 +76,6 @@ class RunRow(TypedDict):
     wall_clock_s: float
     iterations: float
     final: dict[str, float | None]
-    bytes_sent: int
     time_s: Shares
     status: Status
     message: NotRequired[str]
@@ -146,6 +148,11 @@ def mean_shares(group: Sequence[Run]) -> Shares:
     """Time shares of a worker, the mean over runs."""
     parts = {part: mean([getattr(run.time_s, part) for run in group]) for part in Shares.__annotations__}
     return cast(Shares, {part: s for part, s in parts.items() if s or part not in ("idle", "down")})
+
+
+def mean_sums(group: Sequence[Run]) -> MeanSums:
+    """Sums over workers, the mean over runs."""
+    return cast(MeanSums, {name: mean([getattr(run, name) for run in group]) for name in SUMS})
 
 
 def mean(values: Sequence[float]) -> float:

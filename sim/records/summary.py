@@ -23,7 +23,7 @@ from .carry.noise import GradientSummary
 from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
 from .rows import RunRow, Shares
-from .run import OTHER_CLOCK, Source
+from .run import OTHER_CLOCK, MeanSums, Source
 from .scenario_facts import CURVES, Goal, TransportRecord
 from .verdict import BreakEven, Tried, Value, Verdict, find_verdict, find_winner
 
@@ -99,7 +99,7 @@ class SchemeFacts(TypedDict):
     draws: NotRequired[bool]
 
 
-class SchemeSummary(TypedDict):
+class SchemeSummary(MeanSums):
     """One scheme, over its repeats.
 
     Attributes:
@@ -152,7 +152,6 @@ class SchemeSummary(TypedDict):
     score_at_equal_bytes: Interval | None
     wall_clock_s: float
     iterations: float
-    bytes_sent: float
     time_s: Shares
     cost: NotRequired[CostInterval]
     goodput: NotRequired[float]
