@@ -57,26 +57,37 @@ class RowCounts(TypedDict):
     operations: int
 
 
-class RunRow(Sums):
-    """One run.
+class RowFacts(TypedDict):
+    """Keys of the row of a run and of that of a scheme, which has the means over its runs.
 
-    ``final``: the last scores, None for a metric that the task lacks; ``leaves_out``: costs that ``step_s``
-    does not count, as phrases; ``steps_to_target``: at the evaluation that met it, None where none did;
-    others: see ``Run`` and ``Pace``. Keys that are not required are absent in older folders, ``rows`` also in
-    bundles.
+    ``leaves_out``: costs that ``step_s`` does not count, as phrases; others: see ``Run`` and ``Pace``. Keys
+    that are not required are absent in older folders.
     """
 
     scheme: str
     label: str
-    seed: int
     source: Source
+    wall_clock_s: float
+    iterations: float
+    time_s: Shares
+    step_shares: NotRequired[list[float | None]]
+    average_s: NotRequired[list[float | None]]
+    leaves_out: NotRequired[list[str]]
+
+
+class RunRow(RowFacts, Sums):
+    """One run.
+
+    ``final``: the last scores, None for a metric that the task lacks; ``steps_to_target``: at the evaluation
+    that met it, None where none did; others: see ``RowFacts`` and ``Run``. Keys that are not required are
+    absent in older folders, ``rows`` also in bundles.
+    """
+
+    seed: int
     reached_target: bool
     time_to_target_s: float | None
     steps_to_target: NotRequired[int | None]
-    wall_clock_s: float
-    iterations: float
     final: dict[str, float | None]
-    time_s: Shares
     status: Status
     message: NotRequired[str]
     digest: str
@@ -89,9 +100,6 @@ class RunRow(Sums):
     engine_reason: NotRequired[str]
     left_out: NotRequired[list[list[int]]]
     step_s: NotRequired[float | None]
-    step_shares: NotRequired[list[float | None]]
-    average_s: NotRequired[list[float | None]]
-    leaves_out: NotRequired[list[str]]
     pace: NotRequired[PaceRecord]
     bytes_between: NotRequired[dict[str, dict[str, int]]]
     bytes_on_links: NotRequired[dict[str, int]]
