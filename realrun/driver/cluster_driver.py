@@ -71,9 +71,9 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._crash_at = rank.job.compute.crash_of(rank.number)
         self._progress = progress
         self._main = self.tasks[rank.number][0]
-        self._breakdown = spent = self._main.breakdown
-        spent.steps, spent.bytes_sent = rank.log.steps, rank.log.bytes_sent
-        spent.operations, spent.sent_to = rank.log.operations, rank.log.sent_to
+        self._breakdown = self._main.breakdown
+        self._breakdown.go_on(rank.log.counts)
+        rank.log.counts = self._breakdown
         self._died_s: dict[int, float] = {}
         self._unexplained: set[ClusterPending] = set()
         self._look_s = 0.0
@@ -133,12 +133,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         in_flight = self._rank.in_flight
         in_flight -= {each for each in in_flight if ops.is_droppable(each.operation)}
         self._log.ended_s = self._breakdown.ended_s
-        self._note_sums()
-
-    def _note_sums(self) -> None:
-        spent, log = self._breakdown, self._log
-        log.steps, log.bytes_sent = spent.steps, spent.bytes_sent
-        log.operations, log.sent_to = spent.operations, spent.sent_to
 
     # --- the loop -------------------------------------------------------------------------------
 
@@ -338,7 +332,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     @override
     def publish(self, task: _Task, operation: ops.Publish) -> None:
-        self._breakdown.steps = operation.step + 1
+        self._breakdown.publish(operation.step, operation.notes)
         self._log.final = operation.value
         if operation.leader is not None:
             self._log.leader = operation.leader
@@ -348,9 +342,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         if self._progress is not None:
             self._progress(self._breakdown.steps)
         if self._rank.standing is not None:
-            self._note_sums()
             self._rank.standing.publish(operation)
         life, every = self._rank.life, saved_every(self.job)
         if life.folder and every and self._breakdown.steps % every == 0:
-            self._note_sums()
             life.save(self._breakdown.steps, self.job.workers, operation.kept, self._log)

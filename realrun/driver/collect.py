@@ -63,10 +63,8 @@ def joined_events(logs: Sequence[RankLog], starts: StartTimes) -> list[Event]:
 
 def time_breakdown(log: RankLog, starts: StartTimes, until_s: float = math.inf) -> TimeBreakdown:
     """A worker's time up to a moment, with its blocked time split into waiting and communicating."""
-    breakdown = TimeBreakdown(log.rank, log.bytes_sent, log.steps, ended_s=log.ended_s)
-    breakdown.operations, breakdown.sent_to = log.operations, log.sent_to
-    for published in log.published:
-        breakdown.count(published.notes)
+    breakdown = TimeBreakdown(ended_s=log.ended_s)
+    breakdown.go_on(log.counts)
     breakdown.down_s = sum(min(end_s, until_s) - start_s for start_s, end_s in log.away if start_s < until_s)
     for each in log.exposures:
         peer_s, end_s = starts.last_s(each.exchange, each.peer_s), each.start_s + each.exposed_s
@@ -281,7 +279,7 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
 
     def breakdowns(until_s: float = math.inf) -> list[TimeBreakdown]:
         known = {log.rank: time_breakdown(log, starts, until_s) for log in logs}
-        return [known.get(rank, TimeBreakdown(rank, ended_s=0.0)) for rank in range(job.workers)]
+        return [known.get(rank, TimeBreakdown(ended_s=0.0)) for rank in range(job.workers)]
 
     wall_s = max(
         max((row.end_s for row in log.rows if row.task == 0), default=0.0)

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import from_json
 from torch import Tensor
 
-from paceline.sim.records.run import Event
+from paceline.sim.records.run import Counts, Event
 from paceline.sim.training.scoring import iterate_digest
 from paceline.sim.training.snapshots import Published
 
@@ -107,8 +107,7 @@ class RankLog:
         iterates: digests of its kept models, without leaders and averages; see ``digest_iterates``.
         final: its last published value.
         leader: the last model that it published as standing for all.
-        steps, ended_s, bytes_sent, sent_to, operations: see
-            ``paceline.sim.records.accounting.TimeBreakdown``.
+        ended_s: see ``paceline.sim.records.accounting.TimeBreakdown``.
         away: from when to when it took no part.
     """
 
@@ -122,11 +121,8 @@ class RankLog:
     models: list[Tensor] = field(default_factory=list)
     iterates: tuple[str, ...] = ()
     leader: Tensor | None = None
-    steps: int = 0
+    counts: Counts = field(default_factory=Counts)
     ended_s: float | None = None
-    bytes_sent: int = 0
-    sent_to: dict[int, int] = field(default_factory=dict)
-    operations: set[str] = field(default_factory=set)
     timing: Timing = field(default_factory=Timing)
     away: list[tuple[float, float]] = field(default_factory=list)
 

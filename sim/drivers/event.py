@@ -383,9 +383,7 @@ class EventDriver(ClockedRunner[Pending]):
 
     @override
     def publish(self, task: _Task, operation: ops.Publish) -> None:
-        task.breakdown.steps = operation.step + 1
-        if operation.notes:
-            task.breakdown.count(operation.notes)
+        task.breakdown.publish(operation.step, operation.notes)
         self._finals[task.rank] = operation.value
         self._published += 1
         if self.job.churn is not None:

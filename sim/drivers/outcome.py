@@ -23,6 +23,7 @@ from ..records.run import (
     Source,
     Status,
     exact_exchanges,
+    sum_up,
 )
 from ..training.scoring import Scorer, digest
 from .job import Job
@@ -94,7 +95,6 @@ def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source:
 def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Source) -> Run:
     """The record of a run whose end has been scored."""
     iterations = sum(a.steps for a in outcome.breakdowns) / job.workers
-    bytes_sent = sum(a.bytes_sent for a in outcome.breakdowns)
     between, on_links = bytes_carried(job.transfer.network, [a.sent_to for a in outcome.breakdowns])
     until_s = outcome.pace.time_s if outcome.counted else outcome.wall_s
     by_then, _ = bytes_carried(job.transfer.network, [a.sent_to for a in outcome.counted])
@@ -116,7 +116,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         time_to_target_s=scorer.reached_s,
         wall_clock_s=outcome.wall_s,
         iterations=iterations,
-        bytes_sent=bytes_sent,
+        **sum_up(outcome.breakdowns),
         time_s=mean_share(outcome.counted or outcome.breakdowns, until_s, outcome.wall_s),
         evaluations=tuple(scorer.evaluations),
         digest=digest(outcome.finals),

@@ -28,7 +28,7 @@ from ..program import operations as ops
 from ..program.operations import Operation
 from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
-from ..records.run import FaultCost, Pace
+from ..records.run import FaultCost, Pace, sum_up
 from ..training.scoring import Scorer
 from .event import EventDriver
 from .job import Job
@@ -55,7 +55,7 @@ class _Whole:
         self.back_s: dict[int, float] = {}
         self.absent_s: dict[int, float] = {}
         self.states = dict.fromkeys(ranks, Resumed())
-        self.breakdowns = [TimeBreakdown(rank) for rank in ranks]
+        self.breakdowns = [TimeBreakdown() for _ in ranks]
         self.averages = [0.0] * job.workers
         self.finals = [job.start] * job.workers
         self.log = job.recording.log()
@@ -155,7 +155,7 @@ class _View(EventDriver):
         self._published = whole.published
         for place, rank in enumerate(members):
             breakdown = self.tasks[place][0].breakdown
-            breakdown.steps, breakdown.bytes_sent = states[rank].step, whole.breakdowns[rank].bytes_sent
+            breakdown.go_on(replace(whole.breakdowns[rank], steps=states[rank].step, sent_to={}))
             self._pace.begin(place, breakdown.bytes_sent)
             self._finals[place] = whole.finals[rank]
         self._await_outage()
@@ -334,7 +334,7 @@ class Views:
             whole.breakdowns[rank].down_s += whole.now_s - since_s
         lost = whole.absent_s.keys() if len(whole.absent_s) < whole.job.workers else frozenset[int]()
         steps = tuple(float(each.steps) for each in whole.breakdowns)
-        sent = sum(each.bytes_sent for each in whole.breakdowns)
+        sent = sum_up(whole.breakdowns)["bytes_sent"]
         return Outcome(
             wall_s=whole.now_s,
             breakdowns=whole.breakdowns,

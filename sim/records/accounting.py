@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, NamedTuple
 
-from .run import INSTANT, Event, Pace, TimeShare
+from .run import INSTANT, Counts, Event, Pace, TimeShare
 
 LATE_NOTE: Final = "left_out"
 """Note of a step that ends an average: 1 where the worker's contribution came too late for it, else 0."""
@@ -35,29 +35,19 @@ class EventLog:
 
 
 @dataclass(slots=True)
-class TimeBreakdown:
-    """Time, bytes and events of one worker.
+class TimeBreakdown(Counts):
+    """Counts and time of one worker.
 
     The main coroutine's wall clock divides into *compute* (a gradient of this worker is running, or
     the coroutine itself is), *wait* (blocked until the last needed peer has begun) and
     *communicate* (blocked after that). Communication hidden behind a running gradient is compute.
-    ``operations`` are the names of begun operations, with ``ANY_SOURCE`` for a receive from anybody.
-    ``down_s``: away, of a worker that fails and returns. ``averages`` counts averages that may leave out
-    stragglers and wanted this worker's contribution, ``left_out`` those made without it. ``sent_to``:
-    worker -> bytes, which add up to ``bytes_sent``.
+    ``down_s``: away, of a worker that fails and returns.
     """
 
-    worker: int
-    bytes_sent: int = 0
-    steps: int = 0
     wait_s: float = 0.0
     communicate_s: float = 0.0
     down_s: float = 0.0
     ended_s: float | None = None
-    operations: set[str] = field(default_factory=set)
-    averages: int = 0
-    left_out: int = 0
-    sent_to: dict[int, int] = field(default_factory=dict)
     _running: int = 0
     _since_s: float = 0.0
     _busy_s: float = 0.0
@@ -71,8 +61,9 @@ class TimeBreakdown:
         self.bytes_sent += total
         return total
 
-    def count(self, notes: Mapping[str, float]) -> None:
-        """Count the notes of a step."""
+    def publish(self, step: int, notes: Mapping[str, float]) -> None:
+        """Count a published step, and what its notes say."""
+        self.steps = step + 1
         if LATE_NOTE in notes:
             self.averages += 1
             self.left_out += bool(notes[LATE_NOTE])
@@ -118,22 +109,20 @@ class TimeBreakdown:
         return TimeShare(compute=compute, communicate=communicate, wait=wait, down=down)
 
     def add(self, part: TimeBreakdown, ranks: Sequence[int]) -> None:
-        """Count a part of the run, in which worker k was ``ranks[k]`` of the whole."""
-        self.bytes_sent, self.steps, self.ended_s = part.bytes_sent, part.steps, part.ended_s
+        """Add a part of the run that went on with these counts, and in which worker k was ``ranks[k]``."""
         self.wait_s += part.wait_s
         self.communicate_s += part.communicate_s
-        self.operations |= part.operations
-        for destination, num_bytes in part.sent_to.items():
-            rank = ranks[destination]
-            self.sent_to[rank] = self.sent_to.get(rank, 0) + num_bytes
+        self.ended_s = part.ended_s
+        self.send((ranks[place], num_bytes) for place, num_bytes in part.sent_to.items())
+        self.go_on(replace(part, sent_to=self.sent_to))
 
 
 def mean_share(breakdowns: Sequence[TimeBreakdown], until_s: float, wall_s: float) -> TimeShare:
     """Mean time shares over workers up to ``until_s``; the rest of ``wall_s`` is idle."""
     shares = [each.share(until_s) for each in breakdowns]
-    parts = ("compute", "communicate", "wait", "down")
+    parts = (each.name for each in fields(TimeShare))
     means = {part: sum(getattr(share, part) for share in shares) / len(shares) for part in parts}
-    return TimeShare(**means, idle=wall_s - until_s)
+    return replace(TimeShare(**means), idle=wall_s - until_s)
 
 
 class Done(NamedTuple):

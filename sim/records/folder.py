@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -380,8 +380,8 @@ def _facts_in(parts: Iterable[tuple[object, Results]]) -> dict[str, SchemeFacts]
     facts = {}
     for row in (row for _, results in parts for row in results.summary["summary"]):
         if "does" in row:
-            own = SchemeFacts(does=row["does"], bounds=row.get("bounds"), memory=row.get("memory"))
-            facts[row["label"]] = SchemeFacts(**own, random=row["random"]) if "random" in row else own
+            known = {name: fact for name, fact in row.items() if name in SchemeFacts.__annotations__}
+            facts[row["label"]] = cast(SchemeFacts, known)
     return facts
 
 

@@ -14,13 +14,16 @@ from ..config.units import format_seconds
 from .carry.noise import NoisePoint
 from .intervals import finite
 from .run import (
+    SUMS,
     Evaluation,
     Event,
     FaultCost,
+    MeanSums,
     PaceRecord,
     Run,
     Source,
     Status,
+    Sums,
     untimed,
 )
 
@@ -54,27 +57,37 @@ class RowCounts(TypedDict):
     operations: int
 
 
-class RunRow(TypedDict):
-    """One run.
+class RowFacts(TypedDict):
+    """Keys of the row of a run and of that of a scheme, which has the means over its runs.
 
-    ``final``: the last scores, None for a metric that the task lacks; ``leaves_out``: costs that ``step_s``
-    does not count, as phrases; ``steps_to_target``: at the evaluation that met it, None where none did;
-    others: see ``Run`` and ``Pace``. Keys that are not required are absent in older folders, ``rows`` also in
-    bundles.
+    ``leaves_out``: costs that ``step_s`` does not count, as phrases; others: see ``Run`` and ``Pace``. Keys
+    that are not required are absent in older folders.
     """
 
     scheme: str
     label: str
-    seed: int
     source: Source
+    wall_clock_s: float
+    iterations: float
+    time_s: Shares
+    step_shares: NotRequired[list[float | None]]
+    average_s: NotRequired[list[float | None]]
+    leaves_out: NotRequired[list[str]]
+
+
+class RunRow(RowFacts, Sums):
+    """One run.
+
+    ``final``: the last scores, None for a metric that the task lacks; ``steps_to_target``: at the evaluation
+    that met it, None where none did; others: see ``RowFacts`` and ``Run``. Keys that are not required are
+    absent in older folders, ``rows`` also in bundles.
+    """
+
+    seed: int
     reached_target: bool
     time_to_target_s: float | None
     steps_to_target: NotRequired[int | None]
-    wall_clock_s: float
-    iterations: float
     final: dict[str, float | None]
-    bytes_sent: int
-    time_s: Shares
     status: Status
     message: NotRequired[str]
     digest: str
@@ -87,9 +100,6 @@ class RunRow(TypedDict):
     engine_reason: NotRequired[str]
     left_out: NotRequired[list[list[int]]]
     step_s: NotRequired[float | None]
-    step_shares: NotRequired[list[float | None]]
-    average_s: NotRequired[list[float | None]]
-    leaves_out: NotRequired[list[str]]
     pace: NotRequired[PaceRecord]
     bytes_between: NotRequired[dict[str, dict[str, int]]]
     bytes_on_links: NotRequired[dict[str, int]]
@@ -146,6 +156,11 @@ def mean_shares(group: Sequence[Run]) -> Shares:
     """Time shares of a worker, the mean over runs."""
     parts = {part: mean([getattr(run.time_s, part) for run in group]) for part in Shares.__annotations__}
     return cast(Shares, {part: s for part, s in parts.items() if s or part not in ("idle", "down")})
+
+
+def mean_sums(group: Sequence[Run]) -> MeanSums:
+    """Sums over workers, the mean over runs."""
+    return cast(MeanSums, {name: mean([getattr(run, name) for run in group]) for name in SUMS})
 
 
 def mean(values: Sequence[float]) -> float:

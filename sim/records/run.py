@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, NotRequired
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Final, Literal, NotRequired, cast
 
 from typing_extensions import TypedDict
 
@@ -136,6 +136,52 @@ class Evaluation:
     bytes_sent: int
     metrics: dict[str, float | None]
     steps: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What is counted of one worker; ``Sums`` are over all of them.
+
+    Attributes:
+        steps: published.
+        bytes_sent: payload of its messages.
+        averages: those that may leave out stragglers and wanted this worker's contribution.
+        left_out: of these, those made without it.
+        operations: names of begun operations, with ``ANY_SOURCE`` for a receive from anybody.
+        sent_to: worker -> bytes, which add up to ``bytes_sent``.
+    """
+
+    steps: int = 0
+    bytes_sent: int = 0
+    averages: int = 0
+    left_out: int = 0
+    operations: set[str] = field(default_factory=set)
+    sent_to: dict[int, int] = field(default_factory=dict)
+
+    def go_on(self, before: Counts) -> None:
+        """Take over what was counted before; sets and mappings are shared."""
+        for each in fields(Counts):
+            setattr(self, each.name, getattr(before, each.name))
+
+
+class Sums(TypedDict):
+    """Sums of ``Counts`` over the workers of a run; each is a field of ``Run``, too."""
+
+    bytes_sent: int
+
+
+class MeanSums(TypedDict):
+    """Means of ``Sums`` over the runs of a scheme."""
+
+    bytes_sent: float
+
+
+SUMS: Final = tuple(Sums.__annotations__)
+
+
+def sum_up(workers: Sequence[Counts]) -> Sums:
+    """Add up over workers."""
+    return cast(Sums, {name: sum(getattr(each, name) for each in workers) for name in SUMS})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from .carry.break_even import Scope
 from .carry.noise import describe_gradients, hint
 from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
-from .rows import left_out_of, mean, mean_shares, row_of
+from .rows import left_out_of, mean, mean_shares, mean_sums, row_of
 from .run import Evaluation, Run, Source, falls
 from .scenario_facts import Goal, TransportRecord, facts_of, read_facts
 from .summary import (
@@ -58,7 +58,7 @@ def summarise(
     """
     groups = _grouped(runs)
     by_step = target is None and not any(run.reached_target for run in runs)
-    rows = [_row(group, (facts or {}).get(group[0].label)) for group in groups.values()]
+    rows = [_row(group, (facts or {}).get(group[0].label, {})) for group in groups.values()]
     winner: SchemeSummary | None = None
     paired, equal = 0, None
     for source in {run.source: None for run in runs}:
@@ -137,7 +137,7 @@ def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:
     return {of: list(group.values()) for of, group in groups.items()}
 
 
-def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
+def _row(group: Sequence[Run], facts: SchemeFacts) -> SchemeSummary:
     time, step = (of_median(list(_times(group, by_step).values())) for by_step in (False, True))
     steps, least_steps = _to_target(group, lambda met: float(met.step), lambda run: run.iterations)
     sent, least_bytes = _to_target(group, lambda met: float(met.bytes_sent), lambda run: run.bytes_sent)
@@ -163,7 +163,7 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
         score_at_equal_bytes=None,
         wall_clock_s=mean([run.wall_clock_s for run in group]),
         iterations=mean([run.iterations for run in group]),
-        bytes_sent=mean([run.bytes_sent for run in group]),
+        **mean_sums(group),  # type: ignore[typeddict-item]  # it may hold no other key
         time_s=mean_shares(group),
     )
     paces = [run.pace for run in group if run.pace is not None]
@@ -183,16 +183,9 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
             row["time_to_target_p90_s"] = finite(in_order[math.ceil(0.9 * len(group)) - 1])
     if points := [each for run in group for each in run.gradients]:
         row["gradients"] = describe_gradients(points)
-    if facts is not None:
-        row["does"] = facts["does"]
-        if facts.get("draws"):
-            row["draws"] = True
-        if "memory" in facts:
-            row["memory"] = facts["memory"]
-        if row["source"] == "simulated":
-            row["bounds"] = facts["bounds"]
-            if "random" in facts:
-                row["random"] = facts["random"]
+    measured = row["source"] == "measured"
+    left_out = {"bounds": measured, "random": measured, "draws": not facts.get("draws")}
+    row |= cast(SchemeSummary, {name: fact for name, fact in facts.items() if not left_out.get(name)})
     return row
 
 

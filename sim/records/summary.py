@@ -22,8 +22,8 @@ from .carry.break_even import FEWEST_ROUNDS, PROXY_SAYS, Scope, find_break_even,
 from .carry.noise import GradientSummary
 from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
-from .rows import RunRow, Shares
-from .run import OTHER_CLOCK, Source
+from .rows import RowFacts, RunRow
+from .run import OTHER_CLOCK, MeanSums, Source
 from .scenario_facts import CURVES, Goal, TransportRecord
 from .verdict import BreakEven, Tried, Value, Verdict, find_verdict, find_winner
 
@@ -84,8 +84,8 @@ class MemoryRecord(TypedDict):
     limit_bytes: float | None
 
 
-class SchemeFacts(TypedDict):
-    """Facts about a scheme apart from its runs.
+class SchemeFacts(TypedDict, total=False):
+    """Facts about a scheme apart from its runs; absent in older folders.
 
     ``does``: a sentence about its purpose. ``bounds``, ``memory``: None where unknown. ``random``: whether
     the time of a step is random, where there are no bounds to say it. ``draws``: whether the scheme draws who
@@ -93,13 +93,13 @@ class SchemeFacts(TypedDict):
     """
 
     does: str
+    draws: bool
+    memory: MemoryRecord | None
     bounds: Bounds | None
-    memory: NotRequired[MemoryRecord | None]
-    random: NotRequired[bool]
-    draws: NotRequired[bool]
+    random: bool
 
 
-class SchemeSummary(TypedDict):
+class SchemeSummary(RowFacts, MeanSums, SchemeFacts):
     """One scheme, over its repeats.
 
     Attributes:
@@ -124,13 +124,10 @@ class SchemeSummary(TypedDict):
         time_to_target_p90_s: with faults and ``intervals.ENOUGH_DRAWS`` runs or more: the time within which 9
             of 10 reached the target; None where fewer did.
         gradients: their noise and heterogeneity along the runs; absent where they were not measured.
-        does, bounds, memory, random, draws: see ``SchemeFacts``; absent in older folders, ``bounds`` also
-            where runs were measured. Other keys absent there are computed when they are read.
+        bounds, random: absent where runs were measured, as are ``draws`` where it draws nothing. Keys absent
+            in older folders that are no ``SchemeFacts`` are computed when they are read.
     """
 
-    scheme: str
-    label: str
-    source: Source
     runs: int
     reached: int
     diverged: int
@@ -140,9 +137,6 @@ class SchemeSummary(TypedDict):
     at_least_steps: NotRequired[float | None]
     at_least_bytes: NotRequired[float | None]
     step_s: NotRequired[Interval]
-    step_shares: NotRequired[list[float | None]]
-    average_s: NotRequired[list[float | None]]
-    leaves_out: NotRequired[list[str]]
     ratio_to_best: Interval
     wins: float
     p_win: float | None
@@ -150,19 +144,10 @@ class SchemeSummary(TypedDict):
     bytes_to_target: NotRequired[float | None]
     score_at_equal_time: Interval | None
     score_at_equal_bytes: Interval | None
-    wall_clock_s: float
-    iterations: float
-    bytes_sent: float
-    time_s: Shares
     cost: NotRequired[CostInterval]
     goodput: NotRequired[float]
     time_to_target_p90_s: NotRequired[float | None]
     gradients: NotRequired[GradientSummary]
-    does: NotRequired[str]
-    bounds: NotRequired[Bounds | None]
-    memory: NotRequired[MemoryRecord | None]
-    random: NotRequired[bool]
-    draws: NotRequired[bool]
 
 
 class TuningTrial(TypedDict):

@@ -180,9 +180,9 @@ class StackedAccounts:
         )  # fmt: skip
         return [
             TimeBreakdown(
-                rank, sum(size for _, size in sent.get(rank, ())), done, wait_s, communicate_s,
-                ended_s=end_s if end_s is not None and end_s <= until_s else None, operations=self.names,
-                sent_to=dict(sent.get(rank, ())),
+                steps=done, bytes_sent=sum(size for _, size in sent.get(rank, ())), operations=self.names,
+                sent_to=dict(sent.get(rank, ())), wait_s=wait_s, communicate_s=communicate_s,
+                ended_s=end_s if end_s is not None and end_s <= until_s else None,
             )
             for rank, (done, wait_s, communicate_s, end_s) in enumerate(rows)
         ]  # fmt: skip

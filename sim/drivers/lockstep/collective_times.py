@@ -8,32 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ...collectives.sends import Sends, sends_of
+from ...collectives.sends import sends_of
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
-from ...seeds import Floats, Integers
+from ...seeds import Floats
 from ...traffic.placing import PlacedOnEach, place
 from ..job import PRICED_WORK, Job
 from ..turns import Connections
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Collected:
-    """Completion of a collective; vectors [jobs, n].
-
-    ``last_s``: when the last member of a worker's group (of a broadcast, the root) had joined; ``num_bytes``:
-    sent by each [n], by ``sends``; ``work``: messages as counted by ``PRICED_WORK``.
-    """
-
-    end_s: Floats
-    last_s: Floats
-    num_bytes: Integers
-    sends: Sends
-    messages: int
-    work: int
+from .accounts import StackedOperation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +55,13 @@ class CollectiveTimes:
         if self._idle_s is not None and (begin_s < self._idle_s).any():
             raise NotInLockstep("bytes of a collective are on their way when the next exchange begins")
 
-    def times(self, operation: Any, joined_s: Floats) -> Collected:
-        """Completion of a collective that each worker joins at ``joined_s`` [jobs, n].
+    def times(self, operation: Any, begin_s: Floats, step: int) -> tuple[StackedOperation, int, int]:
+        """A collective begun at ``begin_s`` [jobs, n], its messages, and their ``PRICED_WORK``.
 
+        Its ``peer_s``: when the last member of a worker's group (of a broadcast, the root) had joined.
         Raises ``NotInLockstep`` if other bytes can be on its links, or the jobs' algorithms differ.
         """
-        joined_s = self._after_connecting(operation, joined_s)
+        joined_s = self._after_connecting(operation, begin_s)
         self.check_idle(joined_s)
         n = self._job.workers
         if self._idle_s is None:
@@ -101,7 +87,12 @@ class CollectiveTimes:
         sends = sends_of(
             tuple((each.on_each.each[0].collective, each.on_each.each[0].members) for each in joined)
         )
-        return Collected(end_s, last_of_all_s, sent, sends, messages, work)
+        root = np.asarray(operation.root) if isinstance(operation, ops.Broadcast) else -1
+        collected = StackedOperation(
+            ops.name_of(type(operation)), step, begin_s, end_s, last_of_all_s, None, num_bytes=sent,
+            peer=root, in_half=ops.adds_in_half(operation), sends=sends,
+        )  # fmt: skip
+        return collected, messages, work
 
     def _after_connecting(self, operation: Any, joined_s: Floats) -> Floats:
         """When each member has connected to its group."""

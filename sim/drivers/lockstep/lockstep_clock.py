@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ... import seeds
-from ...collectives.sends import Sends
 from ...compute.model import ComputeModel
 from ...errors import NotInLockstep
 from ...network.transport import AUTO_ALGORITHM
@@ -126,7 +125,7 @@ class LockstepClock:
         self._now_s = now_s + np.asarray(took_s)
         sleeps = isinstance(operation, ops.Sleep)
         peer_s = self._now_s if sleeps else now_s
-        self._enter(name, now_s, self._now_s, peer_s, peer_s, blocks=sleeps)
+        self._accounts.add(StackedOperation(name, self._done, now_s, self._now_s, peer_s, peer_s, sleeps))
 
     def collectives(self, operation: ops.Operation[Any]) -> Iterator[tuple[Placed, tuple[float, ...]]]:
         """The collectives that workers of a single job are about to join, and each one's joining times."""
@@ -147,54 +146,26 @@ class LockstepClock:
         """Advance each worker to the end of its started mix."""
         begun = self._begun.pop(handle)
         end_s = np.maximum(self._now_s, begun.end_s)
-        self._enter(
-            "wait", self._now_s, end_s, begun.peer_s, begun.known_s, peer=begun.peer, handle=begun.handle
-        )
+        waited = StackedOperation(
+            "wait", self._done, self._now_s, end_s, begun.peer_s, begun.known_s, peer=begun.peer,
+            handle=handle,
+        )  # fmt: skip
+        self._accounts.add(waited)
         self._now_s = end_s
 
     def _exchange(self, operation: Any, handle: int) -> StackedOperation:
-        name, begin_s = ops.name_of(type(operation)), self._now_s
-        blocks = handle < 0
         if isinstance(operation, ops.Mix):
             self.check_one_begun()
-            self._collectives.check_idle(begin_s)
+            self._collectives.check_idle(self._now_s)
             num_bytes = message_bytes(_row(operation.value), self._job.bytes_per_parameter)
-            mixed = self._mixes.times(operation.pattern, begin_s, num_bytes)
-            self.messages += len(mixed.sends.source)
-            self.work += len(mixed.sends.source)
-            self._sent = self._sent + mixed.num_bytes
-            return self._enter(
-                name, begin_s, mixed.end_s, mixed.peer_s, mixed.known_s, blocks, mixed.num_bytes, mixed.peer,
-                handle, sends=mixed.sends,
-            )  # fmt: skip
-        collected = self._collectives.times(operation, begin_s)
-        self.messages += collected.messages
-        self.work += collected.work
-        self._sent = self._sent + collected.num_bytes
-        root = np.asarray(operation.root) if isinstance(operation, ops.Broadcast) else -1
-        return self._enter(
-            name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes, root,
-            in_half=ops.adds_in_half(operation), sends=collected.sends,
-        )  # fmt: skip
-
-    def _enter(
-        self,
-        name: str,
-        start_s: Floats,
-        end_s: Floats,
-        peer_s: Floats,
-        known_s: Floats | None,
-        blocks: bool = True,
-        num_bytes: int | Integers = 0,
-        peer: int | Integers = -1,
-        handle: int = -1,
-        in_half: bool = False,
-        sends: Sends | None = None,
-    ) -> StackedOperation:
-        entry = StackedOperation(
-            name, self._done, start_s, end_s, peer_s, known_s, blocks, num_bytes, peer, handle, in_half,
-            sends,
-        )  # fmt: skip
+            entry, messages, work = self._mixes.times(
+                operation.pattern, self._now_s, num_bytes, self._done, handle
+            )
+        else:
+            entry, messages, work = self._collectives.times(operation, self._now_s, self._done)
+        self.messages += messages
+        self.work += work
+        self._sent = self._sent + entry.num_bytes
         self._accounts.add(entry)
         return entry
 

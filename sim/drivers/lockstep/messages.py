@@ -22,8 +22,10 @@ from ...collectives.sends import Sends
 from ...errors import NotInLockstep
 from ...network.routes import RouteArrays, route_pairs
 from ...network.transfer import TransferModel
+from ...program.operations import Mix, name_of
 from ...program.pattern import Pattern
 from ...seeds import Floats, Integers
+from .accounts import StackedOperation
 
 KEPT_PATTERNS: Final = 64
 """Patterns whose messages are cached; a sequence of graphs seldom has more in one period."""
@@ -102,22 +104,6 @@ class _Messages:
     rate_bytes_per_s: Numbers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Mixed:
-    """Completion of a mix; vectors [jobs, n].
-
-    ``peer_s``, ``known_s``: see ``StackedOperation``; ``num_bytes``: sent by each worker, in ``sends``;
-    ``peer``: its last source, -1 where it received nothing.
-    """
-
-    end_s: Floats
-    peer_s: Floats
-    known_s: Floats
-    num_bytes: int | Integers
-    sends: Sends
-    peer: Integers
-
-
 class MixTimes:
     """Times the mixes of runs, each on a network without variation; their models differ in nothing else.
 
@@ -133,8 +119,13 @@ class MixTimes:
         self._announcement = 0.0 if model.plain_patterns else model.announcement
         self._known: dict[int, tuple[Pattern, _Messages]] = {}
 
-    def times(self, pattern: Pattern, begin_s: Floats, num_bytes: int) -> Mixed:
-        """Completion of a mix begun at ``begin_s`` [jobs, n]; ``NotInLockstep``: shared links."""
+    def times(
+        self, pattern: Pattern, begin_s: Floats, num_bytes: int, step: int, handle: int
+    ) -> tuple[StackedOperation, int, int]:
+        """A mix begun at ``begin_s`` [jobs, n], its number of messages, and its work, which is the same.
+
+        ``peer``: each worker's last source, -1 where it received nothing. ``NotInLockstep``: shared links.
+        """
         if self._meeting:
             raise NotInLockstep(self._meeting)
         messages = self._messages(pattern)
@@ -160,12 +151,17 @@ class MixTimes:
             sent_together_s = together_s.take(ends.by_source, axis=-1)
             peer_s = np.maximum(together_s, sent_together_s, out=sent_together_s)
             known_s = np.maximum(left_s, sent_s) if by_links else peer_s
-            return Mixed(end_s, peer_s, known_s, num_bytes, sends, ends.source)
-        end_s = _latest(ends, begin_s, arrived_s, left_s)
-        peer_s = _latest(ends, begin_s, together_s, together_s)
-        known_s = _latest(ends, begin_s, left_s, left_s) if by_links else peer_s
-        last = _last_sources(ends, together_s)
-        return Mixed(end_s, peer_s, known_s, num_bytes * ends.num_sent, sends, last)
+            last = ends.source
+        else:
+            end_s = _latest(ends, begin_s, arrived_s, left_s)
+            peer_s = _latest(ends, begin_s, together_s, together_s)
+            known_s = _latest(ends, begin_s, left_s, left_s) if by_links else peer_s
+            last = _last_sources(ends, together_s)
+        mixed = StackedOperation(
+            name_of(Mix), step, begin_s, end_s, peer_s, known_s, handle < 0, num_bytes * ends.num_sent, last,
+            handle, sends=sends,
+        )  # fmt: skip
+        return mixed, len(ends.source), len(ends.source)
 
     def _messages(self, pattern: Pattern) -> _Messages:
         known = self._known.get(id(pattern))

@@ -117,7 +117,7 @@ class Runner(ABC, Generic[_P]):
         self.job = job
         self.tasks: dict[int, list[CoroutineTask[_P]]] = {}
         for rank, program in programs.items():
-            breakdown = TimeBreakdown(rank)
+            breakdown = TimeBreakdown()
             self.tasks[rank] = [
                 CoroutineTask(rank, number, coroutine, breakdown)
                 for number, coroutine in enumerate((program.main, *program.services))

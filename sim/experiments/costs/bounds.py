@@ -60,9 +60,9 @@ def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, 
         facts = {
             entry.label: SchemeFacts(
                 does=find_scheme(entry.name).does,
-                bounds=measure_bounds(scenario, entry) if with_bounds else None,
-                memory=device_memory(scenario.workload, scenario.cluster, entry, scenario.seed),
                 draws=find_scheme(entry.name).draws(entry.options),
+                memory=device_memory(scenario.workload, scenario.cluster, entry, scenario.seed),
+                bounds=measure_bounds(scenario, entry) if with_bounds else None,
             )
             for entry in scenario.schemes
         }

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from ...config.units import format_plain, read_numbers
 from ..formats.parquet import WORDS
-from ..rows import RunRow
+from ..rows import RunRow, Shares
+from ..run import SUMS
 from ..summary import Summary
 
 RUNS_FILE: Final = "runs.parquet"
@@ -18,9 +19,8 @@ RUNS_FILE: Final = "runs.parquet"
 _COLUMNS: Final = {
     "label": WORDS, "scheme": WORDS, "seed": pa.int64(), "status": WORDS, "reached_target": pa.bool_(),
     "time_to_target_s": pa.float64(), "steps_to_target": pa.int64(), "step_s": pa.float64(),
-    "wall_clock_s": pa.float64(), "iterations": pa.float64(), "bytes_sent": pa.int64(),
-    "compute_s": pa.float64(), "communicate_s": pa.float64(), "wait_s": pa.float64(), "idle_s": pa.float64(),
-    "down_s": pa.float64(),
+    "wall_clock_s": pa.float64(), "iterations": pa.float64(),
+    **dict.fromkeys(SUMS, pa.int64()), **{f"{part}_s": pa.float64() for part in Shares.__annotations__},
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from paceline.realrun.group.store import Control, Stopped
 from paceline.realrun.transport.connections import message_tag, operation_tag
 from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import Deadlock, InputError, PeerLost, RunError
+from paceline.sim.records.run import Counts
 from paceline.sim.training.scoring import iterate_digest
 from paceline.sim.training.snapshots import Published
 
@@ -85,7 +86,8 @@ def test_a_peer_that_left_no_row_counts_as_not_waited_for() -> None:
 
 
 def test_a_log_survives_its_journey() -> None:
-    log = RankLog(2, torch.arange(3.0), steps=4, ended_s=0.1 + 0.2, bytes_sent=7)
+    counts = Counts(4, 7, averages=2, left_out=1, operations={"mix", "send"}, sent_to={1: 7})
+    log = RankLog(2, torch.arange(3.0), counts=counts, ended_s=0.1 + 0.2)
     log.rows.append(_row("mix", 1 / 3, 2 / 3, Exchange("mix 0", (0, 1))))
     log.exposures.append(Exposure(1 / 7, 0.5, Exchange("0>2 tag 1", (0,)), 0.25))
     both = torch.full((3,), 2.0)
@@ -99,7 +101,7 @@ def test_a_log_survives_its_journey() -> None:
     for mine, other in ((log, found), (found, log)):
         assert mine.rows == other.rows
         assert mine.exposures == other.exposures
-        assert (mine.rank, mine.steps, mine.ended_s, mine.bytes_sent) == (2, 4, 0.1 + 0.2, 7)
+        assert (mine.rank, mine.counts, mine.ended_s) == (2, counts, 0.1 + 0.2)
         assert mine.timing == other.timing
     assert torch.equal(found.final, log.final)
     assert _listed(found.leader) == [4.0] * 3

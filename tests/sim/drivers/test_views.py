@@ -21,6 +21,7 @@ from paceline.sim.errors import RunError
 from paceline.sim.faults.fault_settings import Fault
 from paceline.sim.faults.outages import Churn
 from paceline.sim.program import operations as ops
+from paceline.sim.records.accounting import LATE_NOTE, TimeBreakdown
 from paceline.sim.records.run import Run
 from tests.support.factory import make_job, simulated, sites_of
 
@@ -62,6 +63,15 @@ class Published:
     def last_of(self, step: int) -> dict[int, tuple[Tensor, tuple[Any, ...]]]:
         """Model and kept values after a step, of each worker that did it, as it did it last."""
         return {rank: (x, kept) for rank, at, _, x, kept in self.rows if at == step}
+
+
+def test_a_part_of_a_run_goes_on_with_all_counts() -> None:
+    whole, part = TimeBreakdown(3, 5, 2, 1, {"send"}, {2: 5}, wait_s=1.0), TimeBreakdown(wait_s=0.5)
+    part.go_on(replace(whole, sent_to={}))
+    part.send([(0, 3), (1, 1)])
+    part.publish(3, {LATE_NOTE: 1.0})
+    whole.add(part, [2, 4])
+    assert whole == TimeBreakdown(4, 9, 3, 2, {"send"}, {2: 8, 4: 1}, wait_s=1.5)
 
 
 # --- times by hand ------------------------------------------------------------------------------

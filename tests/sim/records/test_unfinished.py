@@ -302,7 +302,7 @@ def test_what_is_known_of_the_schemes_is_kept_with_their_runs(begin: Open, out: 
     ]
     memory = MemoryRecord(total_bytes=2.0, parts={"parameters": 2.0}, left_out=[], limit_bytes=None)
     facts = {
-        label: SchemeFacts(does=f"It is {label}.", bounds=made_bounds(), memory=memory)
+        label: SchemeFacts(does=f"It is {label}.", draws=True, bounds=made_bounds(), memory=memory)
         for label in ("one", "two")
     }
     with begin() as parts:
@@ -313,5 +313,6 @@ def test_what_is_known_of_the_schemes_is_kept_with_their_runs(begin: Open, out: 
         assert row["does"] == f"It is {row['label']}."
         assert row["bounds"] == made_bounds()
         assert row["memory"] == memory
+        assert row["draws"]
     with begin() as parts:
         assert list(parts.kept.values()) == RUNS
