@@ -17,6 +17,7 @@ from paceline.sim.config.files import write_folder_atomically
 from paceline.sim.errors import InputError, did_you_mean, quote
 from paceline.sim.records.folder import REPORT_FILES
 from paceline.sim.records.formats.parquet import write_parquet
+from paceline.sim.records.intervals import FEWEST
 from paceline.sim.records.run import NO_METRICS
 from paceline.sim.records.summary import SchemeSummary, is_by_step
 from paceline.sim.records.sweeps.runs import RUNS_FILE
@@ -108,7 +109,10 @@ def _tex(studies: Sequence[ReportSources]) -> str:
     lines = []
     for study in studies:
         by_step = is_by_step(study.main.results.summary)
-        unit = column_unit([row for part in study.parts for row in part.rows], by_step)
+        rows = [row for part in study.parts for row in part.rows]
+        unit = column_unit(rows, by_step)
+        # Of so few repeats the interval is their range, which holds the median in less than 95 % of cases.
+        ends = "range from" if {row["runs"] for row in rows} == {FEWEST} else "95 % from"
         for part in study.parts:
             for row in part.rows:
                 reached, between = deciding_time(by_step, row, unit)
@@ -120,7 +124,7 @@ def _tex(studies: Sequence[ReportSources]) -> str:
                         "source": part.source,
                         "scheme": row["label"],
                         decides(by_step): reached,
-                        "95 % from": low or "-",
+                        ends: low or "-",
                         "to": high or "-",
                         "vs best": "-" if ratio is None else format_factor(ratio),
                         **dict(zip(amount_names([row], by_step), amounts(row, by_step), strict=True)),

@@ -6,16 +6,18 @@ import io
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 import pyarrow as pa
 from markupsafe import Markup
 
 from paceline.sim.config.files import claim, save_atomically
-from paceline.sim.config.keys import short_keys
+from paceline.sim.config.keys import short_keys, show_value
 from paceline.sim.errors import InputError
 
+from . import words
 from .figures.drawing import Picture, own_style
 from .figures.sweep_maps import draw_points, draw_shares, draw_times, draw_winners, is_grid
 from .folders import Style, styles_of
@@ -32,7 +34,7 @@ from .sweep_tables import (
     sweep_cells,
     words_of_draws,
 )
-from .tables import decides
+from .tables import decides, deciding_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,6 +104,10 @@ def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
     )  # fmt: skip
 
 
+_MOST_COLUMNS: Final = 8
+"""Settings that a page's width takes as columns."""
+
+
 def _verdict(answer: Mapping[str, Any]) -> str:
     """How often each scheme is first, and where that is settled; of draws, what decides."""
     if "draws" in answer:
@@ -135,5 +141,22 @@ def _numbers(answer: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _tex(answer: Mapping[str, Any]) -> str:
-    columns = [*short_keys(_keys(answer)), *labels_of(answer), *lead_names(answer)]
-    return render_latex(pd.DataFrame(sweep_cells(answer), columns=columns))
+    """A row for each scheme and a column for each setting; of more than ``_MOST_COLUMNS``, the other way."""
+    settings, keys = answer["settings"], short_keys(_keys(answer))
+    if len(settings) > _MOST_COLUMNS:
+        columns = [*keys, *labels_of(answer), *lead_names(answer)]
+        return render_latex(pd.DataFrame(sweep_cells(answer), columns=columns))
+    times_s = [words.deciding(row, each["by_step"])["median"] for each in settings for row in each["summary"]]
+    known_s = [time_s for time_s in times_s if time_s is not None]
+    unit = words.time_unit([median(known_s)] if known_s else [])
+    table = pd.DataFrame({"scheme": labels_of(answer)})
+    for each in settings:
+        named = zip(keys, map(show_value, each["set"].values()), strict=True)
+        cells = dict.fromkeys(table["scheme"], "-")
+        for row in each["summary"]:
+            time, ends = deciding_time(each["by_step"], row, unit)
+            cells[row["label"]] = time.removesuffix(f" {unit[0]}") + (f" ({ends})" if ends else "")
+        if (first := each["verdict"]["first"]) is not None:
+            cells[first] += "★" if each["settled"] else "☆"
+        table[f"{', '.join(map(' '.join, named))} ({unit[0]})"] = list(cells.values())
+    return render_latex(table)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from rich.console import Group, RenderableType
+from rich.console import ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.text import Text
 
 from paceline.sim.config.keys import short_keys, show_value
@@ -22,31 +23,56 @@ _EVEN_AT: Final = "examples of the first over the second's with which they would
 _EXPLAINS: Final = "Explains: part of the variance of who is first that an input explains alone"
 MAX_SETTINGS_SHOWN: Final = 60
 """Most settings of a sweep in the terminal."""
+_SCHEME_WIDTH: Final = 8
+"""Letters of a scheme's column at least, in which long labels are broken."""
 
 
 def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
     """A line for each setting of a sweep: its values, each scheme's time, the second's factor; crossovers."""
     if "draws" in answer:
         return _render_draws(answer)
-    table = plain_table()
-    for key in short_keys(list(answer["settings"][0]["set"])):
-        table.add_column(key, overflow="fold", min_width=len(key))
-    for label in labels_of(answer):
-        table.add_column(
-            Text(re.sub(r"(?<=_)| ", "\n", label)), justify="right", overflow="fold", min_width=8
-        )
-    for name in lead_names(answer):
-        table.add_column(name.replace(" ", "\n"), min_width=9 if name == LEAD else 4)
     rows = sweep_cells(answer)
-    for cells in rows[:MAX_SETTINGS_SHOWN]:
-        add_text_row(table, *cells)
     decided = dict.fromkeys(decides(each["by_step"]) for each in answer["settings"])
     note = f"{' or '.join(decided).capitalize()}, medians of repeats. ★ first; ☆ ahead, not settled"
     more = [f"{len(rows) - MAX_SETTINGS_SHOWN} more settings: with --out and 'report', or --json"]
     ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}{even_at(answer)}"]
     ending += [settled_in(answer).capitalize(), *crossover_texts(answer)]
     ending += beside_crossovers(answer)
-    return Group(table, "", *(Text(f"{each}.") for each in ending), Text(" ".join(assumed_in_sweep(answer))))
+    notes = [*(Text(f"{each}.") for each in ending), Text(" ".join(assumed_in_sweep(answer)))]
+    return Group(_SweepTable(answer, rows[:MAX_SETTINGS_SHOWN]), *notes)
+
+
+@dataclass(frozen=True)
+class _SweepTable:
+    """A line for each setting, in as many tables below each other as the schemes need in the terminal."""
+
+    answer: Mapping[str, Any]
+    rows: Sequence[Sequence[str]]
+
+    def __rich_console__(self, console: object, options: ConsoleOptions) -> RenderResult:
+        keys, labels = short_keys(list(self.answer["settings"][0]["set"])), labels_of(self.answer)
+        heads = [*keys, *labels, *lead_names(self.answer)]
+        widths = [
+            2 + max(_SCHEME_WIDTH if head in labels else len(head.split()[0]), *map(len, column))
+            for head, column in zip(heads, zip(*self.rows, strict=True), strict=True)
+        ]
+        last = len(keys) + len(labels)
+        room = options.max_width - sum(widths[: len(keys)])
+        groups: list[list[int]] = [[]]
+        for place in range(len(keys), len(heads)):
+            if groups[-1] and sum(widths[each] for each in [*groups[-1], place]) > room:
+                groups.append([])
+            groups[-1].append(place)
+        for group in groups:
+            table = plain_table()
+            for place in (*range(len(keys)), *group):
+                name = Text(re.sub(r"(?<=_)| ", "\n", heads[place])) if place >= len(keys) else heads[place]
+                side: JustifyMethod = "right" if len(keys) <= place < last else "left"
+                table.add_column(name, justify=side, overflow="fold", min_width=widths[place] - 2)
+            for cells in self.rows:
+                add_text_row(table, *cells[: len(keys)], *(cells[place] for place in group))
+            yield table
+            yield ""
 
 
 def assumed_in_sweep(answer: Mapping[str, Any]) -> list[str]:
