@@ -30,10 +30,14 @@ Repeat = Callable[[Studies], Sequence[Path]] | None
 
 @dataclass(frozen=True)
 class Style:
-    """The style of a scheme in figures: a colour in CSS, which follows the page's theme, and dashes."""
+    """The style of a scheme in figures: a colour in CSS, which follows the page's theme, and dashes.
+
+    ``stand_in``: the colour in which figures are drawn, until CSS replaces it.
+    """
 
     colour: str
     dashes: tuple[float, ...]
+    stand_in: str
 
 
 @dataclass(frozen=True)
@@ -169,5 +173,7 @@ def styles_of(rows: Sequence[SchemeSummary], schemes: Sequence[str], solid: bool
         for i, label in enumerate(mine):
             tone = tones[i % len(tones)]
             mixed = f"color-mix(in srgb, {colour}, {tone})" if tone else colour
-            styles[label] = Style(mixed, () if solid else dashes[i % len(dashes)])
+            styles[label] = Style(
+                mixed, () if solid else dashes[i % len(dashes)], stand_in=f"#02f0{len(styles):02x}"
+            )
     return styles
