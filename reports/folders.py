@@ -167,7 +167,7 @@ def styles_of(rows: Sequence[SchemeSummary], schemes: Sequence[str], solid: bool
         labels.setdefault(row["scheme"], {})[row["label"]] = None
     dashes: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.5, 1.2), (6, 1.2, 1.2, 1.2))
     tones = ("", "var(--paper) 35%", "var(--ink) 65%", "var(--paper) 55%", "var(--ink) 25%")
-    styles = {}
+    styles: dict[str, Style] = {}
     for scheme, mine in labels.items():
         colour = f"var(--s{schemes.index(scheme) % _COLOURS})"
         for i, label in enumerate(mine):
