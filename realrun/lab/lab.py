@@ -132,8 +132,8 @@ class Lab:
             command = [sys.executable, "-m", "paceline.realrun.lab.switch"]
             self._switch = subprocess.Popen(
                 [*command, str(self._network.num_hosts), self._hosts, str(theirs.fileno())],
-                stdin=its_lines,
-                stdout=its_lines,
+                stdin=its_lines.fileno(),
+                stdout=its_lines.fileno(),
                 pass_fds=[theirs.fileno()],
                 env=python_environment(),
                 start_new_session=True,  # Ctrl-C goes to this process, which stops the switch
