@@ -17,7 +17,6 @@ from paceline.sim.experiments.jobs import JobProcesses, PlannedRun
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import run_here
 from paceline.sim.records.run import Run
-from paceline.sim.records.unfinished import NOTHING_KEPT
 from paceline.sim.scenario.schema import load
 
 _CPU = torch.device("cpu")
@@ -46,9 +45,7 @@ def main() -> None:
             notes: list[str] = []
             planned = PlannedRun("run", number, scenario, scenario.schemes[0], number)
             begin_s = time.perf_counter()
-            runs = processes.run_all(
-                [planned], partial(timed, _CPU, "auto"), parts=NOTHING_KEPT, warn=notes.append
-            )
+            runs = processes.run_all([planned], partial(timed, _CPU, "auto"), warn=notes.append)
             assert len(list(runs)) == 1
             more.append((float(notes[0]), time.perf_counter() - begin_s - float(notes[0])))
     alone_s, added_s = (median(column) for column in zip(*more[2:], strict=True))

@@ -30,10 +30,14 @@ Repeat = Callable[[Studies], Sequence[Path]] | None
 
 @dataclass(frozen=True)
 class Style:
-    """The style of a scheme in figures: a colour in CSS, which follows the page's theme, and dashes."""
+    """The style of a scheme in figures: a colour in CSS, which follows the page's theme, and dashes.
+
+    ``stand_in``: the colour in which figures are drawn, until CSS replaces it.
+    """
 
     colour: str
     dashes: tuple[float, ...]
+    stand_in: str
 
 
 @dataclass(frozen=True)
@@ -163,11 +167,13 @@ def styles_of(rows: Sequence[SchemeSummary], schemes: Sequence[str], solid: bool
         labels.setdefault(row["scheme"], {})[row["label"]] = None
     dashes: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.5, 1.2), (6, 1.2, 1.2, 1.2))
     tones = ("", "var(--paper) 35%", "var(--ink) 65%", "var(--paper) 55%", "var(--ink) 25%")
-    styles = {}
+    styles: dict[str, Style] = {}
     for scheme, mine in labels.items():
         colour = f"var(--s{schemes.index(scheme) % _COLOURS})"
         for i, label in enumerate(mine):
             tone = tones[i % len(tones)]
             mixed = f"color-mix(in srgb, {colour}, {tone})" if tone else colour
-            styles[label] = Style(mixed, () if solid else dashes[i % len(dashes)])
+            styles[label] = Style(
+                mixed, () if solid else dashes[i % len(dashes)], stand_in=f"#02f0{len(styles):02x}"
+            )
     return styles

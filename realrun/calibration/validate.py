@@ -52,14 +52,67 @@ _MOST_OVERRUNS = 0.01
 """Largest share of a run's gradients over their time in a run that counts."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Validation:
-    """Predicted and measured runs of a scenario, and their comparison."""
+    """Predicted and measured runs of a scenario, so far, and at last their comparison.
+
+    Attributes:
+        measured: runs; the last one may have failed.
+        repeated: a measured run, and another of the same scheme and draws.
+        trajectories: of synchronous schemes.
+    """
 
     scenario: Scenario
-    predicted: tuple[Run, ...]
-    measured: tuple[Run, ...]
-    comparison: Comparison
+    profile: Profile | None
+    predicted: list[Run] = field(default_factory=list)
+    measured: list[Run] = field(default_factory=list)
+    repeated: list[tuple[Run, Run]] = field(default_factory=list)
+    trajectories: list[Trajectory] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    comparison: Comparison = field(init=False)
+
+    def measure(self, ranks: RankPool, say: Say) -> None:
+        """Predict and measure everything; raises ``RunError`` if a run fails, and keeps the runs so far."""
+        text = dump(self.scenario)
+        first: list[tuple[RunRequest, Run]] = []
+        for seed in seeds_of(self.scenario):
+            for number, entry in enumerate(self.scenario.schemes):
+                with one_thread():  # as real workers, whose sums must have the same bits
+                    job = prepare(self.scenario, entry, seed)
+                    run = simulate_job(job, profile=self.profile, warn=self.warnings.append)
+                self.predicted.append(run)
+                say(f"{shorten(entry.label)}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
+                request = with_length(RunRequest(text, number, seed), self.scenario, entry, run)
+                result = ranks.run(request)
+                if result.run.status == "partial":
+                    self.measured.append(result.run)
+                self.measured.append(successful_run(result))
+                if len(first) < len(self.scenario.schemes):
+                    first.append((request, self.measured[-1]))
+                if find_scheme(entry.name).in_step(entry.options):
+                    with one_thread():
+                        job = prepare(self.scenario, entry, seed)
+                        self.trajectories.append(compare_iterates(job, self.measured[-1]))
+        for request, before in first:
+            say(f"{shorten(before.label)}, seed {before.seed}: measuring again, for the noise floor")
+            self.repeated.append((before, successful_run(ranks.run(request))))
+
+    def again(
+        self, comparison: Comparison, free: Collection[str], profile: Profile, tolerance_pct: float
+    ) -> dict[tuple[str, int], list[Run]]:
+        """Label and seed -> further simulated runs of the ``free`` schemes beyond the tolerance."""
+        noise = noise_rows(self.repeated)
+        off = {
+            *(cell["label"] for cell in comparison["cells"] if abs(cell["error_pct"]) > tolerance_pct),
+            *(row["label"] for row in noise if abs(row["difference_pct"]) > tolerance_pct),
+        }
+        runs = {}
+        for entry, seed in product(self.scenario.schemes, seeds_of(self.scenario)):
+            if entry.label in off.intersection(free):
+                with one_thread():
+                    job = prepare(self.scenario, entry, seed)
+                    runs[entry.label, seed] = [simulate_again(job, profile, draw) for draw in DRAWS]
+        return runs
 
 
 def with_step_limit(scenario: Scenario, steps: int | None) -> Scenario:
@@ -125,7 +178,7 @@ def validate(
     transport = scenario.cluster.backend if profile is None else profile.hosts.transport
     both = over_transport(with_units(with_step_limit(scenario, steps)), transport)
     ranks.shape(build_network(both.cluster.network, both.cluster.workers))
-    done = _Done(both, profile)
+    done = Validation(both, profile)
     forced = both.collectives.all_reduce
     if forced not in (AUTO_ALGORITHM, "hierarchical", *TRANSPORTS[both.cluster.network.transport].choices):
         done.warnings.append(
@@ -148,71 +201,9 @@ def validate(
         comparison = with_chance(
             comparison, done.measured, done.again(comparison, free, profile, tolerance_pct)
         )
-    comparison = judge(comparison, done.repeated, tolerance_pct, failure)
-    comparison["transport"] = read_facts(dump(with_chosen(both, both.schemes))).transport
-    return Validation(both, tuple(done.predicted), tuple(done.measured), comparison)
-
-
-@dataclass
-class _Done:
-    """The state of a validation.
-
-    Attributes:
-        measured: runs; the last one may have failed.
-        repeated: a measured run, and another of the same scheme and draws.
-        trajectories: of synchronous schemes.
-    """
-
-    scenario: Scenario
-    profile: Profile | None
-    predicted: list[Run] = field(default_factory=list)
-    measured: list[Run] = field(default_factory=list)
-    repeated: list[tuple[Run, Run]] = field(default_factory=list)
-    trajectories: list[Trajectory] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def measure(self, ranks: RankPool, say: Say) -> None:
-        """Predict and measure everything; raises ``RunError`` if a run fails, and keeps the runs so far."""
-        text = dump(self.scenario)
-        first: list[tuple[RunRequest, Run]] = []
-        for seed in seeds_of(self.scenario):
-            for number, entry in enumerate(self.scenario.schemes):
-                with one_thread():  # as real workers, whose sums must have the same bits
-                    job = prepare(self.scenario, entry, seed)
-                    run = simulate_job(job, profile=self.profile, warn=self.warnings.append)
-                self.predicted.append(run)
-                say(f"{shorten(entry.label)}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
-                request = with_length(RunRequest(text, number, seed), self.scenario, entry, run)
-                result = ranks.run(request)
-                if result.run.status == "partial":
-                    self.measured.append(result.run)
-                self.measured.append(successful_run(result))
-                if len(first) < len(self.scenario.schemes):
-                    first.append((request, self.measured[-1]))
-                if find_scheme(entry.name).in_step(entry.options):
-                    with one_thread():
-                        job = prepare(self.scenario, entry, seed)
-                        self.trajectories.append(compare_iterates(job, self.measured[-1]))
-        for request, before in first:
-            say(f"{shorten(before.label)}, seed {before.seed}: measuring again, for the noise floor")
-            self.repeated.append((before, successful_run(ranks.run(request))))
-
-    def again(
-        self, comparison: Comparison, free: Collection[str], profile: Profile, tolerance_pct: float
-    ) -> dict[tuple[str, int], list[Run]]:
-        """Label and seed -> further simulated runs of the ``free`` schemes beyond the tolerance."""
-        noise = noise_rows(self.repeated)
-        off = {
-            *(cell["label"] for cell in comparison["cells"] if abs(cell["error_pct"]) > tolerance_pct),
-            *(row["label"] for row in noise if abs(row["difference_pct"]) > tolerance_pct),
-        }
-        runs = {}
-        for entry, seed in product(self.scenario.schemes, seeds_of(self.scenario)):
-            if entry.label in off.intersection(free):
-                with one_thread():
-                    job = prepare(self.scenario, entry, seed)
-                    runs[entry.label, seed] = [simulate_again(job, profile, draw) for draw in DRAWS]
-        return runs
+    done.comparison = judge(comparison, done.repeated, tolerance_pct, failure)
+    done.comparison["transport"] = read_facts(dump(with_chosen(both, both.schemes))).transport
+    return done
 
 
 def write(

@@ -42,20 +42,6 @@ _EXCHANGE_S: Final = 600.0
 """Time limit for worker 0 to come to a machine: it answers one after the other."""
 
 
-class ClockSample(NamedTuple):
-    """Seconds: question sent (asker's clock), received, answered (worker 0's), answer received (asker's)."""
-
-    sent: float
-    received: float
-    answered: float
-    returned: float
-
-    @property
-    def round_trip(self) -> float:
-        """Seconds on the way, there and back."""
-        return (self.returned - self.sent) - (self.answered - self.received)
-
-
 class Reading(NamedTuple):
     """At ``at_s`` of this clock, worker 0's was ahead by ``offset_s``, give or take ``error_s``."""
 
@@ -64,11 +50,11 @@ class Reading(NamedTuple):
     error_s: float
 
 
-def reading(exchanges: Sequence[ClockSample]) -> Reading:
-    """The reading of the exchange with the shortest round trip."""
-    best = min(exchanges, key=lambda each: each.round_trip)
-    offset_s = ((best.received - best.sent) + (best.answered - best.returned)) / 2
-    return Reading((best.sent + best.returned) / 2, offset_s, best.round_trip / 2)
+def reading(sent: float, received: float, answered: float, returned: float) -> Reading:
+    """The reading of one exchange: t1 to t4 above."""
+    offset_s = ((received - sent) + (answered - returned)) / 2
+    round_trip_s = (returned - sent) - (answered - received)
+    return Reading((sent + returned) / 2, offset_s, round_trip_s / 2)
 
 
 class Alignment(NamedTuple):
@@ -195,7 +181,7 @@ def _readings(
     try:
         for asker in askers.values():
             if control.rank == asker:
-                own = reading(ask(*_line(gloo, 0)))
+                own = ask(*_line(gloo, 0))
             elif control.rank == 0:
                 answer(*_line(gloo, asker))
     except connections.PeerGone as gone:
@@ -211,18 +197,16 @@ PostReceive = Callable[[], Callable[[], tuple[float, float]]]
 """Posts a receive; the returned call waits for the two numbers."""
 
 
-def ask(
-    send: SendTimes, receive: PostReceive, clock: Callable[[], float] = time.monotonic
-) -> list[ClockSample]:
-    """Ask for the time; the other side calls ``answer``."""
-    samples = []
+def ask(send: SendTimes, receive: PostReceive, clock: Callable[[], float] = time.monotonic) -> Reading:
+    """Ask for the time ``EXCHANGES`` times; the shortest round trip counts. The other side: ``answer``."""
+    readings = []
     for _ in range(EXCHANGES):
         wait = receive()  # posted first, so that the answer need not wait for its announcement
         sent = clock()
         send(0.0, 0.0)
         received, answered = wait()
-        samples.append(ClockSample(sent, received, answered, clock()))
-    return samples
+        readings.append(reading(sent, received, answered, clock()))
+    return min(readings, key=lambda each: each.error_s)
 
 
 def answer(send: SendTimes, receive: PostReceive, clock: Callable[[], float] = time.monotonic) -> None:

@@ -65,8 +65,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     ) -> None:
         super().__init__(rank.job, {rank.number: program}, rank.loop, ClusterPending)
         self._rank = rank
-        self._loop = rank.loop
-        self._log = rank.log
         self._die_at = die_at
         self._crash_at = rank.job.compute.crash_of(rank.number)
         self._progress = progress
@@ -82,7 +80,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._computing = Computing(rank, took_s, self.complete, self._catch_up)
         self._outages = Outages(rank.whole, rank.log, rank.loop, rank.life)
         self._hold_at = sys.maxsize
-        self._loop.alarm(rank.life.hold_s, self._hold)
+        self._rank.loop.alarm(rank.life.hold_s, self._hold)
         self.exchanges = Exchanges(rank, self)
         self.handlers[ops.NextStep] = self._begin_step
         self.handlers[ops.BatchLoss] = lambda task, _: loss_given(self._computing.loss, task.rank)
@@ -113,12 +111,12 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         number, watchdog = self._rank.number, self._rank.watchdog
         watchdog.start()
         try:
-            while (early_s := -self._loop.now) > 0:
+            while (early_s := -self._rank.loop.now) > 0:
                 time.sleep(early_s)
             self.begin(number)
             while self._main.alive:
                 self._turn(float("inf"))
-            self._look(self._loop.now)
+            self._look(self._rank.loop.now)
             while not watchdog.all_ended:
                 self._turn(POLL_S)
         finally:
@@ -128,11 +126,11 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     @override
     def close(self, rank: int) -> None:
         if self._main.alive and self._main.blocked is not None:
-            self._expose(*self._main.blocked, Exchange(), self._loop.now)
+            self._expose(*self._main.blocked, Exchange(), self._rank.loop.now)
         super().close(rank)
         in_flight = self._rank.in_flight
         in_flight -= {each for each in in_flight if ops.is_droppable(each.operation)}
-        self._log.ended_s = self._breakdown.ended_s
+        self._rank.log.ended_s = self._breakdown.ended_s
 
     # --- the loop -------------------------------------------------------------------------------
 
@@ -142,16 +140,16 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     def _turn(self, limit_s: float) -> bool:
         """Do the next due thing, waiting for at most ``limit_s``; False if none came."""
-        now_s = self._loop.now
+        now_s = self._rank.loop.now
         if now_s >= self._look_s:
             self._look(now_s)
-        call = self._loop.ready()
-        if call is None and (call := self._loop.due(now_s)) is not None:
+        call = self._rank.loop.ready()
+        if call is None and (call := self._rank.loop.due(now_s)) is not None:
             self._since_s = now_s
         if call is not None:
             call()
             return True
-        next_s = min(self._look_s, self._loop.next_s)
+        next_s = min(self._look_s, self._rank.loop.next_s)
         finished = self._rank.threads.next(min(next_s - now_s, limit_s), self._rank.in_flight)
         if finished is not None:
             self._deliver(finished)
@@ -161,7 +159,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         watchdog, main = self._rank.watchdog, self._main
         self._look_s = now_s + watchdog.period_s
         waiting = "the scheme's own code" if main.waiting is None else ops.describe(main.waiting)
-        able = self._loop.next_s < float("inf")
+        able = self._rank.loop.next_s < float("inf")
         watchdog.beat(Heartbeat(now_s, self._since_s, able, waiting, ended=not main.alive))
         for pending in list(self._unexplained):
             self._unexplained.discard(pending)
@@ -211,8 +209,8 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     @override
     def crashes(self, task: _Task, operation: ops.Operation[Any]) -> bool:
-        self._since_s = self._loop.now
-        crashes = self._log.timing.gradients == self._crash_at and ops.computes(operation)
+        self._since_s = self._rank.loop.now
+        crashes = self._rank.log.timing.gradients == self._crash_at and ops.computes(operation)
         if crashes or self._issued == self._die_at:
             os._exit(1)
         self._issued += 1
@@ -231,7 +229,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         gone = [rank] if rank >= 0 else sorted(control.dead()) or self._rank.transport.messages.lost_peers()
         if gone:
             control.note_death(gone[0])
-            self._died_s.setdefault(gone[0], self._loop.now)
+            self._died_s.setdefault(gone[0], self._rank.loop.now)
             self.lose(pending, gone[0])
         else:  # its message connection is not known to be closed yet
             self._unexplained.add(pending)
@@ -264,7 +262,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     def ended(self, task: _Task) -> None:
         super().ended(task)
         if task.number == 0:
-            self._breakdown.ended_s = self._loop.now
+            self._breakdown.ended_s = self._rank.loop.now
 
     @override
     def finish(self, pending: ClusterPending) -> None:
@@ -279,9 +277,9 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     def _expose(self, start_s: float, busy_s: float, exchange: Exchange, peer_s: float) -> None:
         """Log the block of the main coroutine until now, less the time hidden by gradients."""
-        now_s = self._loop.now
+        now_s = self._rank.loop.now
         exposed_s = (now_s - start_s) - (self._breakdown.busy_s(now_s) - busy_s)
-        self._log.exposures.append(Exposure(start_s, exposed_s, exchange, peer_s))
+        self._rank.log.exposures.append(Exposure(start_s, exposed_s, exchange, peer_s))
 
     @override
     def write(
@@ -297,7 +295,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     ) -> None:
         peer, exchange = (-1, Exchange()) if pending is None else (pending.peer, pending.exchange)
         peer = self.job.rank_of(peer) if peer >= 0 else peer
-        self._log.rows.append(
+        self._rank.log.rows.append(
             LoggedOperation(task.number, handle, step, name, start_s, now_s, num_bytes, peer, exchange)
         )
 
@@ -328,16 +326,16 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     @override
     def over(self) -> bool:
-        return not self.job.synchronous and self._loop.now >= self.job.max_time_s
+        return not self.job.synchronous and self._rank.loop.now >= self.job.max_time_s
 
     @override
     def publish(self, task: _Task, operation: ops.Publish) -> None:
         self._breakdown.publish(operation.step, operation.notes)
-        self._log.final = operation.value
+        self._rank.log.final = operation.value
         if operation.leader is not None:
-            self._log.leader = operation.leader
-        self._log.publish(
-            self.job.published(self._rank.number, self._loop.now, self._breakdown.bytes_sent, operation)
+            self._rank.log.leader = operation.leader
+        self._rank.log.publish(
+            self.job.published(self._rank.number, self._rank.loop.now, self._breakdown.bytes_sent, operation)
         )
         if self._progress is not None:
             self._progress(self._breakdown.steps)
@@ -345,4 +343,4 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
             self._rank.standing.publish(operation)
         life, every = self._rank.life, saved_every(self.job)
         if life.folder and every and self._breakdown.steps % every == 0:
-            life.save(self._breakdown.steps, self.job.workers, operation.kept, self._log)
+            life.save(self._breakdown.steps, self.job.workers, operation.kept, self._rank.log)

@@ -88,8 +88,6 @@ class Computing:
         catch_up: Callable[[], None],
     ) -> None:
         self._rank = rank
-        self._job = rank.job
-        self._loop = rank.loop
         self._timing = rank.log.timing
         self._took_s = took_s
         self._complete = complete
@@ -103,7 +101,7 @@ class Computing:
     @property
     def next_s(self) -> float:
         """Duration of the worker's next gradient in the compute model."""
-        return self._job.compute.duration_s(self._rank.log.rank, self._timing.gradients)
+        return self._rank.job.compute.duration_s(self._rank.log.rank, self._timing.gradients)
 
     def begin_gradient(self, pending: ClusterPending) -> None:
         """Begin the worker's next gradient."""
@@ -113,29 +111,29 @@ class Computing:
         pending.ready_s = pending.start_s + (1 - pending.ahead) * duration_s
         pending.version = operation.point._version
         pending.task.breakdown.computing(pending.start_s)
-        self._loop.alarm(pending.ready_s, partial(self._pad_over, pending))
+        self._rank.loop.alarm(pending.ready_s, partial(self._pad_over, pending))
         pending.parts = {}
-        if self._job.problem is None:
+        if self._rank.job.problem is None:
             pending.computed, pending.reply = True, operation.point
-            pending.loss = self._job.drawn_loss(self._rank.number, index)
+            pending.loss = self._rank.job.drawn_loss(self._rank.number, index)
         else:
             self._rank.in_flight.add(pending)
             pending.compute = partial(self._begin, pending, index, operation.point)
             wait_s = compute_offset_s(
-                self._rank.number, self._job.workers, pending.ready_s - pending.start_s, self._took_s
+                self._rank.number, self._rank.job.workers, pending.ready_s - pending.start_s, self._took_s
             )
-            self._loop.alarm(pending.start_s + wait_s, partial(self.hurry, pending))
+            self._rank.loop.alarm(pending.start_s + wait_s, partial(self.hurry, pending))
 
     def hurry(self, pending: ClusterPending) -> None:
         """Compute a gradient's value as soon as possible, unless that has begun."""
         compute, pending.compute = pending.compute, None
         if compute is not None:
-            self._loop.alarm(self._loop.now, compute)  # after alarms that are due
+            self._rank.loop.alarm(self._rank.loop.now, compute)  # after alarms that are due
 
     def _begin(self, pending: ClusterPending, index: int, point: Tensor) -> None:
         # Nothing else can happen here before a gradient that begins now is computed. Not on a GPU, whose
         # backward pass has a thread of its own, which would continue the loop there.
-        alone = len(self._rank.in_flight) == 1 and self._loop.next_s - self._loop.now > self._took_s
+        alone = len(self._rank.in_flight) == 1 and self._rank.loop.next_s - self._rank.loop.now > self._took_s
         if not (self._may_stay and alone):
             self._rank.threads.run(pending, self._compute, pending, index, point, self._report)
             return
@@ -151,11 +149,11 @@ class Computing:
         report: Callable[[ClusterPending, int, Evaluated], None],
     ) -> tuple[Evaluated, float]:
         """The gradient and its real duration; reports segments during the backward pass."""
-        assert self._job.problem is not None
+        assert self._rank.job.problem is not None
         on_part = None
-        if pending.handle is not None and len(self._job.layers.segments) > 1:
-            on_part = Segments(self._job.layers.segments, partial(report, pending)).add
-        gradient = partial(self._job.problem.gradient, self._rank.log.rank, index, point, on_part)
+        if pending.handle is not None and len(self._rank.job.layers.segments) > 1:
+            on_part = Segments(self._rank.job.layers.segments, partial(report, pending)).add
+        gradient = partial(self._rank.job.problem.gradient, self._rank.log.rank, index, point, on_part)
         evaluated, took_s = self._side_stream.run(gradient)
         self._side_stream.hand_over(*evaluated)
         return evaluated, took_s
@@ -207,7 +205,7 @@ class Computing:
 
     def ended(self, pending: ClusterPending) -> None:
         """Note the lateness of a complete gradient."""
-        now_s = self._loop.now
+        now_s = self._rank.loop.now
         pending.task.breakdown.computed(now_s)
         late_s = now_s - pending.ready_s
         self._timing.late_s += late_s

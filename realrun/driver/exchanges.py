@@ -41,12 +41,7 @@ class Exchanges:
     """One worker's exchanges with others; ``listener`` receives completed and failed operations."""
 
     def __init__(self, rank: Rank, listener: ExchangeListener) -> None:
-        self._job = rank.job
-        self._rank = rank.number
-        self._transport = rank.transport
-        self._threads = rank.threads
-        self._loop = rank.loop
-        self._in_flight = rank.in_flight
+        self._rank = rank
         self._listener = listener
         self._prefix = f"{rank.life.view} {rank.life.first_step} "
         self._numbers: Counter[str] = Counter()
@@ -56,27 +51,27 @@ class Exchanges:
     def _expect(self, pending: ClusterPending, *peers: int) -> bool:
         """Check that the peers exist; False if one of them is known to be dead."""
         for peer in peers:
-            pending.check_peer(peer, self._job.workers)
+            pending.check_peer(peer, self._rank.job.workers)
             if self._listener.known_dead(peer):
-                self._in_flight.add(pending)
-                self._loop.soon(partial(self._listener.lose, pending, peer))
+                self._rank.in_flight.add(pending)
+                self._rank.loop.soon(partial(self._listener.lose, pending, peer))
                 return False
         return True
 
     def _begin(self, pending: ClusterPending, begin: Callable[[], TransferInFlight]) -> None:
-        self._in_flight.add(pending)
+        self._rank.in_flight.add(pending)
         try:
             wait, pending.result = begin()
         except PeerGone as gone:
-            self._loop.soon(partial(self._listener.gone, pending, gone.rank))
+            self._rank.loop.soon(partial(self._listener.gone, pending, gone.rank))
             return
         if isinstance(wait, CollectiveWait):
-            self.collectives_at_once = max(self.collectives_at_once, self._threads.poll(pending, wait))
+            self.collectives_at_once = max(self.collectives_at_once, self._rank.threads.poll(pending, wait))
         else:
-            self._threads.run(pending, wait)
+            self._rank.threads.run(pending, wait)
 
     def _named(self, key: str, *peers: int) -> Exchange:
-        return Exchange(self._prefix + key, tuple(map(self._job.rank_of, peers)))
+        return Exchange(self._prefix + key, tuple(map(self._rank.job.rank_of, peers)))
 
     def _number(self, name: str) -> int:
         self._numbers[name] += 1
@@ -86,17 +81,17 @@ class Exchanges:
         """Exchange values with the neighbours."""
         operation: ops.Mix = pending.operation  # type: ignore[assignment]
         pattern, value = operation.pattern, operation.value
-        sources, destinations = pattern.sources[self._rank], pattern.destinations[self._rank]
+        sources, destinations = pattern.sources[self._rank.number], pattern.destinations[self._rank.number]
         number = self._number("mix")
         pending.exchange = self._named(f"mix {number}", *{*sources, *destinations})
         pending.version = value._version
-        num_bytes = message_bytes(value, self._job.bytes_per_parameter)
-        pending.sends = [(self._job.rank_of(destination), num_bytes) for destination in destinations]
+        num_bytes = message_bytes(value, self._rank.job.bytes_per_parameter)
+        pending.sends = [(self._rank.job.rank_of(destination), num_bytes) for destination in destinations]
         if not sources and not destinations:
             pending.result = list
-            self._loop.soon(partial(self._listener.complete, pending))
+            self._rank.loop.soon(partial(self._listener.complete, pending))
         elif self._expect(pending, *sources, *destinations):
-            mix = self._transport.collectives.mix
+            mix = self._rank.transport.collectives.mix
             self._begin(pending, lambda: mix(value, sources, destinations, number))
 
     def begin_send(self, pending: ClusterPending) -> None:
@@ -104,11 +99,13 @@ class Exchanges:
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         peer, tag, value = operation.destination, operation.tag, operation.value
         pending.peer, pending.version = peer, value._version
-        pending.sends = ((self._job.rank_of(peer), message_bytes(value, self._job.bytes_per_parameter)),)
+        pending.sends = (
+            (self._rank.job.rank_of(peer), message_bytes(value, self._rank.job.bytes_per_parameter)),
+        )
         if self._expect(pending, peer):
-            number = self.counts.sends(peer, tag, self._transport.messages.buffers.message_bytes(value))
-            pending.exchange = self._named(_message_key(self._rank, peer, tag, number), peer)
-            self._begin(pending, lambda: self._transport.messages.send(value, peer, tag))
+            number = self.counts.sends(peer, tag, self._rank.transport.messages.buffers.message_bytes(value))
+            pending.exchange = self._named(_message_key(self._rank.number, peer, tag, number), peer)
+            self._begin(pending, lambda: self._rank.transport.messages.send(value, peer, tag))
 
     def begin_receive(self, pending: ClusterPending) -> None:
         """Post the receive of a message."""
@@ -121,26 +118,28 @@ class Exchanges:
             pending.exchange = self._message_from(peer, tag)
         else:
             return
-        self._begin(pending, lambda: self._transport.messages.receive(like, peer, tag))
+        self._begin(pending, lambda: self._rank.transport.messages.receive(like, peer, tag))
 
     def _message_from(self, source: int, tag: str) -> Exchange:
-        return self._named(_message_key(source, self._rank, tag, self.counts.receives(source, tag)), source)
+        return self._named(
+            _message_key(source, self._rank.number, tag, self.counts.receives(source, tag)), source
+        )
 
     def begin_collective(self, pending: ClusterPending) -> None:
         """Take part in a collective of this worker's group."""
         operation, name = pending.operation, pending.name
         number = self._number(name)
         groups = operation.groups  # type: ignore[attr-defined]
-        group = members(groups, self._job.workers, self._rank)
-        others = tuple(r for r in group if r != self._rank)
+        group = members(groups, self._rank.job.workers, self._rank.number)
+        others = tuple(r for r in group if r != self._rank.number)
         needed = others
         if isinstance(operation, ops.Broadcast):
-            pending.peer = root_of(operation, self._rank, group)
+            pending.peer = root_of(operation, self._rank.number, group)
             needed = tuple(r for r in others if r == pending.peer)
         pending.exchange = self._named(f"{name} {number}", *needed)
-        collective, order = self._job.choice.collective_of(operation, group, self._rank)
-        sends = sends_of(((collective, order),)).of_hosts.get(self._rank, ())  # as in the simulator
-        pending.sends = [(self._job.rank_of(peer), num_bytes) for peer, num_bytes in sends]
+        collective, order = self._rank.job.choice.collective_of(operation, group, self._rank.number)
+        sends = sends_of(((collective, order),)).of_hosts.get(self._rank.number, ())  # as in the simulator
+        pending.sends = [(self._rank.job.rank_of(peer), num_bytes) for peer, num_bytes in sends]
         if self._expect(pending, *others):
             self._begin(pending, lambda: self._collective(operation, group, number))
 
@@ -148,9 +147,9 @@ class Exchanges:
         self, operation: ops.Operation[Any], group: tuple[int, ...], number: int
     ) -> TransferInFlight:
         """Begin the library's collective, or a hierarchical all-reduce by hosts and sites."""
-        collectives, forced = self._transport.collectives, self._job.collectives.all_reduce
+        collectives, forced = self._rank.transport.collectives, self._rank.job.collectives.all_reduce
         if isinstance(operation, ops.AllReduce) and forced == "hierarchical" and len(group) > 1:
-            return collectives.hierarchical(operation.value, *self._job.choice.by_site(group), number)
+            return collectives.hierarchical(operation.value, *self._rank.job.choice.by_site(group), number)
         return collectives.begin(operation, group, number)
 
     def reply(self, pending: ClusterPending) -> Any:
@@ -167,7 +166,7 @@ class Exchanges:
                 pending.exchange = self._message_from(pending.peer, operation.tag)
             return ops.Message(pending.peer, value)
         if isinstance(operation, ops.Mix):
-            return mix_values(operation, self._rank, reply, trains=self._job.problem is not None)
+            return mix_values(operation, self._rank.number, reply, trains=self._rank.job.problem is not None)
         return reply
 
 

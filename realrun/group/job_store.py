@@ -256,25 +256,18 @@ def _wait(torch_store: Store, keys: list[str], timeout_s: float) -> None:
 def _listen(environment: Mapping[str, str], host: str, port: int, one_host: bool) -> socket.socket:
     """Listen on the job's interface: the loopback, gloo's, or that of MASTER_ADDR."""
     interface = environment.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
-    listener = None
     try:
         if interface and not one_host:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
                 request = struct.pack("256s", os.fsencode(interface)[:15])
                 host = socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
-        where = socket.getaddrinfo(host or socket.gethostname(), port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(*where[:3])
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where[4])
-        listener.listen(_BACKLOG)
+        family, *_, where = socket.getaddrinfo(host or socket.gethostname(), port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(where, family=family, backlog=_BACKLOG)
     except OSError as error:
-        if listener is not None:
-            listener.close()
         raise InputError(
             f"rank 0 cannot listen at {host}, port {port}: {error}; GLOO_SOCKET_IFNAME names the interface "
             "that joins the hosts, MASTER_PORT the port"
         ) from None
-    return listener
 
 
 def _start_server(listener: socket.socket, secret: bytes) -> subprocess.Popen[bytes]:

@@ -6,12 +6,10 @@ import contextlib
 import functools
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -71,29 +69,21 @@ class Lab:
         self._queue: Discipline = queue
         self._namespaces: list[int] = []
         self._user_namespace = -1
-        self._settings: tuple[Mapping[str, str], ...] = ()
+        self.settings: tuple[Mapping[str, str], ...] = ()
+        """Per host, as read back: TCP settings, route metrics, and whether processors are kept awake."""
         self._switch: subprocess.Popen[bytes] | None = None
         self._children: list[subprocess.Popen[bytes]] = []
-        self._unread = b""
         self._turn = threading.Lock()
-        self._awake = -1
 
     def __enter__(self) -> Self:
-        try:
-            self._start()
+        with contextlib.ExitStack() as stack:
+            self._start(stack)
             self._order(PLAN.dump_json(plan_of(self._network, self._queue)))
-        except BaseException:
-            self._stop()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stop()
-
-    @property
-    def settings(self) -> tuple[Mapping[str, str], ...]:
-        """Per host, as read back: TCP settings, route metrics, and whether processors are kept awake."""
-        return self._settings
+        self._stack.close()
 
     def address(self, host: int) -> str:
         """IPv4 address of ``host``, inside the lab."""
@@ -130,82 +120,70 @@ class Lab:
             )
         self._order(PLAN.dump_json(plan_of(network, queue or self._queue)))
 
-    def _start(self) -> None:
-        self._awake = kernel.keep_awake()
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        awake = kernel.keep_awake()
+        if awake >= 0:
+            stack.callback(os.close, awake)
+        self._lines, its_lines = socket.socketpair()
+        self._answers = stack.enter_context(stack.enter_context(self._lines).makefile("rb"))
+        self._lines.settimeout(_ANSWER_S)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours, theirs:
+        with its_lines, ours, theirs:
             command = [sys.executable, "-m", "paceline.realrun.lab.switch"]
             self._switch = subprocess.Popen(
                 [*command, str(self._network.num_hosts), self._hosts, str(theirs.fileno())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=its_lines.fileno(),
+                stdout=its_lines.fileno(),
                 pass_fds=[theirs.fileno()],
                 env=python_environment(),
                 start_new_session=True,  # Ctrl-C goes to this process, which stops the switch
             )
+            stack.callback(self._end)
+            its_lines.close()
             hello = self._answer()
             if "error" in hello:
                 raise InputError(f"no lab on this machine: {hello['error']}. {_NEEDS}")
-            awake = {"cpu_dma_latency": kernel.wake_latency(self._awake)}
-            self._settings = tuple({**settings, **awake} for settings in hello["settings"])
+            latency = {"cpu_dma_latency": kernel.wake_latency(awake)}
+            self.settings = tuple({**settings, **latency} for settings in hello["settings"])
             namespaces = []
             for _ in range(self._network.num_hosts + hello["user"]):
                 namespaces += socket.recv_fds(ours, 1, 1)[1]
+                stack.callback(os.close, namespaces[-1])
             if hello["user"]:
                 self._user_namespace = namespaces.pop(0)
             self._namespaces = namespaces
 
-    def _stop(self) -> None:
+    def _end(self) -> None:
+        assert self._switch is not None
         for child in self._children:
             child.kill()
         for child in self._children:
             child.wait()
-        if self._switch is not None:
-            assert self._switch.stdin is not None
-            assert self._switch.stdout is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._switch.stdin.close()
-            try:
-                self._switch.wait(5)
-            except subprocess.TimeoutExpired:
-                self._switch.kill()
-                self._switch.wait()
-            self._switch.stdout.close()
-        for namespace in [*self._namespaces, self._user_namespace]:
-            if namespace >= 0:
-                os.close(namespace)
-        self._namespaces, self._user_namespace = [], -1
-        if self._awake >= 0:
-            os.close(self._awake)
-            self._awake = -1
+        self._lines.shutdown(socket.SHUT_WR)
+        try:
+            self._switch.wait(5)
+        except subprocess.TimeoutExpired:
+            self._switch.kill()
+            self._switch.wait()
 
     def _order(self, line: bytes) -> dict[str, Any]:
         """Send one command to the switch and wait for its answer."""
-        if self._switch is None or self._switch.stdin is None:
+        if self._switch is None:
             raise RunError("the lab is not running")
         with self._turn:
-            try:
-                self._switch.stdin.write(line + b"\n")
-                self._switch.stdin.flush()
-            except (BrokenPipeError, ValueError) as error:
-                raise RunError("the lab's switch has ended") from error
-            return self._answer()
+            return self._answer(line + b"\n")
 
-    def _answer(self) -> dict[str, Any]:
-        assert self._switch is not None
-        assert self._switch.stdout is not None
-        until_s = time.monotonic() + _ANSWER_S
-        while b"\n" not in self._unread:
-            wait_s = until_s - time.monotonic()
-            if wait_s <= 0 or not select.select([self._switch.stdout], (), (), wait_s)[0]:
-                raise RunError(f"the lab's switch did not answer within {_ANSWER_S:.0f} s")
-            chunk = os.read(self._switch.stdout.fileno(), 1 << 16)
-            if not chunk:
-                raise RunError("the lab's switch has ended")
-            self._unread += chunk
-        line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def _answer(self, line: bytes = b"") -> dict[str, Any]:
+        try:
+            self._lines.sendall(line)
+            answer = self._answers.readline()
+        except TimeoutError as error:
+            raise RunError(f"the lab's switch did not answer within {_ANSWER_S:.0f} s") from error
+        except OSError:
+            answer = b""
+        if not answer:
+            raise RunError("the lab's switch has ended")
+        return dict(json.loads(answer))
 
 
 def python_environment() -> dict[str, str]:

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -140,7 +139,6 @@ class Processes(RankPool):
             "OMP_NUM_THREADS": "1",
         }
         self._stack = ExitStack()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._store = Path()
         self._joined = 0
         self._num_joins = 0
@@ -148,6 +146,7 @@ class Processes(RankPool):
         self._answers: Queue[tuple[int, _Answer]] = Queue()
 
     def __enter__(self) -> Self:
+        self._folder = Path(self._stack.enter_context(make_temporary_folder()))
         if self._lab is not None:
             self._stack.enter_context(self._lab)
         self._stack.callback(self._end)
@@ -243,17 +242,15 @@ class Processes(RankPool):
         if (more := members[-1] + 1 - len(self._children)) > 0:
             check_processes(more)
         allow_open_files(workers)
-        if self._folder is None:
-            self._folder = make_temporary_folder()
         try:
-            check_room(Path(self._folder.name))
+            check_room(self._folder)
             for rank in range(len(self._children), members[-1] + 1):
                 self._children.append(self._start(rank))
         except BaseException:
             self._end()
             raise
         self._num_joins += 1
-        self._store = Path(self._folder.name) / f"store{self._num_joins}"
+        self._store = self._folder / f"store{self._num_joins}"
         self._send(range(workers, self._joined), {"leave": {}})
         timeout_s = max(_START_S, self._timeout_s)
         for place, rank in enumerate(members):
@@ -286,9 +283,6 @@ class Processes(RankPool):
         self._children = []
         self._answers = Queue()
         self._joined = 0
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
 
 
 class _Child:

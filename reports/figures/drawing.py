@@ -16,9 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
+
+from ..folders import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,11 +132,15 @@ def picture(
     figure: Figure,
     name: str,
     data: pd.DataFrame,
-    colours: Mapping[str, str] | None = None,
-    key: Sequence[tuple[str, str, tuple[float, ...]]] = (),
+    styles: Mapping[str, Style] = MappingProxyType({}),
+    key: Sequence[tuple[str, str, tuple[float, ...]]] | None = None,
 ) -> Picture:
-    """A finished figure; see ``Picture``."""
-    return Picture(re.sub(r"\W", "-", name), data, tuple(key), figure, colours or {})
+    """A finished figure, in the stand-in colours of ``styles``; see ``Picture``. ``key``: None: of these."""
+    own = [(label, style.stand_in, style.dashes) for label, style in styles.items()]
+    return Picture(
+        re.sub(r"\W", "-", name), data, tuple(own if key is None else key), figure,
+        {style.stand_in: style.colour for style in styles.values()},
+    )  # fmt: skip
 
 
 def _inline(svg: str, name: str, colours: Mapping[str, str]) -> str:

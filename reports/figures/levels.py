@@ -78,23 +78,23 @@ def draw_levels(study: ReportSources) -> Picture | None:
     data = rank_levels(study.main, equal, target["value"])
     if not len(data):
         return None
-    stand_ins = {label: f"#02f0{i:02x}" for i, label in enumerate(study.styles)}
     with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
         for label, mine in data.groupby("label", sort=False):
             ratio = mine["ratio"].where(mine["ratio"] <= _HIGHEST, math.nan)
-            colour, dashes = stand_ins[str(label)], study.styles[str(label)].dashes
-            ax.plot(mine["level"], ratio, color=colour, linewidth=2, dashes=dashes)
+            style = study.styles[str(label)]
+            ax.plot(mine["level"], ratio, color=style.stand_in, linewidth=2, dashes=style.dashes)
         levels = data.drop_duplicates("level")[["level", "first"]].to_numpy().tolist()
         apart = (levels[-1][0] - levels[0][0]) / max(len(levels) - 1, 1) / 2
         for first, group in groupby(levels, key=lambda each: each[1]):
             ends = [level for level, _ in group]
-            ax.axvspan(ends[0] - apart, ends[-1] + apart, 0, 0.05, color=stand_ins[first], linewidth=0)
+            ax.axvspan(
+                ends[0] - apart, ends[-1] + apart, 0, 0.05, color=study.styles[first].stand_in, linewidth=0
+            )
         make_log(ax, "y")
         highest = max(1.5, 1.1 * data["ratio"][data["ratio"] <= _HIGHEST].max())
         ax.set_ylim(highest**-0.07, highest)  # the strip lies below 1
         if equal["falling"]:
             ax.invert_xaxis()
         ax.set(xlabel=f"target: {words.plain(equal['metric'])}", ylabel="time to it, over the first's")
-    colours = {stand_ins[label]: style.colour for label, style in study.styles.items()}
-    return picture(drawn, f"{study.key}-levels", data, colours)
+    return picture(drawn, f"{study.key}-levels", data, study.styles, key=())

@@ -58,7 +58,6 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
     frames = {part.source: _scores(part, metric, by) for part in study.parts}
     every = pd.concat(list(frames.values()))
     name, unit = _unit(every["x"].max() / 4, by)
-    stand_ins = {label: f"#02f0{i:02x}" for i, label in enumerate(study.styles)}
     target = study.main.results.summary["target"]
     goal = target["value"] if target and target["metric"] == metric else None
     drawn_data, heights = [], [] if goal is None else [goal]
@@ -76,13 +75,15 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
                     band = band[band["x"] > 0]
                 if not len(band):
                     continue
-                style, colour = study.styles[row["label"]], stand_ins[row["label"]]
+                style = study.styles[row["label"]]
                 dashes = (4, 1.6) if measured else style.dashes
                 x = band["x"].to_numpy() / unit
                 if row["runs"] > 1:
-                    ax.fill_between(x, band["low"], band["high"], color=colour, alpha=0.16, linewidth=0)
-                ax.plot(x, band["median"], color=colour, linewidth=2, dashes=dashes)
-                _end(ax, row, x[-1], float(band["median"].iloc[-1]), colour)
+                    ax.fill_between(
+                        x, band["low"], band["high"], color=style.stand_in, alpha=0.16, linewidth=0
+                    )
+                ax.plot(x, band["median"], color=style.stand_in, linewidth=2, dashes=dashes)
+                _end(ax, row, x[-1], float(band["median"].iloc[-1]), style.stand_in)
                 drawn_data.append(band.assign(label=row["label"], source=part.source))
                 # A diverged run must not squeeze all the others.
                 seen = band[["low", "median", "high"]] if not row["diverged"] else band["median"].iloc[:1]
@@ -98,10 +99,8 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
         ax.set_xlabel(words_x[by] + (", log scale" if ax.get_xscale() == "log" else ""))
         whose = " of the proxy" if describe_proxy(study.scenario) not in (None, CURVES) else ""
         ax.set_ylabel(words.plain(metric) + whose + (", log scale" if ax.get_yscale() == "log" else ""))
-    colours = {stand_ins[label]: style.colour for label, style in study.styles.items()}
     data = pd.concat(drawn_data) if drawn_data else pd.DataFrame()
-    key = [(label, stand_ins[label], style.dashes) for label, style in study.styles.items()]
-    return picture(drawn, f"{study.key}-{metric}-{by}", data.rename(columns={"x": by}), colours, key)
+    return picture(drawn, f"{study.key}-{metric}-{by}", data.rename(columns={"x": by}), study.styles)
 
 
 def _unit(typical: float, by: By) -> tuple[str, float]:

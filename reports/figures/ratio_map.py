@@ -33,11 +33,12 @@ def draw_break_even(study: ReportSources) -> Picture | None:
     data = pd.DataFrame({"bandwidth": factors, "examples": limit * relative / relative[factors == 1.0]})
     ends = [*data["examples"], *([here] if here else [])]
     low, high = min(ends) / 1.6, max(ends) * 1.6
-    stand_ins = {first: "#02f000", second: "#02f001"}
     with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
         for label, edge, at, side in ((first, low, 0.02, "bottom"), (second, high, 0.98, "top")):
-            ax.fill_between(data["bandwidth"], data["examples"], edge, color=stand_ins[label], alpha=0.25)
+            ax.fill_between(
+                data["bandwidth"], data["examples"], edge, color=study.styles[label].stand_in, alpha=0.25
+            )
             ax.text(0.02, at, f"{cut(label, 26)} first", transform=ax.transAxes, va=side)
         ax.plot(data["bandwidth"], data["examples"], color=INK, linewidth=2, marker=".")
         make_log(ax, "x")
@@ -48,6 +49,4 @@ def draw_break_even(study: ReportSources) -> Picture | None:
         ax.set(xlim=(data["bandwidth"].min(), data["bandwidth"].max()), ylim=(low, high))
         ax.set_xlabel("all bandwidths, over the scenario's")
         ax.set_ylabel(f"examples of {cut(first, 16)}\nover {cut(second, 16)}")
-    return picture(
-        drawn, f"{study.key}-break-even", data, {stand_ins[x]: study.styles[x].colour for x in stand_ins}
-    )
+    return picture(drawn, f"{study.key}-break-even", data, study.styles, key=())

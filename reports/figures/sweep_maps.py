@@ -65,7 +65,7 @@ def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pict
 
     across, down = keys[-1], keys[0] if len(keys) == 2 else None
     columns, rows = _values(answer, across), _values(answer, down) if down else [None]
-    stand_ins, data = _stand_ins(styles), []
+    data = []
     with figure(2.0 + 0.9 * len(columns), 0.9 + 0.5 * len(rows)) as drawn:
         ax = drawn.subplots()
         for row in answer["settings"]:
@@ -73,7 +73,8 @@ def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pict
             x, y = columns.index(row["set"][across]), rows.index(row["set"][down]) if down else 0
             ax.add_patch(
                 Rectangle(
-                    (x - 0.5, y - 0.5), 1, 1, facecolor=stand_ins.get(verdict["first"], PAPER),
+                    (x - 0.5, y - 0.5), 1, 1,
+                    facecolor=styles[verdict["first"]].stand_in if verdict["first"] else PAPER,
                     alpha=_SETTLED if row["settled"] else _OPEN, edgecolor=PAPER,
                 )
             )  # fmt: skip
@@ -89,7 +90,7 @@ def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pict
         ax.set(xlabel=names[-1], ylabel=names[0] if down else "")
     firsts = {row["verdict"]["first"] for row in answer["settings"]}
     shown = {label: style for label, style in styles.items() if label in firsts}
-    return _picture(drawn, "winners", pd.DataFrame(data), shown, stand_ins)
+    return picture(drawn, "winners", pd.DataFrame(data), shown)
 
 
 def draw_times(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
@@ -108,7 +109,6 @@ def draw_times(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictur
     panels = list(data.groupby("at", sort=False))[:_PANELS]
     wide = min(len(panels), _ACROSS)
     high = math.ceil(len(panels) / wide)
-    stand_ins = _stand_ins(styles)
     unit, second = words.time_unit([float(data["median"].median())])
     with figure(WIDTH_IN if wide == 1 else 2 * WIDTH_IN, 3.0 * high) as drawn:
         axes = list(drawn.subplots(high, wide, sharex=True, sharey=True, squeeze=False).flat)
@@ -116,12 +116,12 @@ def draw_times(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictur
             ax.set_visible(False)
         for ax, (at, own) in zip(axes, panels, strict=False):
             for label, mine in own.sort_values("x").groupby("label", sort=False):
-                colour, x = stand_ins[str(label)], mine["x"].to_numpy()
+                style, x = styles[str(label)], mine["x"].to_numpy()
                 low, high_ = (mine[end].fillna(mine["median"]) / second for end in ("low", "high"))
-                ax.fill_between(x, low, high_, color=colour, alpha=0.16, linewidth=0)
+                ax.fill_between(x, low, high_, color=style.stand_in, alpha=0.16, linewidth=0)
                 ax.plot(
-                    x, mine["median"] / second, color=colour, linewidth=2, marker="o", markersize=4,
-                    dashes=styles[str(label)].dashes,
+                    x, mine["median"] / second, color=style.stand_in, linewidth=2, marker="o", markersize=4,
+                    dashes=style.dashes,
                 )  # fmt: skip
             ax.set_title(cut(str(at), 2 * _LABEL), fontsize=9)
         make_log(axes[0], "y")
@@ -129,7 +129,7 @@ def draw_times(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictur
         drawn.supxlabel(short_keys(list(answer["settings"][0]["set"]))[_place(answer, key)], fontsize=10)
         decided = "time per step" if answer["settings"][0]["by_step"] else "time to target"
         drawn.supylabel(f"{decided} ({unit}), log scale", fontsize=10)
-    return _picture(drawn, "times", data, styles, stand_ins)
+    return picture(drawn, "times", data, styles)
 
 
 def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
@@ -142,7 +142,7 @@ def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
         keys = [each["key"] for each in answer["draws"]["inputs"][1::-1]]
     if is_grid(answer) or not keys:
         return None
-    stand_ins, data = _stand_ins(styles), []
+    data = []
     for row in answer["settings"]:
         verdict = row["verdict"]
         y = _number(row["set"][keys[0]]) if len(keys) == 2 else verdict["factor"]
@@ -154,14 +154,14 @@ def draw_points(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
         ax = drawn.subplots()
         for alpha, first in sorted(set(zip(frame["alpha"], frame["first"], strict=True))):
             mine = frame[(frame["alpha"] == alpha) & (frame["first"] == first)]
-            colour = stand_ins.get(first, FAINT)
+            colour = styles[first].stand_in if first in styles else FAINT
             ax.scatter(mine["x"], mine["y"], s=40, color=colour, alpha=alpha, linewidths=0)
         _set_axis(ax, "x", frame["x"], _written(answer, keys[-1]))
         if len(keys) == 2:
             _set_axis(ax, "y", frame["y"], _written(answer, keys[0]))
         ylabel = names[_place(answer, keys[0])] if len(keys) == 2 else "factor of the second"
         ax.set(xlabel=names[_place(answer, keys[-1])], ylabel=ylabel)
-    return _picture(drawn, "winners", frame, styles, stand_ins)
+    return picture(drawn, "winners", frame, styles)
 
 
 def draw_shares(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Picture | None:
@@ -177,20 +177,21 @@ def draw_shares(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictu
     first = [row["verdict"]["first"] or "nobody" for row in answer["settings"]]
     classes = x.rank(method="first", pct=True).mul(min(_CLASSES, 1 + len(x) // _ROUGHLY)).apply(np.ceil)
     shares = pd.crosstab(classes, np.array(first), normalize="index")
-    edges, stand_ins = np.array([*x.groupby(classes).min(), x.max()]), _stand_ins(styles)
+    edges = np.array([*x.groupby(classes).min(), x.max()])
     with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
         bottom = np.zeros(len(shares))
         for label, share in shares.items():
             bars = ax.bar(edges[:-1], 100 * share, np.diff(edges), bottom, align="edge")
+            colour = styles[str(label)].stand_in if label in styles else FAINT
             for bar in bars:
-                bar.set(facecolor=stand_ins.get(str(label), FAINT), edgecolor=PAPER)
+                bar.set(facecolor=colour, edgecolor=PAPER)
             bottom += 100 * share
         _set_axis(ax, "x", x, _written(answer, most["key"]))
         if most["key"] == answer["draws"]["decides"]:
             ax.axvline(most["at"], color=INK, linestyle="--", linewidth=1.2)
         ax.set(xlim=(edges[0], edges[-1]), ylim=(0, 100), xlabel=most["name"], ylabel="first, % of the draws")
-    return _picture(drawn, "shares", shares.reset_index(drop=True), styles, stand_ins)
+    return picture(drawn, "shares", shares.reset_index(drop=True), styles)
 
 
 def _numeric_keys(answer: Mapping[str, Any]) -> list[str]:
@@ -239,18 +240,6 @@ def _times(answer: Mapping[str, Any], key: str) -> pd.DataFrame:
 
 def _place(answer: Mapping[str, Any], key: str) -> int:
     return list(answer["settings"][0]["set"]).index(key)
-
-
-def _stand_ins(styles: Mapping[str, Style]) -> dict[str, str]:
-    return {label: f"#02f0{i:02x}" for i, label in enumerate(styles)}
-
-
-def _picture(
-    drawn: Any, name: str, data: pd.DataFrame, styles: Mapping[str, Style], stand_ins: Mapping[str, str]
-) -> Picture:
-    colours = {stand_ins[label]: style.colour for label, style in styles.items()}
-    key = [(label, stand_ins[label], style.dashes) for label, style in styles.items()]
-    return picture(drawn, name, data, colours, key)
 
 
 def _values(answer: Mapping[str, Any], key: str) -> Sequence[Any]:

@@ -27,7 +27,7 @@ from .failures import Failures
 from .job import Job
 from .outcome import Outcome, describe_deaths
 from .tasks.clocked import ClockedRunner, Pending
-from .tasks.runner import SUSPENDED, CoroutineTask
+from .tasks.runner import CoroutineTask
 from .turns import WorkerTurns
 
 _Task = CoroutineTask[Pending]
@@ -88,7 +88,7 @@ class EventDriver(ClockedRunner[Pending]):
         ended = self.complete if self._delays.none_after_exchanges else self._settled
         self.collectives = CollectivesInFlight(job, self._clock, self.transfers, ended, self._alone, priced)
         self._turns = WorkerTurns(job, self._clock, self._join)
-        self.handlers |= {ops.BatchLoss: self._batch_loss, ops.Gradient: self._compute}
+        self.handlers[ops.BatchLoss] = self._batch_loss
         self.add_timed(
             {
                 ops.Gradient: self._begin_gradient,
@@ -263,24 +263,6 @@ class EventDriver(ClockedRunner[Pending]):
             )
 
     # --- gradients ------------------------------------------------------------------------------
-
-    def _compute(self, task: _Task, operation: ops.Gradient) -> Any:
-        task.waiting = operation
-        point, start_s = operation.point, self._clock.now
-        ticket, end_s = self._ask_gradient(task, point, self.take_ahead(task.rank) if self._ahead else 0.0)
-        end_s += self._delays.after_gradient_s(task.rank, self._gradients[task.rank])
-        self._clock.at(end_s, self._computed, (task, point, ticket, start_s))
-        return SUSPENDED
-
-    def _computed(self, gradient: tuple[_Task, Tensor, int, float]) -> None:
-        task, point, ticket, start_s = gradient
-        if not task.alive:
-            return
-        now_s = self._clock.now
-        task.breakdown.computed(now_s)
-        if self.writes:
-            self.write(task, "gradient", task.breakdown.steps, start_s, now_s)
-        self.advance(task, self._value(task, point, ticket))
 
     def _value(self, task: _Task, point: Tensor, ticket: int) -> Tensor:
         if self._deferred is not None:

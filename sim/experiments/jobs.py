@@ -15,6 +15,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache, partial
+from itertools import islice
 from multiprocessing import resource_tracker
 from queue import SimpleQueue
 from typing import Any, Final, Protocol, Self
@@ -22,13 +23,14 @@ from typing import Any, Final, Protocol, Self
 import torch
 from pydantic import ConfigDict, TypeAdapter
 
+from ..config.tracking import track
 from ..config.user_code import call as user_code
 from ..config.user_code.child_process import prepare
 from ..config.user_code.code_files import add_folders, code_folders
 from ..devices import one_thread
 from ..errors import InputError, PacelineError, RunError, shorten
 from ..records.run import Run
-from ..records.unfinished import PartKind, code_version
+from ..records.unfinished import NOTHING_KEPT, PartKind, Parts, code_version
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario, dump, parse
 
@@ -42,7 +44,7 @@ MAX_LOST: Final = 3
 """Executors that one run may break."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedRun:
     """One scheme, perhaps none of the resolved scenario's, under one seed; kept by kind and number."""
 
@@ -51,6 +53,15 @@ class PlannedRun:
     scenario: Scenario
     entry: SchemeEntry
     seed: int
+    parts: Parts = NOTHING_KEPT
+
+    def find(self) -> Run | None:
+        """The run, if it is kept."""
+        return self.parts.find(self.kind, self.number, self.entry.label, self.seed)
+
+    def keep(self, run: Run) -> None:
+        """Keep the complete run."""
+        self.parts.keep(self.kind, self.number, run)
 
 
 class RunsProgress(Protocol):
@@ -64,16 +75,6 @@ class RunsProgress(Protocol):
 
     def complete(self, label: str, /) -> None:
         """Count a complete run."""
-
-
-class KeepsRuns(Protocol):
-    """Store of complete runs; ``records.unfinished.Parts`` is one."""
-
-    def find(self, kind: PartKind, number: int, label: str, seed: int, /) -> Run | None:
-        """Return a kept run, if it is the one of this label and seed."""
-
-    def keep(self, kind: PartKind, number: int, run: Run, /) -> None:
-        """Keep a complete run."""
 
 
 RunHere = partial[Run]
@@ -144,16 +145,37 @@ class JobProcesses:
         self.begin(self.window)
         return self.executor.submit(work, text)
 
+    def answer_all(self, work: Callable[[str], bytes], orders: Sequence[str], what: str) -> Iterator[Any]:
+        """Hand out orders, begin processes if there are none, and yield the JSON of the answers in order.
+
+        Raises ``RunError`` if one order ended ``MAX_LOST`` processes.
+        """
+        if self.executor is None:
+            self.begin(len(orders))
+        out, left = deque[tuple[str, Future[bytes]]](), iter(orders)
+        for _ in track(what, orders):
+            # No more than processes take at once: what waits behind that leaves a traceback at Ctrl-C.
+            out.extend((text, self.submit(work, text)) for text in islice(left, 2 * self.window - len(out)))
+            text, future = out.popleft()
+            for _ in range(MAX_LOST):
+                try:
+                    answer = json.loads(future.result())
+                    break
+                except BrokenExecutor:
+                    future = self.submit(work, text)
+            else:
+                raise RunError(f"{MAX_LOST} processes died in one batch; is the memory enough?")
+            yield answer
+
     def run_all(
         self,
         planned: Sequence[PlannedRun],
         run_here: RunHere,
         *,
-        parts: KeepsRuns,
         progress: RunsProgress | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> Iterator[Run]:
-        """Do runs and yield them in order; take those in ``parts``, and keep new ones there.
+        """Do runs and yield them in order; take those that are kept, and keep new ones.
 
         With one run at a time, each begins when the caller asks for it. ``progress`` and ``warn`` are as for
         ``simulate``.
@@ -161,11 +183,11 @@ class JobProcesses:
         Raises:
             RunError: a run ended ``MAX_LOST`` processes, or a given executor is broken.
         """
-        kept = [parts.find(each.kind, each.number, each.entry.label, each.seed) for each in planned]
+        kept = [each.find() for each in planned]
         left = [each for each, run in zip(planned, kept, strict=True) if run is None]
         several = self.given or (self._at_once != 1 and len(left) > 1)
         sent = several and left and can_be_sent(left[0].scenario)
-        runs = _Runs(deque(left), run_here, parts, progress, warn, self if sent else None)
+        runs = _Runs(deque(left), run_here, progress, warn, self if sent else None)
         try:
             for each, run in zip(planned, kept, strict=True):
                 yield runs.take(each) if run is None else run
@@ -186,26 +208,25 @@ class _Runs:
 
     left: deque[PlannedRun]
     run_here: RunHere
-    parts: KeepsRuns
     progress: RunsProgress | None
     warn: Callable[[str], None] | None
     processes: JobProcesses | None
     sent: dict[Future[bytes], PlannedRun] = field(default_factory=dict)
     done: SimpleQueue[Future[bytes]] = field(default_factory=SimpleQueue)
-    lost: Counter[int] = field(default_factory=Counter)
-    complete: dict[int, Run] = field(default_factory=dict)
+    lost: Counter[PlannedRun] = field(default_factory=Counter)
+    complete: dict[PlannedRun, Run] = field(default_factory=dict)
     taken_s: float = 0.0
     num_here: int = 0
 
     def take(self, wanted: PlannedRun) -> Run:
         """The run, once complete; other runs complete by then are kept, too."""
-        while wanted.number not in self.complete:
+        while wanted not in self.complete:
             self._hand_out()
             if self.sent:
                 self._collect(self.done.get())
             else:
                 self._do(self.left.popleft())
-        return self.complete.pop(wanted.number)
+        return self.complete.pop(wanted)
 
     def cancel(self) -> None:
         for future in self.sent:
@@ -235,8 +256,8 @@ class _Runs:
             processes.begin(len(self.left))
 
     def _add(self, planned: PlannedRun, run: Run) -> None:
-        self.complete[planned.number] = run
-        self.parts.keep(planned.kind, planned.number, run)
+        self.complete[planned] = run
+        planned.keep(run)
         if self.progress is not None:
             self.progress.complete(run.label)
 
@@ -245,7 +266,7 @@ class _Runs:
         processes = self.processes
         while processes is not None and processes.executor is not None and self.left:
             out = [each for future, each in self.sent.items() if not future.done()]
-            doubtful = any(self.lost[each.number] == MAX_LOST - 1 for each in (*out, self.left[0]))
+            doubtful = any(self.lost[each] == MAX_LOST - 1 for each in (*out, self.left[0]))
             if len(out) >= (1 if doubtful else processes.window):
                 return
             planned = self.left.popleft()
@@ -259,8 +280,8 @@ class _Runs:
         try:
             run, warnings, misfit = _ANSWER.validate_json(future.result())
         except BrokenExecutor:
-            self.lost[planned.number] += 1
-            if self.lost[planned.number] == MAX_LOST:
+            self.lost[planned] += 1
+            if self.lost[planned] == MAX_LOST:
                 raise RunError(
                     f"{shorten(planned.entry.label)}, seed {planned.seed}: {MAX_LOST} processes that ran it "
                     "have died, the last one with nothing beside it; is the memory enough?"

@@ -244,12 +244,12 @@ def simulate(
             now = seeds[done : max(surely, done + 1)]
             pairs = [(seed, entry) for seed in now for entry in scenario.schemes]
             planned = [
-                PlannedRun("run", number, scenario, entry, seed)
+                PlannedRun("run", number, scenario, entry, seed, parts)
                 for number, (seed, entry) in enumerate(pairs, len(runs))
             ]
             here = partial(run_here, device, engine)
             at_work = processes_for(device, processes)
-            for run in at_work.run_all(planned, here, parts=parts, progress=progress, warn=warn):
+            for run in at_work.run_all(planned, here, progress=progress, warn=warn):
                 runs.append(run)
                 yield run
 
@@ -299,6 +299,6 @@ def choose_values(
     if progress is not None and scenario.tune is not None:
         progress.begin("trial", len(scenario.schemes) * scenario.tune.trials, parts.num_kept("trial"))
     with one_thread():
-        while planned := next_trials(scenario, runs):
-            runs += at_work.run_all(planned, here, parts=parts, progress=progress)
+        while planned := next_trials(scenario, runs, parts):
+            runs += at_work.run_all(planned, here, progress=progress)
     return choose(scenario, runs)

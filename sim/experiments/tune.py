@@ -16,6 +16,7 @@ from statistics import fmean
 from .. import seeds
 from ..records.run import Run, metric_name
 from ..records.summary import Tuned, TuningTrial, mean_time_s
+from ..records.unfinished import NOTHING_KEPT, Parts
 from ..records.verdict import Value
 from ..scenario.schema import Scenario
 from ..scenario.tuning_grid import SEEDS, Tune, with_values
@@ -23,7 +24,7 @@ from ..workloads import find_task
 from .jobs import PlannedRun
 
 
-def next_trials(scenario: Scenario, done: Sequence[Run]) -> list[PlannedRun]:
+def next_trials(scenario: Scenario, done: Sequence[Run], parts: Parts = NOTHING_KEPT) -> list[PlannedRun]:
     """Trials of the next round for every scheme, after ``done``, the runs of earlier rounds in order."""
     if scenario.tune is None:
         return []
@@ -34,7 +35,7 @@ def next_trials(scenario: Scenario, done: Sequence[Run]) -> list[PlannedRun]:
         for values, seed in planned_trials(scenario, tried)
     ]
     return [
-        PlannedRun("trial", number, plain, entry, seed)
+        PlannedRun("trial", number, plain, entry, seed, parts)
         for number, (entry, seed) in enumerate(trials, len(done))
     ]
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
 from functools import partial
-from itertools import islice, product
+from itertools import chain, product
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +15,6 @@ import numpy as np
 from paceline.sim.config.tracking import track
 from paceline.sim.devices import one_thread
 from paceline.sim.drivers.job import Job
-from paceline.sim.errors import RunError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.choice import choose_each
 from paceline.sim.experiments.costs.step_cost import ENOUGH_PART_WORK, endless, enough, follow
@@ -88,19 +85,10 @@ def _steps_s(
     if processes.window == 1 or not can_be_sent(alone):
         yield from (_step_s(scenario, entry, *each) for each in track(f"{entry.label}: setting", settings))
         return
-    if processes.executor is None:
-        processes.begin(processes.window)
     text, batches = dump(alone), [settings[k : k + GRID_POINTS] for k in range(0, len(settings), GRID_POINTS)]
-    works, sent = (json.dumps([text, batch]) for batch in batches), deque[Future[bytes]]()
-    for _ in track(f"{entry.label}: {GRID_POINTS} settings", batches):
-        # No more than processes take at once: what waits behind that leaves a traceback at Ctrl-C.
-        sent.extend(
-            processes.submit(_steps_of, each) for each in islice(works, 2 * processes.window - len(sent))
-        )
-        try:
-            yield from json.loads(sent.popleft().result())
-        except BrokenExecutor:
-            raise RunError("a process died; is the memory enough?") from None
+    orders = [json.dumps([text, batch]) for batch in batches]
+    what = f"{entry.label}: {GRID_POINTS} settings"
+    yield from chain.from_iterable(processes.answer_all(_steps_of, orders, what))
 
 
 def _steps_of(text: str) -> bytes:

@@ -20,6 +20,7 @@ from paceline.sim.experiments.jobs import PlannedRun
 from paceline.sim.experiments.tune import best_first, record, trial_of, tuning_seeds
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import Tuned, TuningTrial, mean_time_s
+from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.records.verdict import Value
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
@@ -52,6 +53,7 @@ class Race:
         score: name of the score that decides where no trial arrives, and whether small is good.
         within_s: time after which scores are compared; None: the target is the goal.
         afford: whether a run's cost is within the limit.
+        parts: store of complete trials.
         tried: label -> trials.
         steps: of all workers so far.
     """
@@ -62,6 +64,7 @@ class Race:
     score: tuple[str, bool]
     within_s: float | None = None
     afford: Callable[[Run], bool] = lambda run: True
+    parts: Parts = NOTHING_KEPT
     tried: dict[str, list[TuningTrial]] = field(default_factory=dict)
     num_trials: int = 0
     steps: float = 0.0
@@ -120,7 +123,7 @@ class Race:
         scenario = self.scenario.model_copy(update={"stop": capped, "tune": None})
         default = scenario.workload.optimizer
         planned = [
-            PlannedRun("trial", number, scenario, with_values(entry, default, values), seed)
+            PlannedRun("trial", number, scenario, with_values(entry, default, values), seed, self.parts)
             for number, (entry, values) in enumerate(arms, self.num_trials)
         ]
         self.num_trials += len(planned)

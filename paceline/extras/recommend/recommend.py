@@ -81,12 +81,12 @@ def run_race(
         stop = stop.model_copy(update={"target": None, "max_time": within_s})
     scenario = scenario.model_copy(update={"stop": stop, "evaluate": evaluate})
     here, at_work = partial(run_here, device, "auto"), processes_for(device, processes)
-    run_all = partial(at_work.run_all, run_here=here, parts=parts, progress=progress)
+    run_all = partial(at_work.run_all, run_here=here, progress=progress)
     with one_thread():
         step_s = {entry.label: step_seconds(scenario, entry) for entry in scenario.schemes}
         left = step_s.keys() - outdone(scenario, step_s) if is_trained(scenario) else step_s.keys()
         afford = (lambda run: True) if euros is None else partial(_affords, read_price_of(scenario), euros)
-        race = Race(only(scenario, left), step_s, run_all, score, within_s, afford)
+        race = Race(only(scenario, left), step_s, run_all, score, within_s, afford, parts)
         if progress is not None:
             progress.begin("trial", race.most_trials(), parts.num_kept("trial"))
         tuning = race.finalists() if is_trained(scenario) and len(left) > 1 else []

@@ -164,14 +164,14 @@ class ClockedRunner(Runner[_P]):
         pending = self._in_flight(task, name, operation, self._time.now, handle)
         if handle is not None:
             task.outstanding[handle.number] = pending
-        elif task.number == 0:
+        if type(operation) is ops.Gradient:
+            pending.ahead = self.take_ahead(task.rank)
+        elif handle is None and task.number == 0:
             pending.busy_s = task.breakdown.busy_s(pending.start_s)
             task.blocked, task.awaited = (pending.start_s, pending.busy_s), pending
         task.breakdown.operations.add(name)
         if type(operation) is ops.AllReduce and ops.adds_in_half(operation):
             task.breakdown.operations.add(HALF_SUM)
-        if type(operation) is ops.Gradient:
-            pending.ahead = self.take_ahead(task.rank)
         begin(pending)
         return pending
 

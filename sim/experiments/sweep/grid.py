@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -23,7 +22,7 @@ from ...faults.timeline import CutOff
 from ...network.profile import Profile
 from ...records.run import Run
 from ...records.summary import Tuned
-from ...records.unfinished import NOTHING_KEPT, PartKind, Parts
+from ...records.unfinished import NOTHING_KEPT, Parts
 from ...scenario.repeats import are_enough, max_repeats
 from ...scenario.schema import Scenario
 from ...training.scoring import KnownScores
@@ -76,15 +75,10 @@ def choose_values(
 
     ``parts`` (of each scenario) and ``processes`` are as for ``simulate``.
     """
-    runs: list[list[Run]] = [[] for _ in scenarios]
     if progress is not None and any(each.tune for each in scenarios):
         trials = sum(len(each.schemes) * each.tune.trials for each in scenarios if each.tune is not None)
         progress.begin("trial", trials, sum(each.num_kept("trial") for each in parts or ()))
-    with one_thread():
-        while any(planned := [next_trials(*each) for each in zip(scenarios, runs, strict=True)]):
-            done = _side_by_side(planned, device, progress, None, parts, processes)
-            for own, new in zip(runs, done, strict=True):
-                own += new
+    runs = _in_rounds(next_trials, scenarios, parts, device, progress, None, processes)
     chosen = [choose(*each) for each in zip(scenarios, runs, strict=True)]
     return [scenario for scenario, _ in chosen], [tuned for _, tuned in chosen]
 
@@ -108,78 +102,51 @@ def simulate(
     if progress is not None:
         most = sum(len(each.schemes) * max_repeats(each.repeats) for each in scenarios)
         progress.begin("run", most, sum(each.num_kept("run") for each in parts or ()))
-    runs: list[list[Run]] = [[] for _ in scenarios]
-    with one_thread():
-        while True:
-            planned = [_next_seed(*each) for each in zip(scenarios, runs, strict=True)]
-            if not any(planned):
-                return runs
-            done = _side_by_side(planned, device, progress, warn, parts, processes)
-            for own, new in zip(runs, done, strict=True):
-                own += new
+    return _in_rounds(_next_seed, scenarios, parts, device, progress, warn, processes)
 
 
-def _next_seed(scenario: Scenario, runs: Sequence[Run]) -> list[PlannedRun]:
+def _next_seed(scenario: Scenario, runs: Sequence[Run], parts: Parts) -> list[PlannedRun]:
     labels = [entry.label for entry in scenario.schemes]
     if are_enough(scenario.repeats, labels, runs):
         return []
     seed = prepare.seeds_of(scenario)[len(runs) // len(labels)]
     return [
-        PlannedRun("run", number, scenario, entry, seed)
+        PlannedRun("run", number, scenario, entry, seed, parts)
         for number, entry in enumerate(scenario.schemes, len(runs))
     ]
 
 
-def _side_by_side(
-    planned: Sequence[Sequence[PlannedRun]],
+def _in_rounds(
+    plan: Callable[[Scenario, Sequence[Run], Parts], Sequence[PlannedRun]],
+    scenarios: Sequence[Scenario],
+    parts: Sequence[Parts] | None,
     device: torch.device | None,
     progress: RunsProgress | None,
     warn: Callable[[str], None] | None,
-    parts: Sequence[Parts] | None,
     processes: JobProcesses,
 ) -> list[list[Run]]:
-    """Runs of several scenarios: the first of each together, then the second of each, and so on."""
-    parts = [NOTHING_KEPT] * len(planned) if parts is None else parts
-    runs: list[list[Run]] = [[] for _ in planned]
-    for place in range(max(map(len, planned), default=0)):
-        column = _Column({row: own[place] for row, own in enumerate(planned) if place < len(own)}, parts)
-        missing = column.missing()
-        plain = [(job_of(each, device), each.scenario.cluster.profile) for each in missing]
-        shared = share_training(plain, progress)
-        for index, run in shared.items():
-            column.keep(missing[index].kind, missing[index].number, run)
-            if progress is not None:
-                progress.complete(run.label)
-        alone = [each for index, each in enumerate(missing) if index not in shared]
-        here = partial(run_here, device, "auto")
-        at_work = processes_for(device, processes)
-        deque(at_work.run_all(alone, here, parts=column, progress=progress, warn=warn), maxlen=0)
-        for row, run in column.runs.items():
-            runs[row].append(run)
+    """Runs of several scenarios, each planned after those before: in a round the first of all together."""
+    runs: list[list[Run]] = [[] for _ in scenarios]
+    stores = parts or [NOTHING_KEPT] * len(scenarios)
+    at_work, here = processes_for(device, processes), partial(run_here, device, "auto")
+    with one_thread():
+        while any(planned := [plan(*each) for each in zip(scenarios, runs, stores, strict=True)]):
+            done: dict[PlannedRun, Run] = {}
+            for column in itertools.zip_longest(*planned):
+                there = [each for each in column if each is not None]
+                done |= {each: run for each in there if (run := each.find()) is not None}
+                missing = [each for each in there if each not in done]
+                plain = [(job_of(each, device), each.scenario.cluster.profile) for each in missing]
+                for index, run in share_training(plain, progress).items():
+                    done[missing[index]] = run
+                    missing[index].keep(run)
+                    if progress is not None:
+                        progress.complete(run.label)
+                alone = [each for each in missing if each not in done]
+                done |= zip(alone, at_work.run_all(alone, here, progress=progress, warn=warn), strict=True)
+            for own, new in zip(runs, planned, strict=True):
+                own += [done[each] for each in new]
     return runs
-
-
-class _Column:
-    """Runs at one place in all scenarios, by the number of their scenario; ``runs`` has the complete ones."""
-
-    def __init__(self, planned: Mapping[int, PlannedRun], parts: Sequence[Parts]) -> None:
-        self._planned, self._parts = planned, parts
-        kept = {
-            row: parts[row].find(each.kind, each.number, each.entry.label, each.seed)
-            for row, each in planned.items()
-        }
-        self.runs = {row: run for row, run in kept.items() if run is not None}
-
-    def missing(self) -> list[PlannedRun]:
-        return [replace(each, number=row) for row, each in self._planned.items() if row not in self.runs]
-
-    def find(self, kind: PartKind, number: int, label: str, seed: int) -> Run | None:
-        """None: kept runs are not ``missing``, and are not planned again."""
-        return None
-
-    def keep(self, kind: PartKind, number: int, run: Run) -> None:
-        self.runs[number] = run
-        self._parts[number].keep(kind, self._planned[number].number, run)
 
 
 def share_training(

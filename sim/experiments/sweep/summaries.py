@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,14 +11,14 @@ import torch
 
 from ...config import yaml_file
 from ...config.tracking import track
-from ...errors import InputError, PacelineError, RunError
+from ...errors import InputError, PacelineError
 from ...records.run import Run
 from ...records.summarise import summarise_resolved
 from ...records.summary import Summary, Tuned
 from ...scenario.overrides import Assignment, Change
 from ...scenario.schema import Scenario, parse_each
 from ..costs.bounds import describe_schemes
-from ..jobs import MAX_LOST, JobProcesses, at_work, can_be_sent, order_of
+from ..jobs import JobProcesses, at_work, can_be_sent, order_of
 from .grid import choose_values, resolve, simulate
 
 BATCH: Final = 1_000
@@ -58,33 +56,19 @@ def summarise_in_batches(
         InputError: a setting cannot be read or resolved, or a process has not this one's code.
         RunError: a batch ended ``MAX_LOST`` processes.
     """
-    if processes.executor is None:
-        processes.begin(-(-len(settings) // BATCH))
-    out, warned = deque[tuple[Future[bytes], str]](), set[str]()
-    scenario, plain = yaml_file.read_text(file), [list(map(_as_pair, each)) for each in settings]
-    for begin in range(0, len(plain), BATCH):
-        text = order_of(device, text=scenario, file=str(file), settings=plain[begin : begin + BATCH])
-        out.append((processes.submit(_summarise_text, text), text))
-    for _ in track(f"{BATCH} settings", list(out)):
-        answer = _answered(processes, *out.popleft())
+    warned = set[str]()
+    text, pairs = yaml_file.read_text(file), [list(map(_as_pair, each)) for each in settings]
+    orders = [
+        order_of(device, text=text, file=str(file), settings=pairs[begin : begin + BATCH])
+        for begin in range(0, len(pairs), BATCH)
+    ]
+    for answer in processes.answer_all(_summarise_text, orders, f"{BATCH} settings"):
         if answer["error"]:
             raise InputError(answer["error"])
         for sentence in set(answer["warnings"]) - warned:
             warn(sentence)
         warned.update(answer["warnings"])
         yield from answer["summaries"]
-
-
-def _answered(processes: JobProcesses, future: Future[bytes], text: str) -> dict[str, Any]:
-    """The answer to an order, which is sent anew if its process dies."""
-    for _ in range(MAX_LOST):
-        try:
-            answer: dict[str, Any] = json.loads(future.result())
-        except BrokenExecutor:
-            future = processes.submit(_summarise_text, text)
-        else:
-            return answer
-    raise RunError(f"{MAX_LOST} processes died in one batch; is the memory enough?")
 
 
 def _as_pair(change: Change) -> tuple[str, str]:

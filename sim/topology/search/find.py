@@ -10,7 +10,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ... import seeds
-from ...config.limits import MAX_GRAPH
 from ...errors import InputError, shorten
 from ..graphs.random import random_regular_edges
 from .anneal import Cooling, Tally, anneal
@@ -41,10 +40,8 @@ class Budget:
 
 def default_budget(workers: int) -> Budget:
     """A budget that takes less than a minute on one core."""
-    if not 2 <= workers <= MAX_GRAPH:
-        raise InputError(f"--workers {shorten(workers)}: a search takes from 2 to {MAX_GRAPH} workers")
     return Budget(
-        moves=min(max(20 * workers**2, 1_000), 50_000), restarts=min(max(16_384 // workers**2, 1), 64)
+        moves=min(max(20 * workers**2, 1_000), 50_000), restarts=min(max(16_384 // max(workers**2, 1), 1), 64)
     )
 
 
@@ -87,7 +84,7 @@ def check(request: Request) -> None:
     """Raise ``InputError`` where no graph can meet a request, with the nearest possible choice."""
     n, k = request.workers, request.degree
     if not 3 <= n <= MAX_SEARCH_WORKERS:
-        raise InputError(f"--workers {n}: a search needs 3 to {MAX_SEARCH_WORKERS} workers")
+        raise InputError(f"--workers {shorten(n)}: a search needs 3 to {MAX_SEARCH_WORKERS} workers")
     if (k is None) == (request.edges is None):
         raise InputError("give either --degree K (of every worker) or --edges M (in all)")
     if k is not None:

@@ -26,7 +26,6 @@ from paceline.sim.experiments import simulate as simulator
 from paceline.sim.experiments.jobs import JobProcesses, PlannedRun, check_jobs
 from paceline.sim.experiments.simulate import run_here, simulate
 from paceline.sim.records.run import Run
-from paceline.sim.records.unfinished import NOTHING_KEPT
 from paceline.sim.scenario.schema import load
 from tests.support.alive import wait_for_end
 from tests.support.made_runs import made_run
@@ -218,7 +217,7 @@ def test_processes_begin_as_soon_as_what_is_left_is_worth_them(
 
     monkeypatch.setattr(JobProcesses, "begin", begin)
     planned = [PlannedRun("run", k, scenario, scenario.schemes[0], k) for k in range(4)]
-    runs = list(JobProcesses(2).run_all(planned, partial(run_here, None, "auto"), parts=NOTHING_KEPT))
+    runs = list(JobProcesses(2).run_all(planned, partial(run_here, None, "auto")))
     assert [run.seed for run in runs] == [0, 1, 2, 3]
     assert seen[2:] == [
         "run 1, step 0",
@@ -268,7 +267,7 @@ def test_one_at_a_time_begins_only_what_is_wanted(tmp_path: Path) -> None:
         return made_run(planned.entry.label, planned.seed)
 
     planned = [PlannedRun("run", k, scenario, scenario.schemes[0], k) for k in range(3)]
-    runs = JobProcesses(1).run_all(planned, partial(run_here), parts=NOTHING_KEPT)
+    runs = JobProcesses(1).run_all(planned, partial(run_here))
     assert next(runs).seed == 0
     assert begun == [0]
 

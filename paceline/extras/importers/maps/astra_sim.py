@@ -8,33 +8,36 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from paceline.extras.importers.readings import ForeignFile, LinkReading, Readings
 from paceline.sim.config import yaml_file
 from paceline.sim.config.limits import MAX_GRAPH_HOSTS
-from paceline.sim.errors import quote
+from paceline.sim.config.settings import Settings
 
-_SHAPES: Final = ("Ring", "Switch", "FullyConnected")
-_BOUNDS: Final = {"npus_count": (2, MAX_GRAPH_HOSTS), "bandwidth": (1e-6, 1e6), "latency": (0, 1e12)}
+
+class _Dimensions(Settings):
+    """The keys that are read, with a value for each dimension."""
+
+    topology: tuple[Literal["Ring", "Switch", "FullyConnected"], ...] = Field(min_length=1)
+    npus_count: tuple[Annotated[int, Field(ge=2, le=MAX_GRAPH_HOSTS)], ...]
+    bandwidth: tuple[Annotated[float, Field(ge=1e-6, le=1e6)], ...]
+    latency: tuple[Annotated[float, Field(ge=0, le=1e12)], ...]
 
 
 def read(source: ForeignFile) -> Readings:
     """A graph of NPUs, each a host; ``InputError``: the dimensions do not fit together."""
     document = yaml_file.parse(source.text, source.name)
     data = document.value if isinstance(document.value, dict) else {}
-    columns: list[tuple[Any, ...]] = []
-    for key in ("topology", *_BOUNDS):
-        values, line = data.get(key), document.place((key,)).line
-        if not isinstance(values, tuple) or not values or len(values) != len((columns or [values])[0]):
-            raise source.refuse(f"needs {key}: [...], with a value for each dimension of the topology", line)
-        if wrong := [value for value in values if not _fits(key, value)]:
-            least, most = _BOUNDS.get(key, (0, 0))
-            number = "whole number" if key == "npus_count" else "number"
-            valid = f"a {number} from {least:g} to {most:g}" if most else f"one of {', '.join(_SHAPES)}"
-            raise source.refuse(f"{key}: {quote(wrong[0])} is not {valid}", line)
-        columns.append(values)
-    shapes, counts, gb_per_s, ns = columns
+    unread = sorted(data.keys() - _Dimensions.model_fields)
+    known = {key: data[key] for key in data.keys() - unread}
+    columns = dict(yaml_file.validate_document(_Dimensions, known, source.name, document.place))
+    shapes, counts, gb_per_s, ns = columns.values()
+    if uneven := [key for key, values in columns.items() if len(values) != len(shapes)]:
+        line = document.place((uneven[0],)).line
+        raise source.refuse(f"needs {uneven[0]}: [...], with a value for each dimension", line)
     if math.prod(counts) > MAX_GRAPH_HOSTS:
         raise source.refuse(f"has {math.prod(counts)} NPUs; at most {MAX_GRAPH_HOSTS} can be read")
     links = []
@@ -44,7 +47,6 @@ def read(source: ForeignFile) -> Readings:
             npus = [_name((*place[:axis], n, *place[axis + 1 :]), counts) for n in range(counts[axis])]
             pairs = _pairs(shape, npus, f"switch{axis + 1}-{_name(place, counts)}")
             links += [LinkReading(a, b, ns[axis] / 1e9, gb_per_s[axis] * 2**30) for a, b in pairs]
-    unread = sorted(set(data) - {"topology", *_BOUNDS})
     notes = (
         "latency: of each link, in ns; two NPUs are two links apart at a switch",
         "bandwidth: of each link and direction, in GB/s of 2**30 bytes, as ASTRA-sim takes them",
@@ -52,13 +54,6 @@ def read(source: ForeignFile) -> Readings:
     )
     hosts = tuple(f"npu{n}" for n in range(math.prod(counts)))
     return Readings(hosts=hosts, links=tuple(links), notes=notes)
-
-
-def _fits(key: str, value: object) -> bool:
-    if key == "topology":
-        return value in _SHAPES
-    number = isinstance(value, int if key == "npus_count" else int | float) and not isinstance(value, bool)
-    return number and _BOUNDS[key][0] <= float(str(value)) <= _BOUNDS[key][1]
 
 
 def _name(place: tuple[int, ...], counts: tuple[int, ...]) -> str:

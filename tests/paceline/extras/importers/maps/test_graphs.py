@@ -68,12 +68,12 @@ def test_dimensions_of_astra_sim() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("Ring", "Torus", r"file:1: topology: 'Torus' is not one of"),
+        ("Ring", "Torus", r"file:1: topology.0: unknown choice 'Torus'; choose from: FullyConnected, Ring"),
         ("[ 4, 2 ]", "[ 4 ]", r"file:2: needs npus_count"),
-        ("4, 2", "4.0, 2", r"file:2: npus_count: '4.0' is not a whole number"),
-        ("50.0", "-50.0", r"file:3: bandwidth: '-50.0' is not a number"),
-        ("[ 4, 2 ]", "[ 4, 2.5 ]", r"file:2: npus_count: '2.5'"),
-        ("latency: [ 500, 1000.0 ]\n", "", r"needs latency"),
+        ("4, 2", "4.0, 2", r"file:2: npus_count.0: must be a whole number, not 4.0"),
+        ("50.0", "-50.0", r"file:3: bandwidth.0: must be at least 1e-06, not -50"),
+        ("[ 4, 2 ]", "[ 4, 2.5 ]", r"file:2: npus_count.1: must be a whole number, not 2.5"),
+        ("latency: [ 500, 1000.0 ]\n", "", r"file:1: latency: is missing"),
         ("[ 4, 2 ]", "[ 400, 200 ]", r"has 80000 NPUs"),
     ],
 )
