@@ -135,7 +135,8 @@ def _tex(studies: Sequence[ReportSources]) -> str:
     if not len(table):
         return "% no runs\n"
     kept = [name for name in table if name not in ("study", "source") or table[name].nunique() > 1]
-    return render_latex(table[kept])
+    compared = sum(len(part.rows) - 1 for study in studies for part in study.parts)
+    return f"{render_latex(table[kept])}% {compared} comparisons with the first, each at a level of its own\n"
 
 
 def render_latex(table: pd.DataFrame) -> str:

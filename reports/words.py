@@ -10,7 +10,7 @@ from paceline.sim.config.units import format_bytes
 from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.intervals import Interval
 from paceline.sim.records.money.cost import format_money
-from paceline.sim.records.run import Source
+from paceline.sim.records.run import UNTIMED_ENCODING, Source, untimed
 from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summary import (
     Bounds,
@@ -137,6 +137,9 @@ def beside_verdict(summary: Summary, source: Source) -> list[str]:
     sentences = [known["break_even"]["text"]] if "break_even" in known else []
     sentences += [known["few_rounds"]] if "few_rounds" in known else []
     first, cheapest = known["first"], known.get("cheapest")
+    if first is not None and not is_by_step(summary):  # beside times per step it is said of each scheme
+        free = set(untimed((UNTIMED_ENCODING,))) & set(rows[first].get("leaves_out", ()))
+        sentences += [f"{first} is first without {each}." for each in free]
     if first is not None and cheapest is not None and first != cheapest:
         least, more = (cost(rows[label]) for label in (cheapest, first))
         per = "a step" if is_by_step(summary) else "to the target"

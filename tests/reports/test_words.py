@@ -9,6 +9,7 @@ from typing import get_args
 import pandas as pd
 import pytest
 
+import paceline
 from paceline.reports import assumptions, words
 from paceline.reports.sweep_tables import LEAD
 from paceline.reports.tables import AMOUNTS, brackets, decides
@@ -278,3 +279,19 @@ def test_the_glossary_has_every_column_cost_and_status() -> None:
     held = {"parameters", "gradients", "optimiser", "anchors", "outer momentum", "in flight"}
     known = columns | held | set(words.COSTS.values()) | {"compute", "communicate", "wait"}
     assert known | set(get_args(Status)) - {"completed"} <= set(terms)
+
+
+@pytest.mark.parametrize("encoding", ["", "cluster.compute.encoding={qsgd: 1 GB/s}"])
+def test_who_is_first_by_free_encoding_is_told(encoding: str) -> None:
+    scheme = "all_reduce: {compression: {qsgd: {bits: 8}}}"
+    changes = [
+        f"schemes=[all_reduce, {{{scheme}}}]", "cluster.network.bandwidth=10 Mbit/s",
+        "stop={max_iterations: 60, target: {metric: suboptimality, value: 5}}", *filter(None, [encoding]),
+    ]  # fmt: skip
+    study = paceline.simulate("quadratic", changes=changes, progress=False)
+    said = words.beside_verdict(study.totals, "simulated")
+    first = study.winner
+    assert first is not None
+    assert "qsgd" in first or "compression" in first
+    free = [each for each in said if each.startswith(f"{first} is first without the time to encode")]
+    assert len(free) == (not encoding)
