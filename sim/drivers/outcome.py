@@ -82,6 +82,7 @@ def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source:
 
 def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Source) -> Run:
     """The record of a run whose end has been scored."""
+    scorer.put_notes()
     iterations = sum(a.steps for a in outcome.breakdowns) / job.workers
     bytes_sent = sum(a.bytes_sent for a in outcome.breakdowns)
     between, on_links = bytes_carried(job.transfer.network, [a.sent_to for a in outcome.breakdowns])

@@ -102,3 +102,11 @@ async def takes_nothing() -> None:
 
 
 NOT_A_SCHEME = 5
+
+
+async def numbered(worker: Worker) -> None:
+    """Trains alone, and notes a number of its own at each step."""
+    x = worker.start
+    async for k in worker.steps():
+        x = x - 0.1 * await worker.gradient(x)
+        await worker.publish(k, x, number=float(10 * k + worker.rank))
