@@ -120,13 +120,14 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
         with reading_results(folder):
             job, problem, task = each.trained_job()
             try:
-                replayed = _replay_run(job, problem.workload, task, each.run)
+                replayed = replay_run(job, problem.workload, task, each.run)
             except LookupError as error:
                 raise InputError(f"{folder} is damaged: its runs and tables do not fit together") from error
         yield replayed
 
 
-def _replay_run(job: Job, workload: Workload, task: Task, run: Run) -> Replayed:
+def replay_run(job: Job, workload: Workload, task: Task, run: Run) -> Replayed:
+    """Replay a recorded run of a trained job; raises ``RunError`` as above."""
     programs = [job.program(rank) for rank in range(job.workers)]
     models = Models(combinations(run.evaluations))
 
