@@ -199,9 +199,9 @@ def _check_alone(job: Job, first: _Followed) -> Outcome:
 def _check_simulated(job: Job) -> dict[str, str]:
     first = _followed(job)
     outcome = _check_alone(job, first)
-    laws = dict.fromkeys(
-        ("rules", "ends", "in_place"), f"{len(first.digests)} models of {job.workers} workers"
-    )
+    sent = sum(each.bytes_sent for each in outcome.breakdowns)
+    seen = f"{len(first.digests)} models of {job.workers} workers, who sent {sent} bytes"
+    laws = dict.fromkeys(("rules", "ends", "in_place"), seen)
     ways: dict[str, Callable[[_Followed], object]] = {
         "seed": lambda again: _by_events(job, again),
         "replay": lambda again: _replayed(job, outcome.events, first, again),
@@ -215,7 +215,7 @@ def _check_simulated(job: Job) -> dict[str, str]:
         try:
             run(again)
             _compare(job, law, first, again)
-            laws[law] = laws["ends"]
+            laws[law] = seen
         except RunError as error:
             if not isinstance(error.__cause__ or error, NotInLockstep):
                 raise _broken(job, law, error) from error

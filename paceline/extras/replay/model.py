@@ -18,6 +18,8 @@ from paceline.sim.drivers.job import UNRECORDED, Job
 from paceline.sim.errors import InputError, RunError, did_you_mean, quote, shorten
 from paceline.sim.experiments.parity import Models, Recorder
 from paceline.sim.experiments.simulate import engine_named, simulate_job
+from paceline.sim.network import profile as profiles
+from paceline.sim.records.folder import PROFILE_FILE
 from paceline.sim.training.scoring import as_they_are
 
 from .replay_driver import ShortRecordError, replay
@@ -124,7 +126,9 @@ def _again(record: Recorded, job: Job, search: _Search) -> None:
         looped = replace(job.problem, method="looped")
         again = replace(again, problem=looped, max_iterations=None, max_time_s=math.inf)
     recorder = Recorder(None, None, scoring.every, scoring.on, None, as_they_are, models=search)
-    profile, driver = record.scenario.cluster.profile, engine_named(run.engine or "event")
+    fitted = record.folder / PROFILE_FILE  # of a validation's prediction
+    profile = profiles.load(fitted) if fitted.is_file() else record.scenario.cluster.profile
+    driver = engine_named(run.engine or "event")
     ended = simulate_job(again, profile=profile, engine=driver, scorer_of=lambda _: recorder)
     if ended.status == "partial" and run.status != "partial":
         raise RunError(f"{shorten(record.name)}: {ended.message}")

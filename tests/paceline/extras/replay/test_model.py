@@ -14,10 +14,13 @@ from torch import Tensor
 from paceline import model_at
 from paceline.commands.app import main
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.simulate import simulate
-from paceline.sim.records.folder import write_results
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.simulate import simulate, simulate_job
+from paceline.sim.network.profile import dump as dump_profile
+from paceline.sim.records.folder import read_results, runs_of, write_results
 from paceline.sim.records.run import Run, Source
 from paceline.sim.scenario.schema import dump, parse
+from tests.support.made_measurements import exact_fit
 from tests.support.own_tasks import tied
 
 TASK = "tests.support.own_tasks:tied"
@@ -41,7 +44,7 @@ workload: {workload}
 cluster:
   workers: 3
   compute: {{time: 10 ms, jitter: {{lognormal: {{cv: 0.4}}}}}}
-  network: {{latency: 1 ms}}
+  network: {{latency: 1 ms, bandwidth: 100 Mbit/s}}
 evaluate: {{every: 3 steps, on: workers}}
 schemes: [{scheme}]
 stop: {{max_iterations: 11, target: {{metric: train_loss, value: {target}}}}}
@@ -85,6 +88,21 @@ def test_a_measured_run_is_followed_by_its_events_or_else_in_step(tmp_path: Path
     recorded(tmp_path / "none", source="measured")
     with pytest.raises(InputError, match="ad_psgd has no events; run it with 'events: all'"):
         model_at(tmp_path / "none", 3)
+
+
+def test_a_prediction_is_followed_under_its_own_profile(tmp_path: Path) -> None:
+    """That of its folder: an asynchronous scheme's models depend on it."""
+    profile = exact_fit().profile
+    recorded(tmp_path / "nominal")
+    text = (tmp_path / "nominal" / "scenario.yaml").read_text()
+    scenario = parse(text)
+    run = simulate_job(prepare(scenario, scenario.schemes[0], 0), profile=profile)
+    write_results(tmp_path / "r", text, "q", [run], added={"profile.yaml": dump_profile(profile)})
+    for each in run.evaluations:
+        scores = [score_of(model_at(tmp_path / "r", *at[::-1])) for at in enumerate(each.steps)]
+        assert each.metrics["train_loss"] == math.fsum(scores) / 3
+    (nominal,) = runs_of(read_results(tmp_path / "nominal"))
+    assert nominal.digest != run.digest
 
 
 def test_any_step_of_a_run_that_its_target_ended_and_none_beyond(tmp_path: Path) -> None:
