@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from paceline.api import attach, load, profile_layers, simulate, sweep, topology_plan
     from paceline.commands.app import main
+    from paceline.extras.replay.model import model_at
     from paceline.sim.collectives.schedule import Round, Schedule
     from paceline.sim.config.settings import Settings
     from paceline.sim.errors import Deadlock, InputError, PacelineError, PeerLost, RunError, SchemeError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _NAMES: Final = {
     "paceline.api": ("load", "simulate", "sweep", "attach", "profile_layers", "topology_plan"),
     "paceline.commands.app": ("main",),
+    "paceline.extras.replay.model": ("model_at",),
     "paceline.sim.scenario.schema": ("Scenario",),
     "paceline.study": ("Study", "Sweep"),
     "paceline.sim.records.run": ("Run", "Event"),
@@ -55,8 +57,8 @@ __all__ = [
     "CompressedAllReduce", "Compression", "Deadlock", "Event", "Groups", "Handle", "InputError", "Link",
     "Network", "Optimizer", "PacelineError", "Pattern", "PeerLost", "Program", "Round", "Route", "Run",
     "RunError", "Scenario", "Schedule", "Scheme", "SchemeError", "Settings", "Study", "Sweep",
-    "TopologyEntry", "Worker", "attach", "load", "main", "ops", "profile_layers", "simulate", "sweep",
-    "topology_plan",
+    "TopologyEntry", "Worker", "attach", "load", "main", "model_at", "ops", "profile_layers", "simulate",
+    "sweep", "topology_plan",
 ]  # fmt: skip
 
 

@@ -178,7 +178,7 @@ class EventDriver(ClockedRunner[Pending]):
                 if scores and scorer.due_s is not None and scorer.has_passed(self._clock.peek()):
                     self._over = scorer.settle()
                     continue
-                if limited and self._clock.peek() > limit_s:
+                if limited and limit_s < self._clock.peek() < math.inf:
                     self._clock.at(limit_s, lambda _: None, None)
                     step()
                     return

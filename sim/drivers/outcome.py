@@ -94,6 +94,7 @@ def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source:
 
 def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Source) -> Run:
     """The record of a run whose end has been scored."""
+    scorer.put_notes()
     iterations = sum(a.steps for a in outcome.breakdowns) / job.workers
     between, on_links = bytes_carried(job.transfer.network, [a.sent_to for a in outcome.breakdowns])
     until_s = outcome.pace.time_s if outcome.counted else outcome.wall_s

@@ -68,6 +68,7 @@ def simulate_job(
     profile: Profile | None = None,
     warn: Callable[[str], None] | None = None,
     engine: Engine = "auto",
+    scorer_of: Callable[[Job], Scorer[torch.Tensor]] = Job.scorer,
 ) -> Run:
     """Run one job in virtual time; a failed run is kept as partial, with the reason.
 
@@ -76,6 +77,7 @@ def simulate_job(
         profile: correction factors; absent: the nominal cluster.
         warn: called with a sentence for every way in which the run left the profile's measured range.
         engine: driver of the clock.
+        scorer_of: makes what takes the published models, before it begins.
 
     Raises:
         InputError: the lockstep driver is asked for where it is not exact, or the links' queue is the lab's.
@@ -83,9 +85,9 @@ def simulate_job(
     check_queue(job.transfer.queue)
     job = over_profile(job, profile)
     try:
-        return _simulate(job, progress, profile, warn, engine)
+        return _simulate(job, progress, profile, warn, engine, scorer_of)
     except CutOff as cut:
-        return _simulate(replace(job, max_time_s=cut.work_s), progress, profile, warn, engine)
+        return _simulate(replace(job, max_time_s=cut.work_s), progress, profile, warn, engine, scorer_of)
 
 
 def _simulate(
@@ -94,10 +96,11 @@ def _simulate(
     profile: Profile | None,
     warn: Callable[[str], None] | None,
     engine: Engine,
+    scorer_of: Callable[[Job], Scorer[torch.Tensor]],
 ) -> Run:
     reason = "the event driver is asked for"
     if engine != "event":
-        run = _in_lockstep(job, progress)
+        run = _in_lockstep(job, progress, scorer_of)
         if isinstance(run, Run):
             return run
         reason = run
@@ -105,7 +108,7 @@ def _simulate(
             raise InputError(f"--engine lockstep: {shorten(job.label)}: {reason}; use --engine auto")
     from ..drivers.event import EventDriver
 
-    scorer = _begun_scorer(job)
+    scorer = _begun_scorer(job, scorer_of)
     report = report_steps(job, progress)
     priced = profile is None  # whose range is that of messages
     if job.shrinks:
@@ -142,7 +145,9 @@ def engine_of(job: Job) -> tuple[Engine, str]:
     return ("event", reason) if reason else ("lockstep", "")
 
 
-def _in_lockstep(job: Job, progress: Progress | None) -> Run | str:
+def _in_lockstep(
+    job: Job, progress: Progress | None, scorer_of: Callable[[Job], Scorer[torch.Tensor]]
+) -> Run | str:
     """The run in lockstep; or why that is not possible."""
     from ..drivers.lockstep.exact import why_not
     from ..drivers.lockstep.lockstep_driver import LockstepDriver
@@ -150,7 +155,7 @@ def _in_lockstep(job: Job, progress: Progress | None) -> Run | str:
     reason = why_not(job)
     if reason:
         return reason
-    scorer = _begun_scorer(job)
+    scorer = _begun_scorer(job, scorer_of)
     try:
         outcome = LockstepDriver(job, scorer, progress=report_steps(job, progress)).run()
     except RunError as error:  # the event driver shows whether it is the scheme's own
@@ -158,8 +163,8 @@ def _in_lockstep(job: Job, progress: Progress | None) -> Run | str:
     return replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
 
 
-def _begun_scorer(job: Job) -> Scorer[torch.Tensor]:
-    scorer = job.scorer()
+def _begun_scorer(job: Job, scorer_of: Callable[[Job], Scorer[torch.Tensor]]) -> Scorer[torch.Tensor]:
+    scorer = scorer_of(job)
     scorer.begin([job.start] * job.workers)
     return scorer
 

@@ -227,7 +227,8 @@ class Worker:
             leader: the scheme's model for all workers; default: that with the lowest training loss.
             averaged: the average over all workers of this step, alike on all: ``evaluate.on: averaged``.
             kept: what this worker needs to resume from here after a fault (``Worker.kept``).
-            **notes: numbers, reported as mean and maximum over workers since the last evaluation.
+            **notes: numbers about the step, reported at an evaluation as mean and maximum over all workers
+                and the steps up to its number, from the evaluation before on.
         """
         if self.evaluation_s and (step + 1) % self.every == 0:
             await ops.Evaluate(self.evaluation_s)

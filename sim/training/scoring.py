@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic
@@ -203,6 +205,8 @@ class Scorer(Generic[V]):
     hand_over: HandOver = HandOver()
     _snapshots: Snapshots[V] | None = field(default=None, init=False)
     _averaged: tuple[int, Mapping[str, float]] | None = None
+    _scored: list[Evaluation] = field(default_factory=list, init=False)
+    _notes: dict[tuple[str, int], array[float]] = field(default_factory=dict, init=False)
 
     @property
     def scored_on(self) -> tuple[On, ...]:
@@ -214,7 +218,7 @@ class Scorer(Generic[V]):
         if self.workload is not None:
             self._snapshots = Snapshots(start, self.every, remember=self.target is not None)
             models = dict(enumerate(start))
-            self._judge(self._evaluate(self._snapshots.last(0.0, models, None), {}))
+            self._judge(self._evaluate(self._snapshots.last(0.0, models, None)))
 
     def lose(self, worker: int, time_s: float) -> None:
         """Note that a worker is lost, and its model with it: from now on the others are scored."""
@@ -228,6 +232,8 @@ class Scorer(Generic[V]):
         if self._snapshots is None:
             return False
         self._check_notes(published.notes)
+        for name, value in published.notes.items():
+            self._notes.setdefault((name, published.step + 1), array("d")).append(value)
         return self._take(published)
 
     def _check_notes(self, notes: Mapping[str, float]) -> None:
@@ -279,6 +285,21 @@ class Scorer(Generic[V]):
         ):
             self._score(self._snapshots.close(end))
 
+    def put_notes(self) -> None:
+        """Complete each score by the notes of all workers on the steps since the one before, late ones too.
+
+        Steps have the same numbers on every clock, so that a measured run and its prediction mean the same
+        ones. Those beyond the last scored number count nowhere.
+        """
+        ends = [each.step for each in self._scored]
+        joined: dict[tuple[int, str], array[float]] = {}
+        for (name, step), values in self._notes.items():
+            if (place := bisect_left(ends, step)) < len(ends):
+                joined.setdefault((place, name), array("d")).extend(values)
+        for (place, name), values in joined.items():
+            self._scored[place].metrics[name] = math.fsum(values) / len(values)
+            self._scored[place].metrics[f"{name}_max"] = max(values)
+
     @property
     def over(self) -> bool:
         """Whether the target is met (even by the first models), or the loss is not finite."""
@@ -292,7 +313,8 @@ class Scorer(Generic[V]):
     def _score(self, interval: ScoringInterval[V]) -> None:
         reached = self.reached_s
         earlier_s = self.evaluations[-1].time_s
-        self._judge(self._evaluate(interval.end, interval.numbers))
+        self._judge(self._evaluate(interval.end))
+        self._scored.append(self.evaluations[-1])
         if self.noise is not None and not self.diverged:
             self.noise.measure(interval.end, self.fetch, self.evaluations[-1].metrics["train_loss"])
         if reached is None and self.reached_s is not None:
@@ -334,11 +356,8 @@ class Scorer(Generic[V]):
         models = ["-" if model is None else digest(self.fetch([model])) for model in (leader, averaged)]
         return "; ".join([" ".join(map(str, snapshot.steps)), " ".join(kinds), *models])
 
-    def _evaluate(self, snapshot: Snapshot[V], numbers: Mapping[str, Sequence[float]]) -> Evaluation:
-        row = as_row(self._scores(snapshot), self.on)
-        for name, values in numbers.items():
-            row |= {name: math.fsum(values) / len(values), f"{name}_max": max(values)}
-        return self._evaluation(snapshot, row)
+    def _evaluate(self, snapshot: Snapshot[V]) -> Evaluation:
+        return self._evaluation(snapshot, as_row(self._scores(snapshot), self.on))
 
     def _evaluation(self, snapshot: Snapshot[V], row: Scores) -> Evaluation:
         """A moment's scores, at the time and with the bytes at which somebody has them."""
@@ -376,7 +395,7 @@ class Scorer(Generic[V]):
         tried: list[Evaluation] = []
         while high - low > 1 and high_s - low_s > BRACKET * high_s:
             middle = (low + high) // 2
-            tried.append(self._evaluate(interval.at(moments[middle]), {}))
+            tried.append(self._evaluate(interval.at(moments[middle])))
             if self._meets(tried[-1]):
                 high, high_s = middle, tried[-1].time_s
             else:

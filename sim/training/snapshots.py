@@ -247,13 +247,11 @@ class ScoringInterval(Generic[V]):
         before: the state at the earlier one.
         changes: since then, in order of time.
         end: the snapshot of the later one.
-        numbers: notes of all workers since then, by name.
     """
 
     before: LatestModels[V]
     changes: Sequence[Published[V] | WorkerLost]
     end: Snapshot[V]
-    numbers: Mapping[str, Sequence[float]]
 
     @cached_property
     def moments(self) -> list[int]:
@@ -291,7 +289,6 @@ class Snapshots(Generic[V]):
         self._remember = remember
         self._before = self._latest_models.copy()
         self._changes: list[Published[V] | WorkerLost] = []
-        self._numbers: dict[str, list[float]] = {}
         self._next = self._after(0)
         self.due_s: float | None = None
 
@@ -302,8 +299,6 @@ class Snapshots(Generic[V]):
         if self._remember:
             self._changes.append(change)
         if isinstance(change, Published):
-            for name, value in change.notes.items():
-                self._numbers.setdefault(name, []).append(value)
             self._reach(change.time_s)
         return complete
 
@@ -326,8 +321,8 @@ class Snapshots(Generic[V]):
         if end is None:
             assert self.due_s is not None
             end = self._latest_models.snapshot(self.due_s)
-        interval = ScoringInterval(self._before, self._changes, end, self._numbers)
-        self._before, self._changes, self._numbers = self._latest_models.copy(), [], {}
+        interval = ScoringInterval(self._before, self._changes, end)
+        self._before, self._changes = self._latest_models.copy(), []
         self._next = self._after(self._latest_models.total)
         self.due_s = None
         return interval

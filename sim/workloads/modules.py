@@ -81,6 +81,7 @@ class FlatModule:
         train: ``(x [d], inputs) -> outputs, new buffers [num_buffers]``, in training mode.
         train_at: ``(parameters, inputs) -> outputs``, likewise, of a module without running buffers.
         evaluate: ``(x [d], inputs) -> outputs``, in evaluation mode.
+        state: ``x [d]`` -> the module's ``state_dict()`` at x, in copies.
     """
 
     start: Tensor
@@ -93,6 +94,7 @@ class FlatModule:
     train_at: Callable[[Sequence[Tensor], Inputs], Tensor]
     train: Callable[[Tensor, Inputs], tuple[Tensor, Tensor]]
     evaluate: Callable[[Tensor, Inputs], Tensor]
+    state: Callable[[Tensor], dict[str, Tensor]]
 
 
 def flatten_module(module: torch.nn.Module, sample: Inputs) -> FlatModule:
@@ -138,12 +140,14 @@ def flatten_module(module: torch.nn.Module, sample: Inputs) -> FlatModule:
         new = [held[name].reshape(-1) for name in running]
         return outputs, torch.cat(new) if new else x.new_empty(0)
 
+    def held_at(x: Tensor) -> dict[str, Tensor]:
+        return tensors_at(x, _usable(buffers_of(x[num_parameters:])) if running else {})
+
     def evaluate(x: Tensor, inputs: Inputs) -> Tensor:
-        buffers = buffers_of(x[num_parameters:]) if running else {}
-        for name in buffers:
-            if name.endswith("running_var"):  # an extrapolating scheme may go below 0
-                buffers[name] = buffers[name].clamp_min(0)
-        return call(judge, tensors_at(x, buffers), inputs)
+        return call(judge, held_at(x), inputs)
+
+    def state(x: Tensor) -> dict[str, Tensor]:
+        return _state(module, held_at(x))
 
     segments = backward_segments(module)
     if running:
@@ -151,8 +155,23 @@ def flatten_module(module: torch.nn.Module, sample: Inputs) -> FlatModule:
     start = torch.cat([flatten(module), *(b.detach().reshape(-1) for b in running.values())])
     return FlatModule(
         start, num_buffers, stochastic, module, tuple(running), segments,
-        trained_parameters(module), train_at, train, evaluate,
+        trained_parameters(module), train_at, train, evaluate, state,
     )  # fmt: skip
+
+
+def _usable(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Running buffers whose variances are not below 0, where an extrapolating scheme may take them."""
+    return {
+        name: each.clamp_min(0) if name.endswith("running_var") else each for name, each in buffers.items()
+    }
+
+
+def _state(module: torch.nn.Module, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of the tensors ``held`` in place of the module's; a tied one stands under each of its names."""
+    copies = {name: tensor.detach().cpu().clone() for name, tensor in held.items()}
+    names = {id(tensor): name for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    there = module.state_dict(keep_vars=True)
+    return {name: copies[names[id(tensor)]] for name, tensor in there.items() if id(tensor) in names}
 
 
 def _check_trainable(trained: dict[str, Tensor], running: dict[str, Tensor]) -> None:

@@ -84,6 +84,7 @@ def supervised(
         labels=targets if whole and targets.dim() == 1 else None,
         segments=flat.segments,
         parameters=flat.parameters,
+        state=flat.state,
         score=score_on(taken),
         scored=ScoredSets((train, *tests), max(len(each) for each, _ in taken), score_on),
         num_buffers=flat.num_buffers,

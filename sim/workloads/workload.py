@@ -116,6 +116,7 @@ class Workload:
             shorter way to the gradient at one x than through ``loss``; where b > 0 always.
         stochastic: the loss draws random numbers from torch (dropout); its caller seeds them first.
         parts: the tensors of x, where it has several and b = 0; None: gradients are taken at x itself.
+        state: ``x [d]`` -> the tensors of its module by name, as its ``state_dict()``; None: there is none.
     """
 
     task: str
@@ -135,6 +136,7 @@ class Workload:
     parts: LossAtTensors | None = None
     scored: ScoredSets | None = None
     parameters: tuple[tuple[str, tuple[int, ...], int], ...] = ()
+    state: Callable[[Tensor], dict[str, Tensor]] | None = None
 
     def scored_examples(self, wanted: int | None) -> int | None:
         """The examples of each set in a score, where they are drawn: as wanted, or as many as cost little.
@@ -148,6 +150,12 @@ class Workload:
             return None
         cheap = max(LEAST_SCORED, SCORED_NUMBERS // len(self.start))
         return wanted or (cheap if cheap < self.scored.most else None)
+
+    def state_dict(self, x: Tensor) -> dict[str, Tensor]:
+        """Copies of a model's tensors by name: those of its module, else a vector for each layer."""
+        if self.state is not None:
+            return self.state(x)
+        return {name: x[start:stop].clone() for name, start, stop in reversed(self.segments)}
 
     def to(self, device: torch.device) -> Workload:
         """A copy of the workload with its tensors on ``device``."""

@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 
 import paceline
+from paceline import testing
 from paceline.commands.app import COMMANDS
 from paceline.sim.drivers.job import Job
 from paceline.sim.program import operations
@@ -55,6 +56,7 @@ def surface() -> list[str]:
     for name, command in COMMANDS.items():
         lines |= set(_commands(command, name))
     lines |= {f"public paceline.{each}" for each in paceline.__all__}
+    lines |= {f"public paceline.testing.{each}" for each in testing.__all__}
     records: tuple[type, ...] = (Scheme, Job, Worker, Run, RunRow, SchemeSummary, Summary)
     for record in records:
         lines |= {f"field {record.__name__}.{each}" for each in _fields(record)}

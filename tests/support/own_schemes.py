@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from paceline import Program, Scheme, Settings, ops
@@ -102,3 +103,17 @@ async def takes_nothing() -> None:
 
 
 NOT_A_SCHEME = 5
+
+
+async def numbered(worker: Worker) -> None:
+    """Trains alone, and notes a number of its own at each step."""
+    x = worker.start
+    async for k in worker.steps():
+        x = x - 0.1 * await worker.gradient(x)
+        await worker.publish(k, x, number=float(10 * k + worker.rank))
+
+
+async def on_processes_only(worker: Worker) -> None:
+    """Differs on real processes, from the seventh step on."""
+    async for k in worker.steps():
+        await worker.publish(k, worker.start * (k > 5 and "GLOO_SOCKET_IFNAME" in os.environ))

@@ -90,6 +90,13 @@ def normed() -> Any:
     return model, nn.CrossEntropyLoss(), torch.utils.data.TensorDataset(*points())
 
 
+def tied() -> Any:
+    """One layer twice, batch norm, and a layer that is not trained."""
+    twice, fixed = nn.Linear(6, 6), nn.Linear(6, 2).requires_grad_(False)
+    model = nn.Sequential(twice, nn.BatchNorm1d(6), nn.ReLU(), twice, fixed)
+    return model, nn.functional.cross_entropy, points()
+
+
 def dropping() -> Any:
     model = nn.Sequential(nn.Linear(6, 32), nn.Dropout(0.5), nn.Linear(32, 2))
     return model, nn.functional.cross_entropy, points()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,8 +14,10 @@ from paceline.sim.experiments.parity import Models, combinations, worst_differen
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.program.operations import Publish
 from paceline.sim.records.folder import read_results, runs_of
-from paceline.sim.records.run import Run, score_difference, sum_tolerance
-from paceline.sim.scenario.schema import parse
+from paceline.sim.records.run import Event, Run, score_difference, sum_tolerance
+from paceline.sim.scenario.entries import SchemeEntry
+from paceline.sim.scenario.schema import Scenario, parse
+from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.scoring import digest, score_models
 from paceline.sim.workloads.workload import Task, Workload
 
@@ -25,6 +27,64 @@ _ENDED: Final = (
     "the target ended it before its workers were done; only a run without stop.target, or of "
     "'paceline validate --steps N', can be replayed"
 )
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run of a result folder, and what it was made of."""
+
+    folder: Path
+    scenario: Scenario
+    entry: SchemeEntry
+    run: Run
+
+    @property
+    def name(self) -> str:
+        """Its scheme, seed and source, as a user names it."""
+        return f"{self.run.label}, seed {self.run.seed}, {self.run.source}"
+
+    def events(self) -> Sequence[Event]:
+        """Its events; ``InputError`` where none were kept."""
+        if not self.run.events:
+            label = shorten(self.run.label)
+            raise InputError(f"{self.folder}: {label} has no events; run it with 'events: all'")
+        return self.run.events
+
+    def trained_job(self) -> tuple[Job, TrainingProblem, Task]:
+        """Its job, problem and task; ``InputError`` where nothing was trained, or views were of fewer."""
+        run, known = self.run, self.scenario.cluster.workers
+        workers = len(run.evaluations[0].steps) if run.evaluations else known
+        if workers != known:
+            raise InputError(
+                f"{self.folder}: {shorten(run.label)} was recorded with {workers} workers, its scenario has "
+                f"{known}; make these results again"
+            )
+        job = prepare(self.scenario, self.entry, run.seed)
+        if job.shrinks:
+            raise InputError(
+                f"{self.folder}: {shorten(run.label)} has views of fewer workers (on_fault: shrink); "
+                "simulate it again to verify it"
+            )
+        if job.problem is None or job.task is None:
+            raise InputError(
+                f"{self.folder}: nothing was trained (timing_only), so there is nothing to replay"
+            )
+        return job, job.problem, job.task
+
+
+def read_recorded(folder: Path) -> list[Recorded]:
+    """All runs of a result folder; ``InputError`` where its scenario lacks one's scheme."""
+    results = read_results(folder)
+    with reading_results(folder):
+        scenario = parse(results.scenario, str(folder / "scenario.yaml"))
+    entries = {entry.label: entry for entry in scenario.schemes}
+    runs = runs_of(results)
+    for run in runs:
+        if run.label not in entries:
+            raise InputError(
+                f"{folder}: its scenario has no scheme {quote(run.label)}; {did_you_mean(run.label, entries)}"
+            )
+    return [Recorded(folder, scenario, entries[run.label], run) for run in runs]
 
 
 @dataclass(frozen=True)
@@ -55,44 +115,19 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
     Raises ``InputError`` without events or training, ``RunError`` for a record that is partial or does not
     fit.
     """
-    results = read_results(folder)
-    with reading_results(folder):
-        scenario = parse(results.scenario, str(folder / "scenario.yaml"))
-    entries = {entry.label: entry for entry in scenario.schemes}
-    runs = runs_of(results)
-    for run in runs:
-        if run.label not in entries:
-            raise InputError(
-                f"{folder}: its scenario has no scheme {quote(run.label)}; {did_you_mean(run.label, entries)}"
-            )
-    for run in runs:
-        if not run.events:
-            raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
-        workers = len(run.evaluations[0].steps) if run.evaluations else scenario.cluster.workers
-        if workers != scenario.cluster.workers:
-            raise InputError(
-                f"{folder}: {shorten(run.label)} was recorded with {workers} workers, its scenario has "
-                f"{scenario.cluster.workers}; make these results again"
-            )
+    for each in read_recorded(folder):
+        each.events()
         with reading_results(folder):
-            job = prepare(scenario, entries[run.label], run.seed)
-            if job.shrinks:
-                raise InputError(
-                    f"{folder}: {shorten(run.label)} has views of fewer workers (on_fault: shrink); "
-                    "simulate it again to verify it"
-                )
-            if job.problem is None or job.task is None:
-                raise InputError(
-                    f"{folder}: nothing was trained (timing_only), so there is nothing to replay"
-                )
+            job, problem, task = each.trained_job()
             try:
-                replayed = _replay_run(job, job.problem.workload, job.task, run)
+                replayed = replay_run(job, problem.workload, task, each.run)
             except LookupError as error:
                 raise InputError(f"{folder} is damaged: its runs and tables do not fit together") from error
         yield replayed
 
 
-def _replay_run(job: Job, workload: Workload, task: Task, run: Run) -> Replayed:
+def replay_run(job: Job, workload: Workload, task: Task, run: Run) -> Replayed:
+    """Replay a recorded run of a trained job; raises ``RunError`` as above."""
     programs = [job.program(rank) for rank in range(job.workers)]
     models = Models(combinations(run.evaluations))
 

@@ -101,9 +101,14 @@ class _Tried:
             if (a.steps, sum_up([a])) != (b.steps, sum_up([b])):
                 return "the messages"
         for x, y in zip(ours.finals, theirs.finals, strict=True):
-            if x.shape != y.shape or not torch.allclose(x, y, rtol=VALUE_TOLERANCE, atol=_small(x)):
+            if not same_values(x, y):
                 return "the models"
         return "" if _same_scores(self.evaluations, other.evaluations) else "the scores"
+
+
+def same_values(x: Tensor, y: Tensor) -> bool:
+    """Whether two models are equal up to the rounding of gradients in a batch."""
+    return x.shape == y.shape and torch.allclose(x, y, rtol=VALUE_TOLERANCE, atol=_small(x))
 
 
 def _small(value: Tensor) -> float:

@@ -119,7 +119,7 @@ class CurveScorer(Scorer[V]):
     @override
     def begin(self, start: Sequence[V]) -> None:
         self._snapshots = Snapshots(start, self.every, remember=False, totals=self.points.totals)
-        self._judge(self._evaluate(self._snapshots.last(0.0, dict(enumerate(start)), None), {}))
+        self._judge(self._evaluate(self._snapshots.last(0.0, dict(enumerate(start)), None)))
 
     @override
     def finish(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -223,13 +225,14 @@ def test_a_cyclic_wait_is_reported() -> None:
     )
 
 
-def test_waiting_for_someone_who_has_ended_is_reported() -> None:
+@pytest.mark.parametrize("limit_s", [math.inf, 10.0])
+def test_waiting_for_someone_who_has_ended_is_reported(limit_s: float) -> None:
     async def program(worker: Worker, options: NoOptions) -> None:
         if worker.rank == 0:
             await worker.barrier()
 
     with pytest.raises(Deadlock, match="worker 0 waits in barrier"):
-        run_events(make_job(make_scheme(program), workers=2))
+        run_events(replace(make_job(make_scheme(program), workers=2), max_time_s=limit_s))
 
 
 @pytest.mark.parametrize("at", range(11))

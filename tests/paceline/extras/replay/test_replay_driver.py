@@ -17,21 +17,10 @@ from paceline.sim.training.scoring import digest
 from tests.contract import cases
 from tests.contract.case import Case, Log, contract_job, says
 from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
-from tests.support.scheme_forms import FORMS, Form, named
 
 
 def _programs(job: Job) -> list[Program]:
     return [job.program(rank) for rank in range(job.workers)]
-
-
-@pytest.mark.parametrize("form", named(FORMS))
-def test_a_simulated_run_again(form: Form) -> None:
-    job = make_job(
-        form.scheme, form.in_few_steps(), task="digits-mlp", workers=4, max_iterations=8, cv=0.5,
-        latency_s=0.2, bandwidth_bytes_per_s=1e5,
-    )  # fmt: skip
-    run = simulated(job)
-    assert digest(replay(job, _programs(job), run.events)) == run.digest
 
 
 def test_the_order_is_the_records(recorded: tuple[Job, tuple[Event, ...], str]) -> None:
