@@ -7,6 +7,7 @@ receiver one route latency later. ``Streams`` refines this to the behaviour of T
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,9 @@ _EVEN: Final = 1_000
 
 _MOST_UNEVEN: Final = 2.0
 """Largest factor by which a message's share differs from an even one."""
+
+_NO_TIME_S: Final = sys.float_info.min
+"""Of a message on links without a limit, for ratios of times."""
 
 PATTERN_TAG: Final = "mix"
 """Tag of the messages of mixes."""
@@ -307,7 +311,7 @@ class Transfers:
             ]
             * transfer.num_bytes
         )
-        alone_s = transfer.num_bytes / self._rate_alone(source, transfer.destination)
+        alone_s = max(transfer.num_bytes / self._rate_alone(source, transfer.destination), _NO_TIME_S)
         slower = 1 + longer_s / alone_s
         return max(1, round(_EVEN * transfer.weight / min(max(slower, 1 / _MOST_UNEVEN), _MOST_UNEVEN)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -201,6 +202,13 @@ def test_shares_are_the_more_even_the_slower_the_link(uneven: dict[str, tuple[fl
         # Of two messages of 100 bytes the first is through when 100 (1 + weight of the other) have left.
         assert max(ends) == pytest.approx(200, rel=1e-6)
         assert min(ends) == pytest.approx(100 * (1 + 1 / (1 + lost)), rel=1e-3)
+
+
+@pytest.mark.parametrize("uneven", [{"uneven_s_per_byte": (0.0, 1e-3)}, {"uneven_s": (-0.1, 0.1)}])
+def test_links_without_a_limit_have_nothing_to_share(uneven: dict[str, tuple[float, ...]]) -> None:
+    """A message takes no time there, so that no time on a host can be compared with it."""
+    free = replace(GLOO, network=flat_network(3, 0.0, math.inf))
+    assert times(_crowd, replace(free, **uneven), 3) == times(_crowd, free, 3)  # type: ignore[arg-type]
 
 
 def test_efficiency_and_added_latency() -> None:
