@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,21 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Have glibc keep this process's freed tensors for the next ones, where it is the C library.
+
+    It gives tensors above 32 MiB back to the system at once, which then clears as many pages again at every
+    step: two fifths of the processor time with a model of ten million parameters.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_M_TRIM_THRESHOLD, -1)
+        mallopt(_M_MMAP_MAX, 0)
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -1,0 +1,31 @@
+"""Memory of the host."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="of glibc alone")
+def test_freed_memory_is_kept_for_the_next_tensors() -> None:
+    """In a process of its own: pages that the system has cleared again are counted as faults."""
+    program = (
+        "import resource, torch\n"
+        "from paceline.sim.devices import keep_freed_memory\n"
+        "def faults():\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    for _ in range(8):\n"
+        "        torch.ones(12_000_000)\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "first = faults()\n"
+        "keep_freed_memory(), faults()\n"
+        "print(first, faults())\n"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout
+    before, after = map(int, printed.split())
+    assert after < before / 10
