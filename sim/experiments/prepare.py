@@ -48,8 +48,6 @@ MAX_EVENTS = 1_000_000
 """Operations of a run above which ``events: auto`` keeps none."""
 MAX_CHANGES = 1e8
 """Changes of links in a run that can be followed in minutes."""
-_LARGE_BYTES = 32 * 2**20
-"""Size of all workers' models from which on freed memory is kept."""
 _Chosen = str | dict[str, dict[str, str]] | None
 
 
@@ -303,8 +301,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     members = cluster.workers // scheme.units(entry.options, network)
     length = max(1, buckets, parts) * members if profile is None else UNITS
     start = built.workload.start if built else torch.zeros(length)
-    if start.nbytes * cluster.workers >= _LARGE_BYTES:
-        keep_freed_memory()
+    keep_freed_memory(start.nbytes * cluster.workers)
     _check_pieces(scenario, entry, parts, buckets, start.numel())
     layers = _layers(workload, built, start.numel(), buckets)
     rule = make_optimizer(entry.optimizer or workload.optimizer, buffers, layers.tensors(start.numel()))

@@ -21,11 +21,13 @@ def test_freed_memory_is_kept_for_the_next_tensors() -> None:
         "        torch.ones(12_000_000)\n"
         "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
         "first = faults()\n"
-        "keep_freed_memory(), faults()\n"
+        "keep_freed_memory(1_000), print(faults())\\n"
+        "keep_freed_memory(48_000_000), faults()\n"
         "print(first, faults())\n"
     )
     printed = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     ).stdout
-    before, after = map(int, printed.split())
+    small, before, after = map(int, printed.split())
+    assert small > before / 2
     assert after < before / 10
