@@ -21,7 +21,7 @@ def test_freed_memory_is_kept_for_the_next_tensors() -> None:
         "        torch.ones(12_000_000)\n"
         "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
         "first = faults()\n"
-        "keep_freed_memory(1_000), print(faults())\\n"
+        "keep_freed_memory(1_000), print(faults())\n"
         "keep_freed_memory(48_000_000), faults()\n"
         "print(first, faults())\n"
     )
