@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
+_KEY_LINE_IN, _KEY_LETTER_IN, _KEY_ROW_IN = 0.6, 0.06, 0.18
+"""Widths of a line and of a letter in a figure's key, and the height of a row, in letters of 8 points."""
 _STYLE: Final = Path(__file__).parent / "style.css"
 _PARTS: Final = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _MARK: Final = "table.csv"
@@ -200,9 +203,20 @@ def _add_key(picture: Picture) -> None:
         Line2D([], [], color=colour, linewidth=2, label=label, dashes=dashes)
         for label, colour, dashes in picture.key
     ]
+    width_in, height_in = picture.figure.get_size_inches()
+    lengths = [len(label) for label, _, _ in picture.key]
+
+    def needed_in(columns: int) -> float:
+        rows = math.ceil(len(lengths) / columns)
+        widest = [max(lengths[first : first + rows]) for first in range(0, len(lengths), rows)]
+        return sum(_KEY_LINE_IN + _KEY_LETTER_IN * letters for letters in widest)
+
+    columns = next((each for each in (3, 2) if needed_in(each) <= width_in), 1)
+    rows = math.ceil(len(lines) / columns)
+    picture.figure.set_size_inches(width_in, height_in + _KEY_ROW_IN * (rows - 1))
     with rc_context({"text.parse_math": False}):  # dollars in a label are no mathematics
         picture.figure.legend(
-            handles=lines, loc="outside upper left", ncols=3, frameon=False, fontsize=8, handlelength=3
+            handles=lines, loc="outside upper left", ncols=columns, frameon=False, fontsize=8, handlelength=3
         )
 
 

@@ -159,4 +159,8 @@ def _tex(answer: Mapping[str, Any]) -> str:
         if (first := each["verdict"]["first"]) is not None:
             cells[first] += "★" if each["settled"] else "☆"
         table[f"{', '.join(map(' '.join, named))} ({unit[0]})"] = list(cells.values())
-    return render_latex(table)
+    decided = " or ".join(dict.fromkeys(decides(each["by_step"]) for each in settings))
+    notes = f"{decided}, medians of repeats (intervals); star: first; ?: ahead, not settled; >: not by then"
+    return (
+        f"{render_latex(table)}% {notes}\n% {'; '.join([settled_in(answer), *beside_crossovers(answer)])}\n"
+    )

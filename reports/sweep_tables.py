@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,11 +12,12 @@ from rich.console import ConsoleOptions, Group, JustifyMethod, RenderableType, R
 from rich.text import Text
 
 from paceline.sim.config.keys import short_keys, show_value
+from paceline.sim.records.carry.break_even import FEWEST_ROUNDS
 from paceline.sim.records.sweeps.draws import percent
 from paceline.sim.records.verdict import Verdict, format_factor
 
 from . import assumptions, words
-from .tables import add_text_row, decides, deciding_time, plain_table
+from .tables import add_text_row, column_unit, decides, deciding_time, plain_table
 
 LEAD: Final = "second takes"
 """Column of the second's factor."""
@@ -104,11 +106,15 @@ def sweep_cells(answer: Mapping[str, Any]) -> list[list[str]]:
 
     A star marks the first, an empty one where that is not settled.
     """
-    rows = []
+    rows, of_label = [], dict[str, list[Any]]()
+    for each in answer["settings"]:
+        for row in each["summary"]:
+            of_label.setdefault(row["label"], []).append(row)
+    units = {label: column_unit(own, answer["settings"][0]["by_step"]) for label, own in of_label.items()}
     for each in answer["settings"]:
         verdict = each["verdict"]
         times = {
-            row["label"]: deciding_time(each["by_step"], row)[0]
+            row["label"]: deciding_time(each["by_step"], row, units[row["label"]])[0]
             + (f", {words.cost(row)}" if "cost" in row else "")
             for row in each["summary"]
         }
@@ -148,8 +154,20 @@ def words_of_draws(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def beside_crossovers(answer: Mapping[str, Any]) -> list[str]:
-    """Steps between numbers of workers, and settings without a fault, as sentences without a full stop."""
+    """Steps between numbers of workers, settings without a fault, and doubts, as sentences without a stop."""
     sentences = words.steps_between(answer.get("steps_between", {}))
+    settings = answer["settings"]
+    free = Counter(
+        text.removesuffix(".")
+        for each in settings
+        for text in words.encoded_for_nothing(each["verdict"]["first"], each["summary"])
+    )
+    sentences += [f"In {count} of {len(settings)} settings {text}" for text, count in free.items()]
+    if short := sum("few_rounds" in each["verdict"] for each in settings):
+        sentences.append(
+            f"Too short to say in {short} of {len(settings)} settings: below {FEWEST_ROUNDS} rounds of "
+            "averages a scheme has hardly begun, which a setting's own folder tells of each"
+        )
     if calm := [each["outages"] for each in answer["settings"]].count(0):
         of = f"{calm} of {len(answer['settings'])} settings"
         sentences.append(f"No fault comes before the runs end in {of}: there no checkpoint can save work")

@@ -137,14 +137,19 @@ def beside_verdict(summary: Summary, source: Source) -> list[str]:
     sentences = [known["break_even"]["text"]] if "break_even" in known else []
     sentences += [known["few_rounds"]] if "few_rounds" in known else []
     first, cheapest = known["first"], known.get("cheapest")
-    if first is not None and not is_by_step(summary):  # beside times per step it is said of each scheme
-        free = set(untimed((UNTIMED_ENCODING,))) & set(rows[first].get("leaves_out", ()))
-        sentences += [f"{first} is first without {each}." for each in free]
+    if not is_by_step(summary):  # beside times per step it is said of each scheme
+        sentences += encoded_for_nothing(first, list(rows.values()))
     if first is not None and cheapest is not None and first != cheapest:
         least, more = (cost(rows[label]) for label in (cheapest, first))
         per = "a step" if is_by_step(summary) else "to the target"
         sentences.append(f"{cheapest} costs least: {least} {per}, where {first} costs {more}.")
     return sentences
+
+
+def encoded_for_nothing(first: str | None, rows: Sequence[SchemeSummary]) -> list[str]:
+    """A sentence about encoding that the first does not pay for; empty where it does, or has none."""
+    left_out = {each for row in rows if row["label"] == first for each in row.get("leaves_out", ())}
+    return [f"{first} is first without {each}." for each in untimed((UNTIMED_ENCODING,)) if each in left_out]
 
 
 def cost(row: SchemeSummary) -> str:

@@ -128,7 +128,7 @@ def draw_times(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pictur
         _set_axis(axes[0], "x", data["x"], _written(answer, key))
         drawn.supxlabel(short_keys(list(answer["settings"][0]["set"]))[_place(answer, key)], fontsize=10)
         decided = "time per step" if answer["settings"][0]["by_step"] else "time to target"
-        drawn.supylabel(f"{decided} ({unit}), log scale", fontsize=10)
+        axes[wide * (high // 2)].set_ylabel(f"{decided} ({unit}), log scale", fontsize=10)
     return picture(drawn, "times", data, styles)
 
 

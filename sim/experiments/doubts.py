@@ -30,7 +30,8 @@ def doubts(scenario: Scenario) -> Iterator[str]:
     if workload.timing_only or workload.curves is not None:
         return
     task = find_task(workload.task)
-    share = task.facts(workload.options, scenario.seed).num_examples / scenario.cluster.workers
+    shards = 1 if workload.partition.kind == "replicated" else scenario.cluster.workers
+    share = task.facts(workload.options, scenario.seed).num_examples / shards
     if workload.batch_size > share:
         yield f"workload.batch_size: {workload.batch_size:,} is more than a worker's {share:,.0f} examples"
     target = stop.target

@@ -212,9 +212,9 @@ def _find_wrong_field(operation: ops.Operation[Any], name: str, start: Tensor) -
         value = getattr(operation, field.name)
         is_model = field.name in _MODELS or (field.name == "value" and isinstance(operation, ops.Publish))
         if (is_model and value is not None) or field.name in ("point", "value" if is_model else ""):
-            if not isinstance(value, Tensor) or value.shape != start.shape or not value.is_floating_point():
+            if not isinstance(value, Tensor) or value.shape != start.shape or value.dtype != start.dtype:
                 shape = f"a tensor {list(value.shape)} ({value.dtype})" if isinstance(value, Tensor) else ""
-                wanted = f"a tensor {list(start.shape)} of floating-point numbers, as the model is"
+                wanted = f"a tensor {list(start.shape)} of {start.dtype}, as the model is"
                 return f"awaits {name} with {shape or format_value(value)}; {field.name} must be {wanted}"
         elif field.name in _FIELDS:
             kind, words = _FIELDS[field.name]

@@ -21,7 +21,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..config.limits import MAX_POSITIVE
-from ..config.problems import mistake
+from ..config.problems import mistake, unknown_key
 from ..config.settings import IMPORT_PATH, Positive, Settings
 from ..config.user_code.call import is_import_path
 from ..program.worker import Optimizer, State
@@ -79,6 +79,10 @@ class OptimizerSettings(Settings):
             raise mistake(f"give {named[0]} or {named[1]}, not both", named[1])
         if named and others:
             raise mistake(f"belongs to SGD; put it into '{named[0]}' or leave that out", others[0])
+        known = {*cls.model_fields, *NAMED_RULES, "package.module:name"} - {"rule"}
+        for key in data:
+            if key not in known and not is_import_path(key):
+                raise mistake(unknown_key(key, known), key)
         own = {key: data[key] for key in named if key not in _OF_TORCH}
         rest = {key: value for key, value in data.items() if key not in own}
         return {**rest, "rule": own} if own else rest

@@ -46,8 +46,9 @@ RuleMoments = tuple[Tensor, ...]
 class Rule(Protocol):
     """An update rule for one model, a vector x [d]: pure, so that it writes nothing in place.
 
-    Every worker's model goes through the same object, so that whatever it remembers is in its moments: any
-    number of vectors, of any lengths. A schedule scales the change of x. Running buffers are not in x.
+    Every worker's model goes through the same object, so that whatever it remembers is in its moments, not in
+    ``self``: any number of vectors, of any lengths. A schedule scales the change of x. Running buffers are
+    not in x.
     """
 
     def init(self, x: Tensor) -> RuleMoments:
@@ -138,15 +139,26 @@ class ByRow(Optimizer):
             updated = [self.update(row, along, State(k, tuple(own))) for row, along, *own in rows]
             return torch.stack([new for new, _ in updated]), _stacked([after for _, after in updated])
         given = (x, gradient, *state.moments)
-        versions = [each._version for each in given]
+        versions, own = [each._version for each in given], _contents(self.rule)
         with user_code.report_errors(quote(self.name), RunError):
-            new, moments = self.rule.update(x, gradient, state.moments, k)
+            returned: object = self.rule.update(x, gradient, state.moments, k)
+        if not (isinstance(returned, tuple) and len(returned) == 2):
+            what = format_value(returned)
+            raise RunError(f"{quote(self.name)}: its update returned {what}; it must return (x, moments)")
+        new, moments = returned
+        if changed := [key for key, value in _contents(self.rule).items() if own.get(key) != value]:
+            raise RunError(
+                f"{quote(self.name)}: its update changes self.{changed[0]}, but one object serves all "
+                "workers; keep that among the moments"
+            )
         if versions != [each._version for each in given]:
             raise RunError(
                 f"{quote(self.name)}: its update writes in place, into what it was given; use new tensors"
             )
         if not (isinstance(new, Tensor) and new.shape == x.shape and new.dtype == x.dtype):
-            shape = f"a tensor {list(new.shape)}" if isinstance(new, Tensor) else format_value(new)
+            shape = (
+                f"a tensor {list(new.shape)} ({new.dtype})" if isinstance(new, Tensor) else format_value(new)
+            )
             raise RunError(
                 f"{quote(self.name)}: its update returned {shape} as the new x; it must be a tensor "
                 f"{list(x.shape)} ({x.dtype})"
@@ -166,6 +178,14 @@ class ByRow(Optimizer):
     @override
     def lr_at(self, k: int) -> float:
         return self.lr * self.schedule.factor(k)
+
+
+def _contents(rule: Rule) -> dict[str, tuple[int, int]]:
+    """What an object's attributes are, and how often tensors among them have been written to."""
+    return {
+        key: (id(value), getattr(value, "_version", 0))
+        for key, value in getattr(rule, "__dict__", {}).items()
+    }
 
 
 def _stacked(states: list[State]) -> State:

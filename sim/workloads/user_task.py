@@ -48,6 +48,8 @@ _EXAMPLES = (
     "a pair (inputs, targets) of tensors or arrays, a torch Dataset, or {'train': ..., 'test': ...} of these"
 )
 _LABELS = "labels"
+_MOST_READ = 1_000_000
+"""Examples of an ``IterableDataset``, which says no length."""
 _SETS = ("train", "test", "sources")
 
 
@@ -156,11 +158,14 @@ def _split(data: Any) -> tuple[_Set, _Set | None, Tensor | None]:
     test = _examples(data["test"], "its data['test']") if "test" in data else None
     if test is not None and test.parts != train.parts:
         raise InputError("its data['test'] has other inputs than its data['train']: names, shapes or types")
-    sources = _tensor(data["sources"], "its data['sources']") if "sources" in data else None
-    number = len(train.examples[0])
-    if sources is not None and (sources.shape != (number,) or sources.is_floating_point()):
-        raise InputError(f"its data['sources'] must be a whole number for each of {number} training examples")
-    return train, test, sources
+    if "sources" not in data:
+        return train, test, None
+    named, number = np.asarray(data["sources"]), len(train.examples[0])
+    if named.shape != (number,) or named.dtype.kind not in "biuU":
+        raise InputError(
+            f"its data['sources'] must be a whole number or a name for each of {number} training examples"
+        )
+    return train, test, torch.from_numpy(np.unique(named, return_inverse=True)[1])
 
 
 def _examples(data: Any, name: str) -> _Set:
@@ -168,12 +173,18 @@ def _examples(data: Any, name: str) -> _Set:
         raise InputError(f"{name} is a DataLoader; give its dataset, of which batches are drawn here")
     if isinstance(data, torch.utils.data.Dataset):
         with user_code.report_errors(f"reading {name}"):
-            whole = isinstance(data, torch.utils.data.IterableDataset)
-            items = iter(data) if whole else map(data.__getitem__, range(len(data)))  # type: ignore[arg-type]
-            read = list(itertools.islice(items, MAX_EXAMPLES + 1))
-            _refuse_too_many(len(read), name)
+            if isinstance(data, torch.utils.data.IterableDataset):
+                read = list(itertools.islice(data, _MOST_READ + 1))  # it may never end
+                _refuse_too_many(len(read), name, _MOST_READ)
+            else:
+                length = len(data)  # type: ignore[arg-type]
+                _refuse_too_many(length, name)
+                read = [data[number] for number in range(length)]
             data = torch.utils.data.default_collate(read)
-    if isinstance(data, Mapping) and _LABELS in data:
+    if isinstance(data, Mapping):
+        if _LABELS not in data:
+            keys = shorten(", ".join(map(repr, data)))
+            raise InputError(f"{name} has the keys {keys}; a mapping must have the targets as '{_LABELS}'")
         data = ({key: value for key, value in data.items() if key != _LABELS}, data[_LABELS])
     if not (isinstance(data, tuple | list) and len(data) == 2):
         raise InputError(f"{name} is {_kind(data)}; it must be {_EXAMPLES}")
@@ -199,9 +210,9 @@ def _examples(data: Any, name: str) -> _Set:
     return _Set((packed, targets), parts)
 
 
-def _refuse_too_many(examples: int, name: str) -> None:
-    if examples > MAX_EXAMPLES:
-        raise InputError(f"{name} has {examples} examples; the most is {MAX_EXAMPLES}")
+def _refuse_too_many(examples: int, name: str, most: int = MAX_EXAMPLES) -> None:
+    if examples > most:
+        raise InputError(f"{name} has {examples} examples or more; the most is {most}")
 
 
 def _tensor(part: Any, name: str) -> Tensor:

@@ -118,6 +118,7 @@ TASKS: Final[Mapping[str, tuple[str, str, str]]] = {
     "data-few": (_MODEL, _LOSS, "(torch.randn(3, 3), torch.zeros(3, dtype=torch.long))"),
     "data-raises": (_MODEL, _LOSS, "Odd()"),
     "data-endless": (_MODEL, _LOSS, "Endless()"),
+    "data-stream": (_MODEL, _LOSS, "Stream()"),
     "data-huge": (_MODEL, _LOSS, "(torch.zeros(1, 3).expand(10 ** 12, 3), torch.zeros(1).expand(10 ** 12))"),
 }
 """Model, loss and data that cannot be trained."""
@@ -143,6 +144,11 @@ class Endless(torch.utils.data.Dataset):
         return 10 ** 15
     def __getitem__(self, k):
         return torch.zeros(3), torch.tensor(0)
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        while True:
+            yield 0.0, 0
 
 class Uncopied(torch.nn.Linear):
     def __init__(self):

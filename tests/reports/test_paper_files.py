@@ -19,7 +19,14 @@ from paceline.reports.figures.drawing import CSS, INK, figure, picture
 from paceline.reports.figures.metric_curves import draw_curves
 from paceline.reports.folders import read_sources
 from paceline.reports.page import build
-from paceline.reports.paper_files import colour, recolour, render_latex, write_csv, write_files
+from paceline.reports.paper_files import (
+    colour,
+    finish_figure,
+    recolour,
+    render_latex,
+    write_csv,
+    write_files,
+)
 from paceline.sim.errors import InputError
 from paceline.sim.records.folder import REPORT_FILES, write_results
 from tests.support.made_results import SCENARIO, write_made_results
@@ -174,3 +181,20 @@ def test_a_pipe_is_no_report_to_be_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "page.html")
     with pytest.raises(InputError, match=r"page\.html is there already, and it is no report"):
         build([tmp_path / "r"], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("letters", [4, 22, 40])
+def test_a_key_of_many_labels_is_whole_and_beside_the_axes(letters: int) -> None:
+    text = ("gossip topology=one_peer_exponential " * 2)[: letters - 2]
+    labels = tuple((f"{number:02}{text}", INK, ()) for number in range(18))
+    with figure(4.6, 3.0) as drawn:
+        axes = drawn.subplots()
+        axes.set_ylabel("time to target (s), log scale")
+        made = finish_figure(picture(drawn, "times", pd.DataFrame(), key=labels))
+    made.draw_without_rendering()
+    (legend,) = made.legends
+    key, whole = legend.get_window_extent(), made.bbox
+    assert key.x1 <= whole.x1
+    assert key.y0 >= axes.bbox.y1
+    assert key.y0 >= axes.yaxis.label.get_window_extent().y1
+    assert axes.bbox.height >= 1.5 * made.dpi

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from paceline.reports.sweep_page import _tex
-from paceline.reports.sweep_tables import _SweepTable, sweep_cells
+from paceline.reports.sweep_tables import _SweepTable, beside_crossovers, sweep_cells
 
 LABELS = [f"scheme number={number} of_many" for number in range(18)]
 
@@ -24,11 +24,39 @@ def answer_of(settings: int, repeats: int = 1) -> dict[str, Any]:
             ends = (median - 0.25, median + 0.25) if median and repeats > 4 else (None, None)
             time = {"median": median, "low": ends[0], "high": ends[1]}
             summary += [{"label": label, "time_to_target_s": time, "at_least_s": 9.25, "runs": repeats}]
-        verdict = {"first": LABELS[0], "factor": 1.1, "interval": None}
+        verdict = {"first": LABELS[0], "factor": 1.1, "interval": None, "settled": True}
         values = {"cluster.network.latency": f"{setting + 1} ms"}
-        known = {"by_step": False, "settled": setting == 0, "summary": summary, "verdict": verdict}
+        known = {
+            "by_step": False,
+            "outages": None,
+            "settled": setting == 0,
+            "summary": summary,
+            "verdict": verdict,
+        }
         rows.append({"set": values, **known})
     return {"settings": rows}
+
+
+def test_a_sweep_says_who_encodes_for_nothing_and_averages_seldom() -> None:
+    answer = answer_of(3)
+    free = "the time to encode and decode values, of which `cluster.compute.encoding` says nothing"
+    for each in answer["settings"][:2]:
+        each["summary"][0]["leaves_out"] = [free]
+    answer["settings"][2]["verdict"]["few_rounds"] = "Too short to say: ..."
+    answer["settings"][2]["summary"][1]["leaves_out"] = [free]  # which is not first
+    for each in answer["settings"]:
+        each["outages"] = None
+    told = beside_crossovers(answer)
+    assert told[0] == f"In 2 of 3 settings {LABELS[0]} is first without {free}"
+    assert told[1].startswith("Too short to say in 1 of 3 settings: below 16 rounds")
+    assert len(told) == 2
+
+
+def test_a_column_has_one_unit() -> None:
+    answer = answer_of(2)
+    for each, seconds in zip(answer["settings"], (119.0, 160.0), strict=True):
+        each["summary"][1]["time_to_target_s"]["median"] = seconds
+    assert [cells[2] for cells in sweep_cells(answer)] == ["119 s", "160 s"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 400])
@@ -53,7 +81,9 @@ def test_latex_has_a_row_for_each_scheme() -> None:
     assert "scheme & latency 1 ms (s) & latency 2 ms (s)" in lines[2]
     assert lines[4].startswith(r"scheme number=0 of\_many & 1.50\rlap{$^\star$} & 2.50\rlap{$^?$}")
     assert lines[7].startswith(r"scheme number=3 of\_many & $>$ 9.25 & $>$ 9.25")
-    assert len(lines) == 4 + len(LABELS) + 2
+    assert len(lines) == 4 + len(LABELS) + 4
+    assert lines[-2].startswith("% time to target, medians of repeats")
+    assert lines[-1].startswith("% settled in 1; in 1 by one repeat")
 
 
 def test_latex_has_intervals() -> None:

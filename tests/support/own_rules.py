@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -72,6 +74,34 @@ class Counting(Plain):
 class Raising(Plain):
     def update(self, x: Tensor, gradient: Tensor, moments: Moments, k: int) -> tuple[Tensor, Moments]:
         raise ValueError("no")
+
+
+class Doubled(Plain):
+    def update(self, x: Tensor, gradient: Tensor, moments: Moments, k: int) -> tuple[Tensor, Moments]:
+        return x.double(), moments
+
+
+class Alone(Plain):
+    def update(self, x: Tensor, gradient: Tensor, moments: Moments, k: int) -> Any:
+        return x - self.lr * gradient
+
+
+class Remembers(Plain):
+    """As an optimiser of torch does."""
+
+    def init(self, x: Tensor) -> Moments:
+        self.mean = torch.zeros_like(x)
+        return ()
+
+    def update(self, x: Tensor, gradient: Tensor, moments: Moments, k: int) -> tuple[Tensor, Moments]:
+        self.mean = 0.9 * self.mean + gradient
+        return x - self.lr * self.mean, ()
+
+
+class Accumulates(Remembers):
+    def update(self, x: Tensor, gradient: Tensor, moments: Moments, k: int) -> tuple[Tensor, Moments]:
+        self.mean.add_(gradient)
+        return x - self.lr * self.mean, ()
 
 
 def nothing(lr: float) -> int:

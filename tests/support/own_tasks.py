@@ -70,7 +70,8 @@ def masked(way: str = "packed") -> Any:
         "iterable": InTurn(named, targets),
         "loader": torch.utils.data.DataLoader(InTurn(named, targets)),
     }
-    data = {"train": ways[way], "sources": torch.arange(60) % 7}
+    names = [f"author {number % 7}" for number in range(60)]
+    data = {"train": ways[way], "sources": names if way == "tuple" else torch.arange(60) % 7}
     return Masked(way == "packed"), nn.functional.cross_entropy, data
 
 
@@ -78,6 +79,11 @@ def other_inputs() -> Any:
     _, loss, data = masked("mapping")
     (words, mask), targets = data["train"][0].values(), data["train"][1]
     return Masked(False), loss, {"train": ((words, mask), targets), "test": ((words, mask.long()), targets)}
+
+
+def no_labels() -> Any:
+    inputs, targets = points()
+    return nn.Linear(6, 2), nn.functional.cross_entropy, {"inputs": inputs, "label": targets}
 
 
 def few_sources() -> Any:

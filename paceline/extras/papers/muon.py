@@ -14,6 +14,7 @@ Source: Jordan et al., Muon, 2024; Liu et al., arXiv 2502.16982; with DiLoCo: Th
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
 import torch
@@ -22,9 +23,12 @@ from torch import Tensor
 
 from paceline.sim.config.limits import MAX_POSITIVE
 from paceline.sim.config.settings import Positive, Settings
+from paceline.sim.errors import InputError, quote
 from paceline.sim.program.worker import Parameter, State
 from paceline.sim.training.optimizer import Adam, AdamWSettings
 from paceline.sim.training.rules import RuleKind, RuleMoments
+
+_NOT_HIDDEN: Final = ("*embed*", "wte", "wpe", "head", "lm_head")
 
 
 class MuonOptions(Settings):
@@ -39,11 +43,12 @@ class MuonOptions(Settings):
         default="original", description="factor of the learning rate by a matrix's shape"
     )
     adamw: AdamWSettings = Field(
-        default=AdamWSettings(lr=0.001), description="the rule of all other parameters"
+        default=AdamWSettings(lr=0.001), description="the rule of all other parameters (default: lr 0.001)"
     )
     by_adamw: tuple[str, ...] = Field(
-        default=("embed", "head"),
-        description="matrices that are no hidden layer: parts of their names; they too go by adamw",
+        default=_NOT_HIDDEN,
+        description="matrices that are no hidden layer and go by adamw too: words between the dots of their "
+        "names, * for any letters",
     )
 
 
@@ -51,12 +56,15 @@ class Muon:
     """The rule for a model of these tensors: moments are the matrices' momentum, and AdamW's two."""
 
     def __init__(self, options: MuonOptions, parameters: tuple[Parameter, ...]) -> None:
+        torch.optim.Muon([torch.nn.Parameter(torch.zeros(1, 1))])  # loads what takes seconds, before a clock
+        matrices = [each for each in parameters if len(each.shape) == 2]
+        taken = {word: [each for each in matrices if _has(each, word)] for word in options.by_adamw}
+        idle = [word for word in taken if not taken[word] and word not in _NOT_HIDDEN]
+        if idle:
+            names = ", ".join(each.name for each in matrices) or "none"
+            raise InputError(f"muon.by_adamw: {quote(idle[0])} is in no matrix's name; there are: {names}")
         self._options = options
-        self._matrices = [
-            each
-            for each in parameters
-            if len(each.shape) == 2 and not any(part in each.name for part in options.by_adamw)
-        ]
+        self._matrices = [each for each in matrices if not any(each in own for own in taken.values())]
         self._adamw = Adam(options.adamw)
         length = max((each.stop for each in parameters), default=0)
         others = torch.ones(length, dtype=torch.bool)
@@ -89,6 +97,10 @@ class Muon:
             state: dict[str, Any] = muon.state[tensor]
             state["momentum_buffer"] = buffer.view(each.shape)
         muon.step()  # type: ignore[no-untyped-call]
+
+
+def _has(matrix: Parameter, word: str) -> bool:
+    return any(fnmatchcase(part, word) for part in matrix.name.split("."))
 
 
 MUON: Final = RuleKind(MuonOptions, Muon)

@@ -57,10 +57,15 @@ LAWS: Final = {
         "have all workers ask for the same exchanges in one order, by what all of them know, and end after "
         "'async for k in worker.steps()'",
     ),
+    "sends": (
+        "workers exchange something",
+        "await worker.all_reduce and its like, without 'await' they do nothing; give options, or "
+        "changes=['stop.max_iterations=40'], by which it averages within the run",
+    ),
     "in_place": ("no value is written in place", "write x = x + y, not x += y: others read the tensor"),
     "seed": (
         "one seed gives one run, to the bit",
-        "draw by worker.draw(purpose, k, bound) or worker.array, not from torch, numpy or random, and keep "
+        "draw by worker.draw(purpose, k, bound) or worker.normal, not from torch, numpy or random, and keep "
         "nothing in variables that outlive a run",
     ),
     "replay": (
@@ -201,7 +206,7 @@ def _check_simulated(job: Job) -> dict[str, str]:
     outcome = _check_alone(job, first)
     sent = sum(each.bytes_sent for each in outcome.breakdowns)
     seen = f"{len(first.digests)} models of {job.workers} workers, who sent {sent} bytes"
-    laws = dict.fromkeys(("rules", "ends", "in_place"), seen)
+    laws = dict.fromkeys(("rules", "ends", "sends", "in_place"), seen)
     ways: dict[str, Callable[[_Followed], object]] = {
         "seed": lambda again: _by_events(job, again),
         "replay": lambda again: _replayed(job, outcome.events, first, again),
@@ -220,6 +225,8 @@ def _check_simulated(job: Job) -> dict[str, str]:
             if not isinstance(error.__cause__ or error, NotInLockstep):
                 raise _broken(job, law, error) from error
             laws[law] = f"not looked at: {error}"
+    if not sent and job.workers > 1:
+        raise _broken(job, "sends", f"in {job.max_iterations} steps nobody sent anything")
     return laws
 
 

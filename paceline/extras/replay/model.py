@@ -58,7 +58,8 @@ def find_model(folder: Path, at: int, worker: int, run: str) -> tuple[Recorded, 
     if len(fitting) != 1:
         names = [each.name for each in fitting or records]
         choice = f"write one of: {'; '.join(names)}" if fitting else did_you_mean(run, names)
-        raise InputError(f"--run {quote(run)} fits {len(fitting)} runs of {folder}; {choice}")
+        given = f"--run {quote(run)} fits {len(fitting)}" if run else f"there are {len(fitting)}"
+        raise InputError(f"{given} runs in {folder}; {choice}{'' if run else ' after --run'}")
     record = fitting[0]
     with reading_results(folder), one_thread():
         job, problem, _ = record.trained_job()

@@ -43,4 +43,5 @@ def test_a_value_that_can_hardly_be_meant_is_named_once(change: str, sentence: s
 
 
 def test_the_last_value_that_can_be_meant_is_not_named() -> None:
+    assert doubts_of("workload.batch_size=1400", "workload.partition={kind: replicated}") == []
     assert doubts_of("workload.batch_size=359", "schemes.1.local_sgd.period=40", "stop.max_time=400 ms") == []

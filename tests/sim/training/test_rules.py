@@ -77,7 +77,17 @@ def test_clipping_comes_first() -> None:
     ("name", "message"),
     [
         ("InPlace", "writes in place, into what it was given; use new tensors"),
-        ("Short", r"returned a tensor \[1\] as the new x; it must be a tensor \[2\] \(torch.float32\)"),
+        (
+            "Doubled",
+            r"returned a tensor \[2\] \(torch.float64\) as the new x; it must be .* \(torch.float32",
+        ),
+        ("Alone", r"its update returned .*; it must return \(x, moments\)"),
+        ("Remembers", "its update changes self.mean, but one object serves all workers; keep that among the"),
+        ("Accumulates", "its update changes self.mean, but one object serves all workers"),
+        (
+            "Short",
+            r"returned a tensor \[1\] \(torch.float32\) as the new x; it must be a tensor \[2\] ",
+        ),
         ("Counting", "its init returned .* as moments; they must be a tuple of vectors"),
         ("Raising", r"raised ValueError: no \(own_rules.py, line \d+\)"),
     ],
@@ -98,6 +108,12 @@ def test_mistakes_of_a_rule_are_named(name: str, message: str) -> None:
         (f"{OWN}Lyon", "has no 'Lyon'; did you mean 'Lion'?"),
         (f"{OWN}SCHEDULE", "has no 'SCHEDULE'"),
         ({"muon": {"lr": -1.0}}, "must be more than 0"),
+        (
+            {"lion": {"lr": 0.1}},
+            "unknown key; choose from: adam, adamw, clip, lr, momentum, muon, nesterov, package.module:name",
+        ),
+        ({"rule": {"muon": {}}}, "unknown key"),
+        ({"weight_decy": 0.1}, "did you mean 'weight_decay'?"),
         ("moun", "must be a mapping of keys to values"),
     ],
 )

@@ -32,14 +32,19 @@ def test_a_loader_is_refused_for_its_dataset() -> None:
         find_task(own("masked")).facts(find_task(own("masked")).options.model_validate({"way": "loader"}), 0)
 
 
-@pytest.mark.parametrize("kind", ["by_source", "dirichlet", "by_label"])
-def test_an_own_task_says_where_its_examples_are_from(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [("by_source", "packed"), ("by_source", "tuple"), ("dirichlet", "packed"), ("by_label", "packed")],
+)
+def test_an_own_task_says_where_its_examples_are_from(kind: str, way: str) -> None:
     """Its two classes go before its sources."""
     text = FLAT.replace("digits-mlp", f"{own('masked')}\n  partition: {kind}")
     scenario = parse(
         text.replace("workers: 4", "workers: 7").replace(f"partition: {kind}", f"partition: {{kind: {kind}}}")
     )
-    job = prepare(scenario, scenario.schemes[0], 0)
+    options = find_task(own("masked")).options.model_validate({"way": way})
+    workload = scenario.workload.model_copy(update={"options": options})
+    job = prepare(scenario.model_copy(update={"workload": workload}), scenario.schemes[0], 0)
     assert job.problem is not None
     held = [{int(number) % 7 for number in shard} for shard in job.problem.batches.shards]
     assert (held == [{source} for source in range(7)]) == (kind == "by_source")

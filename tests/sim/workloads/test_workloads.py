@@ -361,7 +361,8 @@ PAIR = (
             "other_inputs",
             ": its data['test'] has other inputs than its data['train']: names, shapes or types",
         ),
-        ("few_sources", ": its data['sources'] must be a whole number for each of 64 training examples"),
+        ("no_labels", ": its data has the keys 'inputs', 'label'; they must be 'train' and perhaps 'test'"),
+        ("few_sources", ": its data['sources'] must be a whole number or a name for each of 64"),
         ("gives_lists", f": its data holds a list; it must be {PAIR}"),
         (
             "gives_unequal_lengths",

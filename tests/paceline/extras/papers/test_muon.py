@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.sim.errors import InputError
 from paceline.sim.program.worker import Parameter
 from paceline.sim.training.learning_rate import LearningRate
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
@@ -62,6 +63,32 @@ def test_ten_drawn_models_step_as_with_torch(seed: int, schedule: dict[str, str]
             new, torch.cat([t.detach().flatten() for t in tensors]), rtol=1e-5, atol=1e-6
         )
         x = new
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        ("wte.weight", False), ("transformer.wpe.weight", False), ("tok_embeddings.weight", False),
+        ("lm_head.weight", False), ("head", False), ("multihead_attn.in_proj_weight", True),
+        ("heads.0.weight", True), ("layers.1.mlp.weight", True),
+    ],
+)  # fmt: skip
+def test_tables_and_the_last_layer_go_by_adamw(name: str, hidden: bool) -> None:
+    rule = make_optimizer(OptimizerSettings.model_validate({"muon": {}}), 0, (Parameter(name, (3, 2), 0),))
+    assert [len(each) for each in rule.init(torch.zeros(6)).moments] == ([6, 0, 0] if hidden else [0, 6, 6])
+
+
+def test_a_word_that_is_in_no_name_is_refused() -> None:
+    settings = OptimizerSettings.model_validate({"muon": {"by_adamw": ["hed"]}})
+    with pytest.raises(InputError, match=r"by_adamw: 'hed' is in no matrix's name; there are: head.weight"):
+        make_optimizer(settings, 0, (Parameter("head.weight", (3, 2), 0),))
+
+
+def test_what_is_written_out_is_read_again() -> None:
+    """A resolved scenario has the words by default, of which this model has none."""
+    written = OptimizerSettings.model_validate({"muon": {}}).model_dump(mode="json")
+    assert "wte" in written["muon"]["by_adamw"]
+    make_optimizer(OptimizerSettings.model_validate(written), 0, (Parameter("a", (3, 2), 0),))
 
 
 def test_a_matrix_has_one_moment_and_all_else_two() -> None:

@@ -47,6 +47,17 @@ async def _changes_what_it_has_published(worker: Worker) -> None:
         x.data.mul_(0.5)
 
 
+async def _awaits_no_average(worker: Worker) -> None:
+    async for k in worker.steps():
+        worker.all_reduce(worker.start).close()
+        await worker.publish(k, worker.start)
+
+
+async def _publishes_double(worker: Worker) -> None:
+    async for k in worker.steps():
+        await worker.publish(k, (await worker.all_reduce(worker.start)).double())
+
+
 async def _leaves_one_out(worker: Worker) -> None:
     async for k in worker.steps():
         if worker.rank and k == 4:
@@ -131,6 +142,11 @@ async def _sends_by_how_many_it_is(worker: Worker) -> None:
         (_draws_from_torch, "one seed gives one run, to the bit': after step 1 worker 0 has another model"),
         (_sends_more_in_later_runs, r"one seed .*': after step \d worker 0 has sent \d+ bytes, not \d+"),
         (_looks_at_the_clock, "do not depend on the clock': after step 5 worker 1 has another model"),
+        (
+            _publishes_double,
+            r"it runs without an error': .*\(torch.float64\); value must be .* of torch.float32",
+        ),
+        (_awaits_no_average, "workers exchange something': in 12 steps nobody sent anything"),
         (_takes_all_norms_as_one, "do what each alone does': after step 1 worker 0 has another model"),
         (
             _sends_by_how_many_it_is,
@@ -146,7 +162,7 @@ def test_what_breaks_a_law_is_told_with_step_and_worker(scheme: Callable[..., An
 def test_a_rank_that_is_read_keeps_a_scheme_from_lockstep() -> None:
     async def by_rank(worker: Worker) -> None:
         async for k in worker.steps():
-            await worker.publish(k, worker.start * worker.rank)
+            await worker.publish(k, await worker.all_reduce(worker.start) * worker.rank)
 
     assert "by a worker's rank" in check_scheme(by_rank, changes=["cluster.workers=3"])["lockstep"]
 
