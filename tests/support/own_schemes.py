@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from paceline import Program, Scheme, Settings, ops
+from paceline import Program, Scheme, Settings, ops, topology_plan
 from paceline.sim.schemes import local_sgd
 
 if TYPE_CHECKING:
@@ -115,5 +115,7 @@ async def numbered(worker: Worker) -> None:
 
 async def on_processes_only(worker: Worker) -> None:
     """Differs on real processes, from the seventh step on."""
+    ring = topology_plan("ring", worker.size).at(0)
     async for k in worker.steps():
+        await worker.mix(ring, worker.start)
         await worker.publish(k, worker.start * (k > 5 and "GLOO_SOCKET_IFNAME" in os.environ))

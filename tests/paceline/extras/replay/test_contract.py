@@ -180,12 +180,17 @@ def test_what_lockstep_cannot_time_is_not_looked_at_there() -> None:
 
 
 @pytest.mark.slow
-def test_real_processes_keep_them_too() -> None:
-    for scheme, said in (("numbered", "the same bits in all 24"), ("on_processes_only", "after step 7")):
-        try:
-            says = check_scheme(
-                f"tests.support.own_schemes:{scheme}", changes=["cluster.workers=2"], processes=True
-            )["processes"]
-        except AssertionError as error:
-            says = str(error)
-        assert said in says
+@pytest.mark.parametrize(
+    ("scheme", "options", "said"),
+    [
+        ("gossip", {"topology": "ring"}, "the same bits in all 24"),
+        ("tests.support.own_schemes:pairs", None, "the last models"),
+        ("tests.support.own_schemes:on_processes_only", None, "after step 7"),
+    ],
+)
+def test_real_processes_keep_them_too(scheme: str, options: dict[str, Any] | None, said: str) -> None:
+    try:
+        says = check_scheme(scheme, options, changes=["cluster.workers=2"], processes=True)["processes"]
+    except AssertionError as error:
+        says = str(error)
+    assert said in says
