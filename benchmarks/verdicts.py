@@ -112,12 +112,17 @@ def _scenario(setting: Setting) -> Scenario:
     return parse(f"{_TUNED}tune: {{optimizer.lr: {list(_RATES[: setting.rates])}, trials: {trials}}}\n")
 
 
+def _by_repeats(verdict: Verdict) -> bool:
+    """Whether repeats and trials settle the order at the chosen rates; drawn trials know no others."""
+    return verdict.get("settled_by_repeats", verdict["settled"])
+
+
 def share_settled(setting: Setting, factors: Sequence[float], draws: int, seed: int = 0) -> float:
     """How often an order is settled."""
     rng = np.random.default_rng(
         [seed, round(100 * setting.spread), setting.rates, setting.confirmed, setting.repeats, len(factors)]
     )
-    return sum(drawn_verdict(rng, setting, factors)["settled"] for _ in range(draws)) / draws
+    return sum(_by_repeats(drawn_verdict(rng, setting, factors)) for _ in range(draws)) / draws
 
 
 def share_right(setting: Setting, factors: Sequence[float], draws: int, seed: int = 0) -> float:
@@ -126,7 +131,7 @@ def share_right(setting: Setting, factors: Sequence[float], draws: int, seed: in
         [seed, round(100 * setting.spread), setting.rates, setting.confirmed, setting.repeats, len(factors)]
     )
     verdicts = [drawn_verdict(rng, setting, factors) for _ in range(draws)]
-    return sum(each["settled"] and each["first"] == "s0" for each in verdicts) / draws
+    return sum(_by_repeats(each) and each["first"] == "s0" for each in verdicts) / draws
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ def drawn_forecast(rng: np.random.Generator, repeats: int, gap: float) -> Foreca
     times = {"a": dict.fromkeys(range(repeats), 1.0), "b": dict(enumerate(map(float, ratios)))}
     first = find_winner(times)
     verdict = find_verdict(sorted(times, key=lambda label: label != first), times)
-    if verdict["settled"]:
+    if _by_repeats(verdict):
         return None
     return Forecast(max(repeats_for(gap), repeats + 1) - repeats, verdict["repeats_needed"])
 

@@ -135,6 +135,7 @@ def beside_verdict(summary: Summary, source: Source) -> list[str]:
     """Sentences about what the order depends on, and about who costs least."""
     known, rows = verdict_of(summary, source), {row["label"]: row for row in ranked(summary, source)}
     sentences = [known["break_even"]["text"]] if "break_even" in known else []
+    sentences += [known["rates"]["text"]] if "rates" in known else []
     sentences += [known["few_rounds"]] if "few_rounds" in known else []
     first, cheapest = known["first"], known.get("cheapest")
     if not is_by_step(summary):  # beside times per step it is said of each scheme

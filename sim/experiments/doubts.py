@@ -32,7 +32,7 @@ def doubts(scenario: Scenario) -> Iterator[str]:
     task = find_task(workload.task)
     shards = 1 if workload.partition.kind == "replicated" else scenario.cluster.workers
     share = task.facts(workload.options, scenario.seed).num_examples / shards
-    if workload.batch_size > share:
+    if workload.proxy_batch is None and workload.batch_size > share:
         yield f"workload.batch_size: {workload.batch_size:,} is more than a worker's {share:,.0f} examples"
     target = stop.target
     if target is not None and target.value == task.range_of(target.metric)[target.metric not in task.falling]:

@@ -82,10 +82,11 @@ def estimate_bytes(scenario: Scenario) -> dict[str, float]:
 def _training_bytes(workload: WorkloadEntry, workers: int, seed: int) -> dict[str, float]:
     facts = find_task(workload.task).facts(workload.options, seed)
     copies = _COPIES + workload.optimizer.num_moments
-    rows = workload.batch_size * (facts.example_numbers + 2 * facts.activations) * _NUMBER_BYTES
+    drawn = workload.drawn_examples(workers)
+    rows = drawn // workload.drawn_batches * (facts.example_numbers + 2 * facts.activations) * _NUMBER_BYTES
     each_example = facts.example_numbers * _NUMBER_BYTES + _ORDERS * _INDEX_BYTES
     shard = facts.num_examples if workload.partition.kind == "replicated" else facts.num_examples // workers
-    ahead = BATCH_BLOCK * workload.step_examples + max(EPOCH_BLOCK, shard)
+    ahead = BATCH_BLOCK * drawn + max(EPOCH_BLOCK, shard)
     return {
         MODELS: float(workers * facts.num_parameters * _NUMBER_BYTES * copies),
         EXAMPLES: float(facts.num_examples * each_example),

@@ -496,5 +496,5 @@ def _built(
         built = task.build(workload.options, seed).to(device)
     labels, sources = (None if t is None else t.cpu().numpy() for t in (built.labels, built.sources))
     parts = shards(workload.partition, len(built.inputs), labels, workers, seed, sources)
-    batches = Batches(parts, workload.step_examples, seed, workload.replacement)
-    return TrainingProblem(built, batches, method, accumulate=workload.accumulate)
+    batches = Batches(parts, workload.drawn_examples(workers), seed, workload.replacement)
+    return TrainingProblem(built, batches, method, accumulate=workload.drawn_batches)

@@ -22,6 +22,7 @@ from .carry.break_even import FEWEST_ROUNDS, PROXY_SAYS, Scope, find_break_even,
 from .carry.noise import GradientSummary
 from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
+from .rates import RATE, find_orders
 from .rows import RowFacts, RunRow
 from .run import OTHER_CLOCK, MeanSums, Source
 from .scenario_facts import CURVES, Goal, TransportRecord
@@ -261,7 +262,7 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     # Trials were simulated, and are about times to the target.
     tuned = [] if by_step or source != "simulated" else summary.get("tuning", [])
     tried = {each["label"]: _tried(each) for each in tuned}
-    verdict = find_verdict(ranked, times, by_step, exact, uneven, at_least, tried)
+    verdict = _with_orders(find_verdict(ranked, times, by_step, exact, uneven, at_least, tried), rows, tuned)
     if not by_step and (known := _break_even(summary, source, verdict)) is not None:
         verdict["break_even"] = known
     if "scope" in summary and not by_step:
@@ -318,6 +319,30 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
         (low, high), (least, most) = ([median(each) for each in zip(*own, strict=True)] for own in two)
         between = (low / max(most, 1.0), high / max(least, 1.0))
     return find_break_even(verdict, steps, step_s, whose, ", ".join(under), unstudied, between)
+
+
+def _with_orders(verdict: Verdict, rows: Sequence[SchemeSummary], tuned: Sequence[Tuned]) -> Verdict:
+    """The verdict with the orders by learning rate, where rates were tuned and there are two schemes."""
+    first = verdict["first"]
+    times: dict[str, dict[float, float]] = {each["label"]: {} for each in tuned if RATE in each["chosen"]}
+    if first is None or not {first, verdict["second"]} <= times.keys():
+        return verdict
+    for each in tuned:
+        seed, own = each["trials"][0]["seed"], times[each["label"]]
+        for trial in each["trials"]:
+            if trial["seed"] == seed:  # that of all points
+                rate = float(trial["values"][RATE])
+                own[rate] = min(own.get(rate, math.inf), or_inf(trial["time_to_target_s"]))
+    best = {each["label"]: float(each["chosen"][RATE]) for each in tuned}
+    held = next((row["label"] for row in rows if row["scheme"] == "all_reduce"), None)
+    orders, by_repeats = find_orders(times, first, best[held or first], held), verdict["settled"]
+    return Verdict(
+        **verdict | {
+            "text": verdict["text"] + ("; open by learning rate" if by_repeats > orders["settled"] else ""),
+            "settled": by_repeats and orders["settled"], "settled_by_repeats": by_repeats,
+            "settled_by_rates": orders["settled"], "rates": orders,
+        }
+    )  # fmt: skip
 
 
 def _tried(tuned: Tuned) -> list[Tried]:

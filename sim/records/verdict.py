@@ -38,6 +38,7 @@ from typing_extensions import TypedDict
 from ..config.units import format_seconds
 from ..seeds import Floats
 from . import intervals
+from .rates import RateOrders
 
 MOST_REPEATS: Final = 100
 """Most repeats named as a number; beyond it is "more than 100"."""
@@ -154,6 +155,8 @@ class Verdict(TypedDict):
         break_even: absent without a target, and where fewer than two schemes took steps.
         few_rounds: a sentence where schemes averaged too seldom; absent where none did.
         cheapest: label of the scheme that costs least; absent without prices, or where none arrives.
+        settled_by_repeats, settled_by_rates: the two that ``settled`` is, where learning rates were tuned.
+        rates: the orders at three of them.
     """
 
     text: str
@@ -167,6 +170,9 @@ class Verdict(TypedDict):
     break_even: NotRequired[BreakEven]
     few_rounds: NotRequired[str]
     cheapest: NotRequired[str]
+    settled_by_repeats: NotRequired[bool]
+    settled_by_rates: NotRequired[bool]
+    rates: NotRequired[RateOrders]
 
 
 def find_verdict(

@@ -48,6 +48,13 @@ class WorkloadEntry(Settings):
         description="batches per step, one after another (gradient accumulation, DDP's `no_sync`): the "
         "gradient is their mean, its time their sum",
     )
+    proxy_batch: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_BATCH,
+        description="examples that all workers together draw for a step, where a small task stands for a "
+        "model: the time remains that of batch_size (default: batch_size each)",
+    )
     partition: Partition = Field(default=Partition(), description="distribution of examples over workers")
     sampler: SamplerSettings | None = Field(
         default=None,
@@ -106,6 +113,10 @@ class WorkloadEntry(Settings):
             )
         if self.timing_only and self.sampler is not None:
             raise mistake("nothing is trained (timing_only), so nothing is drawn; leave it out", "sampler")
+        if self.proxy_batch is not None and self.model_bytes is None:
+            raise mistake(
+                "needs the model that the task stands for; add a payload or a layer_profile", "proxy_batch"
+            )
         if self.replacement and self.sampler is not None:
             raise mistake("a sampler draws with replacement by itself; leave one of them out", "replacement")
         return self
@@ -114,6 +125,15 @@ class WorkloadEntry(Settings):
     def step_examples(self) -> int:
         """Examples of a worker's step."""
         return self.batch_size * self.accumulate
+
+    @property
+    def drawn_batches(self) -> int:
+        """Batches that a worker's examples of a step are evaluated in."""
+        return self.accumulate if self.proxy_batch is None else 1
+
+    def drawn_examples(self, workers: int) -> int:
+        """Examples that each of ``workers`` draws for a step."""
+        return self.step_examples if self.proxy_batch is None else max(1, self.proxy_batch // workers)
 
     @property
     def model_bytes(self) -> float | None:

@@ -44,6 +44,7 @@ from .entries import SchemeEntry, WorkloadEntry, labels_of
 from .measured import Priced, price
 from .parts import Cluster, CollectiveSettings, EvaluateSettings, Stop, TargetSettings, read_on
 from .price import Price, fill_in
+from .proxy import with_proxy
 from .ranges import at_middle
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, max_repeats, read_auto
@@ -143,6 +144,11 @@ class Scenario(Settings):
             ) in get_args(On):
                 return {**data, "stop": {**stop, "target": {"on": on, **target}}}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stand_in(cls, data: Any) -> Any:
+        return with_proxy(data)
 
     @model_validator(mode="before")
     @classmethod

@@ -17,7 +17,7 @@ TASKS: Final = Registry[Task](
         "matrix-completion": "paceline.extras.papers.tasks.matrix_completion:MATRIX_COMPLETION",
         "svm": "paceline.extras.papers.tasks.svm:SVM",
         "random-features": "paceline.extras.papers.tasks.random_features:RANDOM_FEATURES",
-        "text-transformer": ".tasks.text:TEXT_TRANSFORMER",
+        "text-mlp": ".tasks.text_mlp:TEXT_MLP", "text-transformer": ".tasks.text:TEXT_TRANSFORMER",
         "mnist-5k-mlp": "paceline.extras.papers.tasks.mnist_5k:MNIST_5K_MLP",
         "mnist-5k-cnn": "paceline.extras.papers.tasks.mnist_5k:MNIST_5K_CNN",
         "mnist-cnn": "paceline.extras.papers.tasks.images:MNIST_CNN",

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.extras.papers.tasks import mnist_5k
-from paceline.sim.workloads.tasks import text
+from paceline.sim.workloads.tasks import text, texts
 
 
 def write_package(folder: Path, package: str, name: str, content: bytes) -> None:
@@ -32,11 +32,11 @@ def write_bible(folder: Path, words: int = 2000, books: int = 2) -> str:
     content = " ".join(f"word{k}" for k in range(words))
     verses = ", ".join(f"{1 + book}001001: {book * len(content) // books}" for book in range(books))
     code = f'Bible(X, """{content}""", {{{verses}}})'
-    write_package(folder, *text.BIBLE_FILE[::2], code.encode())
+    write_package(folder, *texts.BIBLE_FILE[::2], code.encode())
     return content
 
 
 def forget_data() -> None:
     """Let data be read anew: what was read in one test must not be known in the next."""
-    for read in (mnist_5k._images, text._read_text, text._examples):
+    for read in (mnist_5k._images, texts.read_text, text._examples):
         read.cache_clear()

