@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from paceline.sim.config.units import format_bytes
+from paceline.sim.records.carry.score_error import SPOKEN
 from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.intervals import Interval
 from paceline.sim.records.money.cost import format_money
@@ -137,6 +138,8 @@ def beside_verdict(summary: Summary, source: Source) -> list[str]:
     sentences = [known["break_even"]["text"]] if "break_even" in known else []
     sentences += [known["rates"]["text"]] if "rates" in known else []
     sentences += [known["few_rounds"]] if "few_rounds" in known else []
+    if "score_error" in known and known["score_error"]["of_time"] > SPOKEN:
+        sentences.append(known["score_error"]["text"])
     first, cheapest = known["first"], known.get("cheapest")
     if not is_by_step(summary):  # beside times per step it is said of each scheme
         sentences += encoded_for_nothing(first, list(rows.values()))

@@ -125,6 +125,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         exchanges=_exchanges(job, outcome),
         message=message,
         bracket_s=scorer.bracket_s,
+        slices=scorer.slices,
         steps_between=None if curve is None or scorer.reached_s is None else curve.between,
         left_out=tuple((a.left_out, a.averages) for a in outcome.breakdowns)
         if any(a.averages for a in outcome.breakdowns)

@@ -21,6 +21,7 @@ from .run import (
     MeanSums,
     PaceRecord,
     Run,
+    ScoreSlices,
     Source,
     Status,
     Sums,
@@ -95,6 +96,7 @@ class RunRow(RowFacts, Sums):
     hosts: NotRequired[dict[str, str]]
     exchanges: NotRequired[list[str]]
     bracket_s: NotRequired[list[float]]
+    slices: NotRequired[ScoreSlices]
     steps_between: NotRequired[list[float]]
     engine: NotRequired[str]
     engine_reason: NotRequired[str]

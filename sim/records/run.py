@@ -214,6 +214,18 @@ class FaultCost(TypedDict):
     writing_s: float
 
 
+class ScoreSlices(TypedDict):
+    """Means of the target's score over slices of its examples, at the model that met it.
+
+    examples: in all; means: of the slices, the same under all schemes; worth: of one unit of the score, as a
+    share of the time to the target.
+    """
+
+    examples: int
+    means: list[float]
+    worth: float
+
+
 class PaceRecord(TypedDict):
     """JSON form of ``Pace``."""
 
@@ -325,6 +337,8 @@ class Run:
     """Digests of each worker's kept models, in order; only of measured runs, and not in folders."""
     bracket_s: tuple[float, float] | None = None
     """The two scored moments between which the target was met; the second is ``time_to_target_s``."""
+    slices: ScoreSlices | None = None
+    """How well the score that met the target is known; None: not known, or none met it."""
     steps_between: tuple[float, float] | None = None
     """Steps of a worker between which the target was met, as far as the points of a measured curve tell."""
     engine: str = ""

@@ -20,11 +20,12 @@ from typing_extensions import TypedDict
 
 from .carry.break_even import FEWEST_ROUNDS, PROXY_SAYS, Scope, find_break_even, too_few_rounds
 from .carry.noise import GradientSummary
+from .carry.score_error import error_of_ratio, score_error
 from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
 from .rates import RATE, find_orders
 from .rows import RowFacts, RunRow
-from .run import OTHER_CLOCK, MeanSums, Source
+from .run import OTHER_CLOCK, MeanSums, ScoreSlices, Source
 from .scenario_facts import CURVES, Goal, TransportRecord
 from .verdict import BreakEven, Tried, Value, Verdict, find_verdict, find_winner
 
@@ -245,24 +246,32 @@ def main_source(summary: Summary) -> Source | None:
 def verdict_of(summary: Summary, source: Source) -> Verdict:
     """Word the verdict on the runs of one source: ``summary["verdict"]`` is that of the first run's."""
     rows = [row for row in summary["summary"] if row["source"] == source]
+    runs = [run for run in summary["runs"] if run["source"] == source]
     main, by_step = main_source(summary), is_by_step(summary)
     times: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
     at_least: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
+    slices: dict[str, dict[int, ScoreSlices]] = {row["label"]: {} for row in rows}
     ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
     by_luck = {row["label"] for row in rows if row.get("draws") and _averages(row) < FEWEST_ROUNDS}
-    for run in summary["runs"]:
-        if run["source"] == source:
-            time_s = times[run["label"]][run["seed"]] = race_s(run, by_step)
-            ended = not (by_step or run["reached_target"] or run["status"] == "diverged")
-            down = run["time_s"].get("down", 0.0) / (run["wall_clock_s"] or 1.0)  # of others, perhaps none
-            sure = 0.0 if by_luck & {run["label"], ranked[0]} else 1 - down
-            at_least[run["label"]][run["seed"]] = sure * (run["wall_clock_s"] if ended else time_s)
+    for run in runs:
+        time_s = times[run["label"]][run["seed"]] = race_s(run, by_step)
+        ended = not (by_step or run["reached_target"] or run["status"] == "diverged")
+        down = run["time_s"].get("down", 0.0) / (run["wall_clock_s"] or 1.0)  # of others, perhaps none
+        sure = 0.0 if by_luck & {run["label"], ranked[0]} else 1 - down
+        at_least[run["label"]][run["seed"]] = sure * (run["wall_clock_s"] if ended else time_s)
+        if "slices" in run:
+            slices[run["label"]][run["seed"]] = run["slices"]
     exact = by_step and source == "simulated" and not any(map(_is_random, rows))
     uneven = {row["label"]: unevenness(row.get("step_shares", [])) for row in rows if is_uneven(row)}
     # Trials were simulated, and are about times to the target.
     tuned = [] if by_step or source != "simulated" else summary.get("tuning", [])
     tried = {each["label"]: _tried(each) for each in tuned}
-    verdict = _with_orders(find_verdict(ranked, times, by_step, exact, uneven, at_least, tried), rows, tuned)
+    errors = {label: error_of_ratio(slices[label], slices[ranked[0]]) for label in ranked}
+    verdict = find_verdict(ranked, times, by_step, exact, uneven, at_least, tried, errors)
+    verdict = _with_orders(verdict, rows, tuned)
+    if any(slices.values()):
+        of_runs = [run["slices"] for run in runs if "slices" in run]
+        verdict["score_error"] = score_error(of_runs, errors.get(verdict["second"] or "", 0.0))
     if not by_step and (known := _break_even(summary, source, verdict)) is not None:
         verdict["break_even"] = known
     if "scope" in summary and not by_step:
@@ -272,9 +281,8 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
         if text := too_few_rounds(steps, summary["scope"]):
             verdict["few_rounds"] = text
     costs: dict[str, dict[int, float]] = {row["label"]: {} for row in rows if "cost" in row}
-    for run in summary["runs"] if costs else ():
-        if run["source"] == source:
-            costs[run["label"]][run["seed"]] = race_cost(run, by_step)
+    for run in runs if costs else ():
+        costs[run["label"]][run["seed"]] = race_cost(run, by_step)
     if (cheapest := find_winner(costs)) is not None:
         verdict["cheapest"] = cheapest
     return verdict

@@ -9,7 +9,8 @@ The order is *settled* where the 95 % interval of the paired ratio (``intervals.
 scheme to the winner lies above 1. The level is not shared out among the others: the more equals there are,
 the less likely the best of them beats all by chance (Gutmann and Maymin 1987). Fewer than
 ``intervals.FEWEST`` repeats settle only schemes more than ``BEYOND_CHANCE`` apart in all of them, unless
-nothing in the runs is random.
+nothing in the runs is random. What the examples of the scores leave open (``carry.score_error``) is added to
+what the repeats do, as squares of logarithms.
 
 A tuned scheme may have chosen the wrong values by the chance of its trials. So no order is settled while
 other values may make it faster than the winner: trials with them have to be slower than the
@@ -38,6 +39,7 @@ from typing_extensions import TypedDict
 from ..config.units import format_seconds
 from ..seeds import Floats
 from . import intervals
+from .carry.score_error import ScoreError
 from .rates import RateOrders
 
 MOST_REPEATS: Final = 100
@@ -154,6 +156,7 @@ class Verdict(TypedDict):
             trials tell; absent where there are none.
         break_even: absent without a target, and where fewer than two schemes took steps.
         few_rounds: a sentence where schemes averaged too seldom; absent where none did.
+        score_error: how well the scores at the target are known; absent where that is not known.
         cheapest: label of the scheme that costs least; absent without prices, or where none arrives.
         settled_by_repeats, settled_by_rates: the two that ``settled`` is, where learning rates were tuned.
         rates: the orders at three of them.
@@ -169,6 +172,7 @@ class Verdict(TypedDict):
     may_be_faster: NotRequired[dict[str, list[dict[str, Value]]]]
     break_even: NotRequired[BreakEven]
     few_rounds: NotRequired[str]
+    score_error: NotRequired[ScoreError]
     cheapest: NotRequired[str]
     settled_by_repeats: NotRequired[bool]
     settled_by_rates: NotRequired[bool]
@@ -183,6 +187,7 @@ def find_verdict(
     uneven: Mapping[str, float] = MappingProxyType({}),
     at_least: Mapping[str, Mapping[int, float]] | None = None,
     tried: Mapping[str, Sequence[Tried]] | None = None,
+    errors: Mapping[str, float] = MappingProxyType({}),
 ) -> Verdict:
     """Word the verdict on schemes that raced on the same seeds.
 
@@ -196,6 +201,7 @@ def find_verdict(
         at_least: lower bounds on ``times``: without what faults cost, of runs that end before the target, and
             0 where luck in a few draws may decide; absent: ``times``.
         tried: label -> trials with values that the scheme did not choose.
+        errors: label -> standard error of the log ratio to the first, by the scores' examples.
     """
     by = " by time per step" if by_step else ""
     arrived = [
@@ -209,8 +215,10 @@ def find_verdict(
         text = f"{first} takes {time_s} a step" if by_step else f"{first} reaches the target after {time_s}"
         return _verdict(text, True, first, repeats_needed=0)
     tied = {label for label in others if _is_tied(intervals.of_ratio(times[label], times[first]), exact)}
-    open_ = _may_be_first(first, others, tied, times, at_least or times, exact)
+    bounds = at_least or times
+    open_ = _may_be_first(first, others, tied, times, bounds, exact, errors)
     unsure = [label for label in open_ if label not in tied]
+    by_chance = [x for x in unsure if not _is_behind(times[x], times[first], bounds[x], exact)]
     faster = _may_be_faster(first, others, times, tried or {})
     open_ = [x for x in others if x in open_ or x in faster]
     second = (open_ or others)[0]
@@ -232,11 +240,12 @@ def find_verdict(
         within = "" if equal else f", within {100 * TIED_WITHIN:g} %"
         text = f"{_choice([first, *open_], 'and', '')} tie{by}{within}"
         return _verdict(text, False, first, second, factor, interval)
-    needed = [_repeats_needed(intervals.paired_ratios(times[label], times[first])) for label in unsure]
+    needed = [_repeats_needed(intervals.paired_ratios(times[label], times[first])) for label in by_chance]
     known = [count for count in needed if count is not None]
     most = max(known, default=None) if len(known) == len(needed) else None
-    text = f"not settled{by}: {_choice([first, *open_])}; {_more(unsure, most, races, faster)}"
-    verdict = _verdict(text, False, first, second, factor, interval, None if faster else most)
+    scarce = len(by_chance) < len(unsure)
+    text = f"not settled{by}: {_choice([first, *open_])}; {_more(by_chance, most, races, faster, scarce)}"
+    verdict = _verdict(text, False, first, second, factor, interval, None if faster or scarce else most)
     return Verdict(**verdict, may_be_faster=faster) if faster else verdict
 
 
@@ -247,9 +256,14 @@ def _may_be_first(
     times: Mapping[str, Mapping[int, float]],
     at_least: Mapping[str, Mapping[int, float]],
     exact: bool,
+    errors: Mapping[str, float],
 ) -> list[str]:
     """Those of ``others`` that are ``tied`` with the first, or not surely behind it."""
-    open_ = [x for x in others if x in tied or not _is_behind(times[x], times[first], at_least[x], exact)]
+    open_ = [
+        x
+        for x in others
+        if x in tied or not _is_behind(times[x], times[first], at_least[x], exact, errors.get(x, 0.0))
+    ]
     if exact or any(len(intervals.paired_ratios(times[x], times[first])) >= intervals.FEWEST for x in open_):
         return open_
     # Too few repeats to leave anybody out, but a scheme that was never ahead needs no mention.
@@ -284,16 +298,25 @@ def _nobody(ranked: Sequence[str], times: Mapping[str, Mapping[int, float]], by_
 
 
 def _is_behind(
-    times: Mapping[int, float], first: Mapping[int, float], at_least: Mapping[int, float], exact: bool
+    times: Mapping[int, float],
+    first: Mapping[int, float],
+    at_least: Mapping[int, float],
+    exact: bool,
+    error: float = 0.0,
 ) -> bool:
-    ratios = intervals.paired_ratios(times, first)
-    if exact:
-        return bool(ratios) and ratios[0] > 1
-    if len(ratios) < intervals.FEWEST:
-        apart = intervals.paired_ratios(at_least, first)
-        return bool(apart) and apart[0] > BEYOND_CHANCE
-    low = intervals.of_ratio(times, first)["low"]
-    return low is None or low > 1  # None: infinite
+    ratios = intervals.paired_ratios(times if exact else at_least, first)
+    if not ratios:
+        return False
+    low = lead = ratios[0]
+    if not exact and len(ratios) < intervals.FEWEST:
+        low /= BEYOND_CHANCE
+    elif not exact:
+        ratio = intervals.of_ratio(times, first)
+        low, lead = intervals.or_inf(ratio["low"]), intervals.or_inf(ratio["median"])
+    if low <= 1 or math.isinf(low):
+        return low > 1
+    # The lead exceeds what the repeats and the examples leave open, added as squares of logarithms.
+    return math.log(low) * (2 * math.log(lead) - math.log(low)) > (_LEVEL_Z * error) ** 2
 
 
 def _may_be_faster(
@@ -384,6 +407,7 @@ def _more(
     repeats: int | None,
     races: int,
     faster: Mapping[str, Sequence[Mapping[str, Value]]],
+    scarce: bool,
 ) -> str:
     how, hard = [], bool(unsure) and repeats is None
     if hard:
@@ -391,6 +415,8 @@ def _more(
     elif unsure:
         about = "at least" if races < 2 else "about"
         how.append(f"{about} {repeats} more {'repeat' if repeats == 1 else 'repeats'}")
+    if scarce:
+        how.append("more examples")
     if faster:
         label, values = next(iter(faster.items()))
         with_ = ", ".join(f"{key} {value}" for key, value in values[0].items())

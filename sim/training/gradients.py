@@ -409,4 +409,5 @@ def on_drawn(problem: TrainingProblem, seed: int, examples: int | None) -> Train
     workload = problem.workload
     if examples is None or workload.scored is None:
         return problem
-    return replace(problem, workload=replace(workload, score=workload.scored.on_drawn(examples, seed)))
+    score, slices = workload.scored.on_drawn(examples, seed)
+    return replace(problem, workload=replace(workload, score=score, slices=slices))

@@ -12,7 +12,8 @@ scheme without either has the mean model, which nobody holds: its scores come la
 (``HandOver``), with its bytes.
 
 Where the target is met, the crossing lies between two scorings. Models kept in between are scored by
-bisection until that bracket is at most ``BRACKET`` of the time.
+bisection until that bracket is at most ``BRACKET`` of the time. The one model that meets it is then scored on
+slices of the examples, which say how well its score is known (``records.carry.score_error``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from torch import Tensor
 
 from ..errors import SchemeError
 from ..program.averaging import mean_model
-from ..records.run import BRACKET, NO_METRICS, Evaluation, On, metric_name
+from ..records.carry.score_error import worth_of_score
+from ..records.run import BRACKET, NO_METRICS, Evaluation, On, ScoreSlices, metric_name
 from ..workloads.workload import Task, Workload
 from .gradient_noise import NoiseMeter
 from .snapshots import Published, ScoringInterval, Snapshot, Snapshots, V, WorkerLost
@@ -153,10 +155,11 @@ def as_they_are(models: Sequence[Tensor]) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class KnownScores:
-    """Scores of one trajectory under several clocks: by a model's digest, and by steps."""
+    """Scores of one trajectory under several clocks: by a model's digest, and by steps; slices likewise."""
 
     of_models: dict[str, Mapping[str, float]] = field(default_factory=dict)
     of_steps: dict[str, Mapping[On, Scores]] = field(default_factory=dict)
+    of_slices: dict[str, tuple[int, list[float]]] = field(default_factory=dict)
 
     def remembering(self, workload: Workload) -> Workload:
         """``workload``, which scores no model twice."""
@@ -185,6 +188,7 @@ class Scorer(Generic[V]):
         evaluations: in order of time; the first is that of the initial models.
         reached_s: when the target was met: the end of its bracket; None: not so far.
         bracket_s: the two scored moments between which the target was met.
+        slices: of the examples of the score that met it; None: of none, or of more than one model.
         diverged: a training loss was not finite.
         noise: measures the gradients' noise at the scored moments, if wanted.
     """
@@ -198,6 +202,7 @@ class Scorer(Generic[V]):
     evaluations: list[Evaluation] = field(default_factory=list)
     reached_s: float | None = None
     bracket_s: tuple[float, float] | None = None
+    slices: ScoreSlices | None = None
     diverged: bool = False
     noise: NoiseMeter | None = None
     known: KnownScores | None = None
@@ -318,7 +323,7 @@ class Scorer(Generic[V]):
         if self.noise is not None and not self.diverged:
             self.noise.measure(interval.end, self.fetch, self.evaluations[-1].metrics["train_loss"])
         if reached is None and self.reached_s is not None:
-            self._narrow(earlier_s, interval)
+            self.slices = self._in_slices(self._narrow(earlier_s, interval))
 
     def _scores(self, snapshot: Snapshot[V]) -> Mapping[On, Scores]:
         assert self.workload is not None
@@ -388,8 +393,8 @@ class Scorer(Generic[V]):
         name = metric_name(self.target.metric, self.target.on, self.on)
         return self.target.reached(evaluation.metrics.get(name))
 
-    def _narrow(self, earlier_s: float, interval: ScoringInterval[V]) -> None:
-        """Bisect between a scoring that missed the target and the one that met it."""
+    def _narrow(self, earlier_s: float, interval: ScoringInterval[V]) -> Snapshot[V]:
+        """Bisect between a scoring that missed the target and one that met it; the first that meets it."""
         moments = interval.moments
         low, low_s, high, high_s = -1, earlier_s, len(moments), self.evaluations[-1].time_s
         tried: list[Evaluation] = []
@@ -402,6 +407,24 @@ class Scorer(Generic[V]):
                 low, low_s = middle, tried[-1].time_s
         self.evaluations[-1:-1] = sorted(tried, key=lambda each: each.time_s)
         self.reached_s, self.bracket_s = high_s, (low_s, high_s)
+        return interval.end if high == len(moments) else interval.at(moments[high])
+
+    def _in_slices(self, met: Snapshot[V]) -> ScoreSlices | None:
+        """The target's score of the one model that met it, by slices of its examples."""
+        kind = self._kind(self.scored_on[-1], met)
+        slices = None if self.workload is None else self.workload.slices
+        one = {"averaged": met.averaged[1], "leader": met.leader}.get(kind)
+        if self.target is None or slices is None or (one is None and kind != "mean"):
+            return None
+        known, key = self.known or KnownScores(), self._key(met)
+        if key not in known.of_slices:
+            models = self.fetch([*met.models.values()] if one is None else [one])
+            known.of_slices[key] = slices(mean_model(models), self.target.metric)
+        examples, means = known.of_slices[key]
+        name = metric_name(self.target.metric, self.target.on, self.on)
+        way = [(each.time_s, each.metrics.get(name)) for each in self.evaluations]
+        worth = worth_of_score(way, self.target.value, self.reached_s or math.inf)
+        return ScoreSlices(examples=examples, means=means, worth=worth)
 
 
 def scored_on(on: On, target_on: On | None) -> tuple[On, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import seeds
 from ..devices import torch_random
 from .modules import Inputs, ModuleGradient, flatten_module, run_module
-from .workload import Examples, LossAtTensors, Score, ScoredSets, Workload
+from .workload import ACCURACY, SLICES, Examples, LossAtTensors, Score, ScoredSets, Slices, Workload
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -74,6 +74,7 @@ def supervised(
     tests = [] if test is None else [test]
     taken = [(inputs[:scored], targets[:scored]), *tests]
     score_on = partial(_score_on, evaluate, criterion, metrics)
+    score, slices = score_on(taken)
     whole = targets.dtype in (torch.int64, torch.int32, torch.uint8)
     return Workload(
         task=task,
@@ -85,7 +86,8 @@ def supervised(
         segments=flat.segments,
         parameters=flat.parameters,
         state=flat.state,
-        score=score_on(taken),
+        score=score,
+        slices=slices,
         scored=ScoredSets((train, *tests), max(len(each) for each, _ in taken), score_on),
         num_buffers=flat.num_buffers,
         loss_and_buffers=loss_and_buffers if flat.num_buffers else None,
@@ -99,7 +101,7 @@ def supervised(
 
 def _score_on(
     evaluate: Criterion, criterion: Criterion, metrics: Sequence[str], sets: Sequence[Examples]
-) -> Score:
+) -> tuple[Score, Slices]:
     def mean_scores(x: Tensor, examples: Examples) -> tuple[float, float]:
         """Mean loss and, if it is a metric, share of right answers; ``MAX_SCORED`` examples at once."""
         inputs, targets = (each.to(x.device) for each in examples)
@@ -110,7 +112,7 @@ def _score_on(
             share = len(some) / len(inputs)
             total += criterion(outputs, answers).item() * share
             if "test_accuracy" in metrics:
-                right += (outputs.argmax(dim=1) == answers).double().mean().item() * share
+                right += _accuracy(outputs, answers).item() * share
         return total, right
 
     @torch.no_grad()
@@ -120,4 +122,18 @@ def _score_on(
             scores["test_loss"], scores["test_accuracy"] = mean_scores(x, sets[1])
         return {name: scores[name] for name in metrics}
 
-    return score
+    @torch.no_grad()
+    def slices(x: Tensor, metric: str) -> tuple[int, list[float]]:
+        inputs, targets = (each.to(x.device) for each in sets[metric != "train_loss"])
+        outputs = torch.cat([evaluate(x, some) for some in torch.split(inputs, MAX_SCORED)])
+        # By chance, as a set may be in an order; by its size alone, so that every seed has the same slices.
+        order = torch.from_numpy(seeds.generator(0, seeds.SHARED, "slices").permutation(len(inputs)))
+        mean = _accuracy if metric == ACCURACY else criterion
+        parts = order.tensor_split(min(SLICES, len(order)))
+        return len(order), [mean(outputs[part], targets[part]).item() for part in parts]
+
+    return score, slices
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(dim=1) == targets).double().mean()

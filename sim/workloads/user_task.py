@@ -22,7 +22,7 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ from ..devices import torch_random
 from ..errors import InputError, RunError, quote, shorten
 from .modules import Inputs, arguments, run_module
 from .supervised import TRIED, initial_weights, supervised
-from .workload import Examples, Facts, Task, Workload
+from .workload import Examples, Facts, Score, Slices, Task, Workload
 
 Build = Callable[..., Any]
 USER_METRICS = ("train_loss", "test_loss", "test_accuracy")
@@ -132,6 +132,11 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
     assert scored is not None  # of examples
     # As a decorator it turns errors of each call into RunError with the user's file and line.
     naming_user = user_code.report_errors(quote(path), RunError)
+
+    def naming_both(sets: Sequence[Examples]) -> tuple[Score, Slices]:
+        score, slices = scored.score_on(sets)
+        return naming_user(score), naming_user(slices)
+
     workload = replace(
         workload,
         sources=sources,
@@ -140,7 +145,8 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
         gradient_on=None if gradient_on is None else lambda device: naming_user(gradient_on(device)),
         parts=None if parts is None else replace(parts, loss=naming_user(parts.loss)),
         score=naming_user(workload.score),
-        scored=replace(scored, score_on=lambda sets: naming_user(scored.score_on(sets))),
+        slices=workload.slices and naming_user(workload.slices),
+        scored=replace(scored, score_on=naming_both),
     )
     return workload, metrics
 

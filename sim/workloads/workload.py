@@ -25,6 +25,9 @@ Examples = tuple[Tensor, Tensor]
 Score = Callable[[Tensor], Mapping[str, float]]
 """Metrics of a model [d]."""
 
+Slices = Callable[[Tensor, str], tuple[int, list[float]]]
+"""The scored examples behind a metric, and its means over ``SLICES`` of them, or over each."""
+
 
 class Evaluated(NamedTuple):
     """A gradient [..., d] and the loss [..., 1] on its batch, which it computes on the way."""
@@ -57,6 +60,8 @@ class LossAtTensors:
 
 SCORED_NUMBERS: Final = 2**28
 """Examples times parameters of a set that a score goes through by default: a second or so."""
+SLICES: Final = 16
+"""Slices of the scored examples whose means say how well a score is known."""
 LEAST_SCORED: Final = 64
 """Examples below which a score would say too little."""
 
@@ -68,14 +73,14 @@ class ScoredSets:
     Attributes:
         sets: of training, and of the test where there is one.
         most: the examples that a score takes of a set where none are drawn.
-        score_on: the score on other sets in their places.
+        score_on: the score on other sets in their places, and its slices.
     """
 
     sets: tuple[Examples, ...]
     most: int
-    score_on: Callable[[Sequence[Examples]], Score]
+    score_on: Callable[[Sequence[Examples]], tuple[Score, Slices]]
 
-    def on_drawn(self, number: int, seed: int) -> Score:
+    def on_drawn(self, number: int, seed: int) -> tuple[Score, Slices]:
         """The score on ``number`` examples of each set, drawn from the seed without replacement, or all."""
         return self.score_on([_drawn(each, number, seed, f"scored, {k}") for k, each in enumerate(self.sets)])
 
@@ -109,6 +114,7 @@ class Workload:
         segments: (name, start, stop) of the layers in the order in which a backward pass finishes them, one
             after another from the end of x to its beginning.
         score: metrics of a model [d]: ``train_loss`` and the task's others.
+        slices: of the examples of ``score``; None: not known.
         scored: the examples behind ``score``, where it can take fewer of them; None: it always takes all.
         num_buffers: b, 0 for most models.
         loss_and_buffers: where b > 0: the loss, and the new values [b] of the buffers.
@@ -134,6 +140,7 @@ class Workload:
     sources: Tensor | None = None
     smoothness: Tensor | None = None
     parts: LossAtTensors | None = None
+    slices: Slices | None = None
     scored: ScoredSets | None = None
     parameters: tuple[tuple[str, tuple[int, ...], int], ...] = ()
     state: Callable[[Tensor], dict[str, Tensor]] | None = None

@@ -77,6 +77,7 @@ def recommend(
                 here = partial(partial, device=where, progress=progress, processes=processes)
                 last, tuning, race = here(recommending.run_race)(resolved, hours, euros, parts=parts)
                 runs = list(here(simulator.simulate)(last, parts=parts, warn=say))
-                answer = recommending.advise(last, runs, race, euros, candidates.impossible(loaded))
+                excluded, own = candidates.impossible(loaded), len(loaded.schemes)
+                answer = recommending.advise(last, runs, race, euros, excluded, own)
             parts.check_not_replaced()
             hand_over(last, runs, out, as_json, False, tuning, recommendation=answer)

@@ -117,10 +117,12 @@ def advise(
     race: Race,
     euros: float | None = None,
     impossible: Mapping[str, str] = MappingProxyType({}),
+    own: int = 0,
 ) -> dict[str, Any]:
     """What the last runs of a race say, as plain values; ``text`` holds it in sentences.
 
     ``euros``: schemes that cost more are no advice. ``impossible``: label -> why it was no candidate.
+    ``own``: number of the scenario's own schemes, the first candidates.
     """
     rows = summarise_resolved(dump(last), last.name, runs, facts={})["summary"]
     dear = {row["label"]: _costs(row)[2] for row in rows if _costs(row)[2] > (euros or math.inf)}
@@ -135,6 +137,9 @@ def advise(
         text.append(f"over the {format_money(euros or 0.0, 'EUR')} that may be spent: {over}")
     if alike := [label for label in race.step_s if label not in tried]:
         text.append(f"not tried, since a plainer candidate's step is as fast: {', '.join(alike)}")
+    raced = {entry.label for entry in last.schemes}
+    if lost := [label for label in list(race.step_s)[:own] if label in tried - raced]:
+        text.append(f"of the scenario's schemes, behind others in the trials and not run: {', '.join(lost)}")
     kinds: dict[str, list[str]] = {}
     for label, why in impossible.items():  # sizes differ by candidate
         kinds.setdefault(why[:_ALIKE], []).append(label)

@@ -147,5 +147,6 @@ class CurveScorer(Scorer[V]):
             self.diverged |= evaluation.metrics.get(self.points.metric, 0.0) is None
 
     @override
-    def _narrow(self, earlier_s: float, interval: ScoringInterval[V]) -> None:
-        """Nothing: a curve has no points in between."""
+    def _narrow(self, earlier_s: float, interval: ScoringInterval[V]) -> Snapshot[V]:
+        """The end: a curve has no points in between."""
+        return interval.end

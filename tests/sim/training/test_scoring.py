@@ -14,7 +14,15 @@ from torch import Tensor
 
 from paceline.sim.config.settings import Settings
 from paceline.sim.records.run import Evaluation, On
-from paceline.sim.training.scoring import HandOver, Scorer, Target, as_row, as_they_are, score_models
+from paceline.sim.training.scoring import (
+    HandOver,
+    KnownScores,
+    Scorer,
+    Target,
+    as_row,
+    as_they_are,
+    score_models,
+)
 from paceline.sim.training.snapshots import Published
 from paceline.sim.workloads.workload import Facts, Task, Workload
 
@@ -360,3 +368,62 @@ def test_a_run_without_an_average_says_so(published: On | None, missing: bool) -
         publish(scores, worker, 0, 1.0, 1.0)
     scores.settle()
     assert bool(scores.without_average()) is missing
+
+
+def _in_slices(calls: list[float]) -> Workload:
+    """Slices of two: the score, one less and one more."""
+
+    def slices(x: Tensor, metric: str) -> tuple[int, list[float]]:
+        calls.append(x.item())
+        return 32, [_score(x)[metric] - 1, _score(x)[metric] + 1]
+
+    return replace(WORKLOAD, slices=slices)
+
+
+def run_to(
+    target: Target, calls: list[float], every: int = 4, known: KnownScores | None = None
+) -> Scorer[Tensor]:
+    """Two workers whose models are the numbers of their steps, a step a second."""
+    scores = Scorer(_in_slices(calls), TASK, every, "mean", target, as_they_are, known=known)
+    scores.begin([model(0.0), model(0.0)])
+    for step in range(24):
+        for worker in range(2):
+            publish(scores, worker, step, step + 1.0, float(step + 1), leader=-1.0, averaged=float(step + 1))
+    scores.settle()
+    return scores
+
+
+def test_the_model_that_meets_the_target_is_scored_in_slices_and_no_other() -> None:
+    calls: list[float] = []
+    scores = run_to(Target("train_loss", 100.0, falling=False, on="mean"), calls)
+    assert calls == [10.0]
+    assert scores.reached_s == 10.0
+    # Scored before: at 4 s, at 8 s (the first before 7.5 s, and what follows), and at 9 s by bisection.
+    shares, missing = (-0.6, -0.2, -0.1), (16.0 - 100, 64.0 - 100, 81.0 - 100)
+    worth = sum(x * x for x in shares) / sum(x * y for x, y in zip(shares, missing, strict=True))
+    assert scores.slices == {"examples": 32, "means": [99.0, 101.0], "worth": pytest.approx(worth)}
+    plain = scorer(Target("train_loss", 100.0, falling=False, on="mean"), every=4)
+    for step in range(24):
+        for worker in range(2):
+            publish(plain, worker, step, step + 1.0, float(step + 1))
+    plain.settle()
+    assert (plain.evaluations, plain.slices) == (scores.evaluations, None)  # no score is another
+
+
+def test_slices_are_of_the_one_model_that_the_target_is_about() -> None:
+    calls: list[float] = []
+    for on in ("averaged", "leader", "workers", "worst"):
+        value = 100.0 if on != "leader" else 1.0
+        run_to(Target("train_loss", value, falling=False, on=on), calls)
+    assert calls == [10.0, -1.0]
+    run_to(Target("train_loss", 10_000.0, falling=False, on="mean"), calls)  # never met
+    run_to(Target("train_loss", 0.0, falling=False, on="mean"), calls)  # by the first models
+    assert calls == [10.0, -1.0]
+
+
+def test_slices_of_a_trajectory_are_made_once_for_all_clocks() -> None:
+    calls: list[float] = []
+    known, target = KnownScores(), Target("train_loss", 100.0, falling=False, on="mean")
+    first, second = (run_to(target, calls, known=known) for _ in range(2))
+    assert calls == [10.0]
+    assert first.slices == second.slices

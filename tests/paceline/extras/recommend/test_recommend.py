@@ -226,6 +226,17 @@ def test_what_was_not_tried_is_named() -> None:
     assert "sites" in texts[1]
 
 
+def test_the_scenarios_own_schemes_that_fell_out_of_the_race_are_named() -> None:
+    whole = with_candidates(parse(TRAINED))
+    last = only(whole, {"local_sgd 16", "ad_psgd"})
+    race = Race(whole, dict.fromkeys(labels(whole), 1.0), lambda planned: [], ("test_accuracy", False))
+    runs = [made_run(label, 0) for label in labels(last)]
+    sentence = "Of the scenario's schemes, behind others in the trials and not run: all_reduce."
+    assert sentence in advise(last, runs, race, own=2)["text"]  # all_reduce and local_sgd
+    kept = only(whole, {"all_reduce", "local_sgd 16"})
+    assert not any("behind others" in each for each in advise(kept, runs, race, own=2)["text"])
+
+
 @pytest.mark.parametrize(("euros", "first"), [(None, "local_sgd 16"), (5.0, "all_reduce"), (1.0, None)])
 def test_what_costs_more_than_may_be_spent_is_no_advice(euros: float | None, first: str | None) -> None:
     priced = parse(f"{SITES}price: {{worker_hour: 3600 EUR, egress: 2 EUR}}\n")
