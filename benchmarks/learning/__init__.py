@@ -1,0 +1,1 @@
+"""Other people's winners by learning, beside those of the proxy."""

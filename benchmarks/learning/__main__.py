@@ -1,0 +1,182 @@
+"""The learning board: which scheme learns fastest, by the proxy, by rules, and as others measured it.
+
+    python -m benchmarks.learning predict TABLE...   writes predicted.csv by the recipe of docs/proxies.md
+    python -m benchmarks.learning                    prints the tables of docs/learning-board.md
+
+A folder is a table: its scenario says where it is from, `measured.csv`, added after the predictions were
+committed, has the loss of each scheme after equally many tokens. Times in these scenarios are steps. The
+regret of a named scheme is its loss less that of the best.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Final
+
+import paceline
+from paceline.sim.records.intervals import of_ratio
+from paceline.sim.records.rates import RATE
+from paceline.sim.records.summary import Summary
+
+FOLDER: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The proxy's times of a scheme, in steps, infinite where it did not arrive.
+
+    ``repeats``: at its best rate, by seed. ``by_rate``: of one trial at each rate. ``held``: it is all-reduce
+    and counts at its best rate beside all others'.
+    """
+
+    label: str
+    repeats: Mapping[int, float]
+    by_rate: Mapping[float, float]
+    held: bool
+
+    @property
+    def steps(self) -> float:
+        """The median of the repeats."""
+        return median(self.repeats.values())
+
+    def at(self, rate: float) -> float:
+        """Its time where all others have this rate."""
+        return min(self.by_rate.values()) if self.held else self.by_rate[rate]
+
+    def is_surely_before(self, other: Predicted) -> bool:
+        """Whether the repeats, and the trials at every rate, put it first of the two."""
+        low = of_ratio(other.repeats, self.repeats)["low"]
+        return (low is None or low > 1) and all(self.at(rate) < other.at(rate) for rate in self.by_rate)
+
+
+def predict(table: str) -> None:
+    """Simulate the scenario of a table and write its ``predicted.csv``."""
+    study = paceline.simulate(FOLDER / table / "scenario.yaml")
+    write_predicted(study.totals, FOLDER / table / "predicted.csv")
+
+
+def write_predicted(summary: Summary, path: Path) -> None:
+    """A row a scheme: whether it is held, and its times by seed and by rate."""
+    held = next((row["label"] for row in summary["summary"] if row["scheme"] == "all_reduce"), None)
+    rows: list[dict[str, Any]] = []
+    for each in summary["tuning"]:
+        runs = [run for run in summary["runs"] if run["label"] == each["label"]]
+        rows.append(
+            {"label": each["label"], "held": int(each["label"] == held)}
+            | {f"seed {run['seed']}": run["time_to_target_s"] for run in runs}
+            | {f"rate {trial['values'][RATE]}": trial["time_to_target_s"] for trial in each["trials"]}
+        )
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_predicted(path: Path) -> list[Predicted]:
+    """The rows of ``predicted.csv``."""
+    with path.open(newline="") as file:
+        return [
+            Predicted(
+                row["label"],
+                {
+                    int(key[5:]): float(value or "inf")
+                    for key, value in row.items()
+                    if key.startswith("seed ")
+                },
+                {
+                    float(key[5:]): float(value or "inf")
+                    for key, value in row.items()
+                    if key.startswith("rate ")
+                },
+                row["held"] == "1",
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A folder of the board.
+
+    ``rule``: places by a rule of two lines: all-reduce first, else the shorter period, plain averaging last.
+    """
+
+    name: str
+    predicted: Sequence[Predicted]
+    rule: Mapping[str, int]
+    loss: Mapping[str, float]
+
+    def regret(self, places: Mapping[str, float]) -> float:
+        """Loss of the scheme in the first place, the mean of those that share it, less the best one's."""
+        first = min(places.values())
+        named = [self.loss[label] for label, place in places.items() if place == first]
+        return fmean(named) - min(self.loss.values())
+
+    def settled(self) -> list[tuple[str, str]]:
+        """Pairs whose order is settled, the first of each before."""
+        pairs = [(a, b) for a, b in combinations(self.predicted, 2)]
+        both = [*pairs, *((b, a) for a, b in pairs)]
+        return [(a.label, b.label) for a, b in both if a.is_surely_before(b)]
+
+
+def read_tables() -> Iterator[Table]:
+    """All tables with measured losses."""
+    for path in sorted(FOLDER.glob("*/measured.csv")):
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        yield Table(
+            path.parent.name,
+            read_predicted(path.with_name("predicted.csv")),
+            {row["label"]: int(row["rule"]) for row in rows},
+            {row["label"]: float(row["loss"]) for row in rows},
+        )
+
+
+def page_lines(tables: Sequence[Table]) -> Iterator[str]:
+    """The board in Markdown."""
+    yield from _row(
+        "table", "schemes", "best, measured", "named by the proxy", "regret, nats", "of the rule",
+        "of equal steps", "settled pairs", "of them wrong",
+    )  # fmt: skip
+    yield "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    for table in tables:
+        places = {each.label: each.steps for each in table.predicted}
+        settled, pairs = table.settled(), math.comb(len(places), 2)
+        yield from _row(
+            table.name, len(places), min(table.loss, key=table.loss.__getitem__),
+            min(places, key=places.__getitem__), f"{table.regret(places):.4f}",
+            f"{table.regret(table.rule):.4f}", f"{table.regret(dict.fromkeys(places, 0)):.4f}",
+            f"{len(settled)} of {pairs}", sum(table.loss[a] > table.loss[b] for a, b in settled),
+        )  # fmt: skip
+    for table in tables:
+        rates = list(table.predicted[0].by_rate)
+        yield f"\n## {table.name}\n"
+        heads = (f"at {rate:g}" for rate in rates)
+        yield from _row("scheme", "loss, measured", "place by the rule", "steps of the proxy", *heads)
+        yield f"| --- | ---: | ---: | ---: |{' ---: |' * len(rates)}"
+        for each in sorted(table.predicted, key=lambda each: table.loss[each.label]):
+            steps = map(_steps, (each.steps, *(each.by_rate[rate] for rate in rates)))
+            yield from _row(each.label, table.loss[each.label], table.rule[each.label], *steps)
+
+
+def _row(*cells: object) -> Iterator[str]:
+    yield f"| {' | '.join(map(str, cells))} |"
+
+
+def _steps(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else "never"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["predict"]:
+        for name in sys.argv[2:]:
+            predict(name)
+    else:
+        print("\n".join(page_lines(list(read_tables()))))

@@ -1,0 +1,69 @@
+"""The learning board: pairs, regrets and its files."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.learning.__main__ import FOLDER, Predicted, Table, page_lines, read_predicted, read_tables
+from paceline.sim.scenario.proxy import PROXY, RATES
+from paceline.sim.scenario.schema import load
+
+SEEDS = range(5)
+
+
+def scheme(label: str, steps: float, *by_rate: float, held: bool = False) -> Predicted:
+    repeats = {seed: steps + seed for seed in SEEDS}
+    return Predicted(label, repeats, dict(zip(RATES, by_rate, strict=True)), held)
+
+
+DDP = scheme("ddp", 100, 150, 100, 120, held=True)
+FAST, TURNED = scheme("fast", 80, 99, 80, 70), scheme("turned", 90, 101, 90, 60)
+TABLE = Table(
+    "t", [DDP, FAST, TURNED], {"ddp": 1, "fast": 2, "turned": 2}, {"ddp": 2.0, "fast": 2.1, "turned": 2.3}
+)
+
+
+def test_a_pair_is_settled_where_repeats_and_all_rates_agree() -> None:
+    assert FAST.is_surely_before(DDP)
+    assert not TURNED.is_surely_before(DDP)
+    assert not DDP.is_surely_before(FAST)
+    assert TABLE.settled() == [("fast", "ddp")]
+
+
+def test_who_does_not_arrive_is_behind() -> None:
+    never = Predicted("never", dict.fromkeys(SEEDS, math.inf), dict.fromkeys(RATES, math.inf), False)
+    assert DDP.is_surely_before(never)
+    assert not never.is_surely_before(DDP)
+
+
+def test_a_regret_is_the_loss_above_the_best_one_and_ties_share() -> None:
+    assert TABLE.regret({"ddp": 3, "fast": 1, "turned": 2}) == pytest.approx(0.1)
+    assert TABLE.regret(TABLE.rule) == 0
+    assert TABLE.regret(dict.fromkeys(TABLE.loss, 0)) == pytest.approx(0.4 / 3)
+
+
+def test_the_page_counts_settled_and_wrong_pairs() -> None:
+    assert list(page_lines([TABLE]))[2] == "| t | 3 | ddp | fast | 0.1000 | 0.0000 | 0.1333 | 1 of 3 | 1 |"
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in FOLDER.glob("*/scenario.yaml")), ids=lambda x: x.name
+)
+def test_a_table_is_of_the_recipe_and_its_rows_are_of_its_schemes(folder: object) -> None:
+    from pathlib import Path
+
+    assert isinstance(folder, Path)
+    scenario = load(folder / "scenario.yaml")
+    labels = {entry.label for entry in scenario.schemes}
+    assert scenario.workload.task == PROXY
+    assert scenario.tune is not None
+    assert scenario.tune.grid == {"optimizer.lr": RATES}
+    if (folder / "predicted.csv").exists():
+        assert {each.label for each in read_predicted(folder / "predicted.csv")} == labels
+
+
+def test_measured_rows_are_those_of_the_predictions() -> None:
+    for table in read_tables():
+        assert table.loss.keys() == table.rule.keys() == {each.label for each in table.predicted}
