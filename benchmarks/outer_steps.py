@@ -119,13 +119,13 @@ def ratios(rows: Sequence[Mapping[str, Any]], level: str) -> dict[tuple[int, str
     for row in rows:
         if row["outer"] == "all_reduce":
             best[row["seed"]] = min(best.get(row["seed"], math.inf), row[level])
-    found: dict[tuple[int, str, int], dict[float, list[float]]] = {}
+    cells: dict[tuple[int, str, int], dict[float, list[float]]] = {}
     for row in rows:
         if row["outer"] != "all_reduce" and row["seed"] in best:
-            cell = found.setdefault((row["workers"], row["outer"], row["period"]), {})
+            cell = cells.setdefault((row["workers"], row["outer"], row["period"]), {})
             cell.setdefault(row["rate"], []).append(row[level] / best[row["seed"]])
     return {
-        cell: {rate: median(each) for rate, each in sorted(of.items())} for cell, of in sorted(found.items())
+        cell: {rate: median(each) for rate, each in sorted(of.items())} for cell, of in sorted(cells.items())
     }
 
 

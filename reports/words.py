@@ -137,6 +137,11 @@ def beside_verdict(summary: Summary, source: Source) -> list[str]:
     known, rows = verdict_of(summary, source), {row["label"]: row for row in ranked(summary, source)}
     sentences = [known["break_even"]["text"]] if "break_even" in known else []
     sentences += [known["rates"]["text"]] if "rates" in known else []
+    if "scope" in summary and known["first"] in summary["scope"].get("outer", ()):
+        sentences.append(
+            f"Part of the lead of {known['first']} may be its outer step, which all-reduce can take too "
+            "(all_reduce: {outer: {period: 16}})."
+        )
     sentences += [known["few_rounds"]] if "few_rounds" in known else []
     if "score_error" in known and known["score_error"]["of_time"] > SPOKEN:
         sentences.append(known["score_error"]["text"])

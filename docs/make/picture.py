@@ -31,7 +31,7 @@ def draw_picture(folder: Path) -> Figure:
     """
     summary = read_results(folder).summary
     figure = plot_metric(folder, "train_loss")
-    text = f"{summary['scenario']}: {summary['verdict']['text']}"
+    text = f"{summary['scenario']}: {summary['verdict']['text']}".replace("; ", ";\n")
     figure.set_size_inches(7, 4.2)
     figure.axes[0].set_title(text, loc="left", fontsize=11, weight="bold")
     return figure

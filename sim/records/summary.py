@@ -175,6 +175,7 @@ class Tuned(TypedDict):
         at_edge: keys whose chosen value is the smallest or largest candidate.
         metric: the score that decides where no values reach the target on every seed.
         trials: all of them, in order.
+        cut_off: trials ended as soon as they were behind; absent where all ran to the target or to their end.
     """
 
     label: str
@@ -182,6 +183,7 @@ class Tuned(TypedDict):
     at_edge: list[str]
     metric: str
     trials: list[TuningTrial]
+    cut_off: NotRequired[bool]
 
 
 class Equal(TypedDict):
@@ -329,10 +331,14 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
     return find_break_even(verdict, steps, step_s, whose, ", ".join(under), unstudied, between)
 
 
+def _has_orders(tuned: Tuned) -> bool:
+    return RATE in tuned["chosen"] and not tuned.get("cut_off", False)
+
+
 def _with_orders(verdict: Verdict, rows: Sequence[SchemeSummary], tuned: Sequence[Tuned]) -> Verdict:
     """The verdict with the orders by learning rate, where rates were tuned and there are two schemes."""
     first = verdict["first"]
-    times: dict[str, dict[float, float]] = {each["label"]: {} for each in tuned if RATE in each["chosen"]}
+    times: dict[str, dict[float, float]] = {each["label"]: {} for each in tuned if _has_orders(each)}
     if first is None or not {first, verdict["second"]} <= times.keys():
         return verdict
     for each in tuned:

@@ -66,6 +66,8 @@ def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Name, label and options of each."""
     yield "all_reduce", "all_reduce", {}
     yield "all_reduce", "all_reduce bf16", {"compression": {"bf16": True}}
+    for period in PERIODS[1:]:
+        yield "all_reduce", f"all_reduce outer {period}", {"outer": {"period": period}}
     for suffix, codec in _BITS.items():
         for period in PERIODS:
             yield "local_sgd", f"local_sgd {period}{suffix}", {"period": period, "compression": codec}

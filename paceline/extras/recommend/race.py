@@ -88,7 +88,8 @@ class Race:
         alive = self._distinct(sorted(alive, key=self._merit))
         near_s = CLOSE * self._merit(alive[0])[0]
         best = alive[:2] + [x for x in alive[2:FINALISTS] if self._merit(x)[0] <= near_s]
-        return [record(tune_of(self.scenario, x), x.label, self.tried[x.label], *self.score) for x in best]
+        tuned = [record(tune_of(self.scenario, x), x.label, self.tried[x.label], *self.score) for x in best]
+        return [Tuned(**each, cut_off=True) for each in tuned]
 
     def most_trials(self) -> int:
         """Number of trials, if all last candidates try two values again."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -48,11 +48,13 @@ class Scope(TypedDict):
     """What bounds a scenario's verdict, by label of a scheme.
 
     ``unstudied``: what the study of proxies (docs/proxies.md) did not have, as phrases. ``periods``: steps
-    before the first period, and of a period; only of schemes that average seldom.
+    before the first period, and of a period; only of schemes that average seldom. ``outer``: schemes with an
+    outer step where no all-reduce has one; absent in older folders.
     """
 
     unstudied: dict[str, list[str]]
     periods: dict[str, list[int]]
+    outer: NotRequired[list[str]]
 
 
 def scope_of(document: Any) -> Scope:
@@ -70,8 +72,10 @@ def scope_of(document: Any) -> Scope:
         "stragglers": not cluster.get("stragglers"),
     }
     missing = [phrase for phrase, there in common.items() if not there]
-    scope = Scope(unstudied={}, periods={})
-    for name, x in ((name, x) for entry in document["schemes"] for name, x in entry.items()):
+    entries = [(name, x) for entry in document["schemes"] for name, x in entry.items()]
+    stepped = {x["label"]: name for name, x in entries if x.get("outer")}
+    scope = Scope(unstudied={}, periods={}, outer=[] if "all_reduce" in stepped.values() else [*stepped])
+    for name, x in entries:
         scope["unstudied"][x["label"]] = [
             *missing,
             *_missing(name, {"optimizer": workload["optimizer"], **x}),

@@ -13,7 +13,7 @@ from benchmarks.carry_over.runs import Cell
 from benchmarks.carry_over.study import SCHEMES, TASKS, scenario
 from paceline.reports import words
 from paceline.sim.records.carry.break_even import LONGEST_PERIOD, STUDIED_WORKERS, Scope, too_few_rounds
-from paceline.sim.records.scenario_facts import read_facts
+from paceline.sim.records.scenario_facts import Goal, read_facts
 from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import dump, resolve_scenario
 from tests.support.made_runs import made_run
@@ -101,6 +101,29 @@ def test_rounds_are_counted_from_where_they_begin() -> None:
         "rounds a scheme has hardly begun, and with a period scaled down to the run it is another scheme."
     )
     assert too_few_rounds({"c": 32.0, "d": 256.0}, known) == ""
+
+
+DILOCO = {"diloco": {"period": 16}}
+
+
+@pytest.mark.parametrize(
+    ("schemes", "outer"),
+    [
+        (["all_reduce", DILOCO], ["diloco"]),
+        ([{"all_reduce": {"outer": {"period": 16}}}, DILOCO], []),
+        (["all_reduce", {"local_sgd": {"period": 16}}], []),
+    ],
+)
+def test_an_outer_step_without_a_rival_is_known(schemes: list[Any], outer: list[str]) -> None:
+    known = scope(studied() | {"schemes": schemes})
+    assert known.get("outer") == outer
+    runs = [made_run(label, reached_s=time_s) for label, time_s in (("diloco", 1.0), ("all_reduce", 9.0))]
+    summary = summarise("s", runs, Goal(metric="train_loss", value=0.5))
+    summary["scope"] = known
+    told = "Part of the lead of diloco may be its outer step" in " ".join(
+        words.beside_verdict(summary, "simulated")
+    )
+    assert told == bool(outer)
 
 
 @pytest.mark.slow

@@ -118,6 +118,11 @@ def test_an_order_at_three_rates_is_settled() -> None:
     assert found["rates"]["behind"] == {"b": [33 / 30, 14 / 10, 45 / 40]}
 
 
+def test_trials_that_were_cut_off_say_nothing_of_other_rates() -> None:
+    a, b = (Tuned(**tuned(x, [30.0], [10.0], [None]), cut_off=True) for x in "ab")
+    assert "rates" not in of_two(FAST, SLOW, a, b)["verdict"]
+
+
 def test_trials_say_nothing_of_the_time_per_step() -> None:
     runs = [made_run(label, reached_s=None, steps=steps) for label, steps in (("a", 300), ("b", 100))]
     assert summarise("s", runs, None, [tuned("b", [1.0], [1.0])])["verdict"]["settled"]

@@ -70,7 +70,7 @@ def labels(scenario: Scenario) -> list[str]:
 def test_own_schemes_come_first_and_none_comes_twice() -> None:
     whole = with_candidates(parse(TRAINED))
     assert labels(whole)[:2] == ["all_reduce", "local_sgd 16"]
-    assert len(set(labels(whole))) == len(whole.schemes) == 17
+    assert len(set(labels(whole))) == len(whole.schemes) == 19
     assert {"gossip ring of sites", "diloco 16 of sites"} <= set(labels(with_candidates(parse(SITES))))
 
 
