@@ -1,7 +1,7 @@
 """The learning board: which scheme learns fastest, by the proxy, by rules, and as others measured it.
 
     python -m benchmarks.learning predict TABLE...   writes predicted.csv by the recipe of docs/proxies.md
-    python -m benchmarks.learning                    prints the tables of docs/learning-board.md
+    python -m benchmarks.learning                    renews docs/learning-board.md
 
 A folder is a table: its scenario says where it is from, `measured.csv`, added after the predictions were
 committed, has the loss of each scheme after equally many tokens. Times in these scenarios are steps. The
@@ -21,11 +21,15 @@ from statistics import fmean, median
 from typing import Any, Final
 
 import paceline
+from docs.make.page import renewed
+from paceline.sim.config.files import write_atomically
 from paceline.sim.records.intervals import of_ratio
 from paceline.sim.records.rates import RATE
 from paceline.sim.records.summary import Summary
 
 FOLDER: Final = Path(__file__).parent
+PAGE: Final = FOLDER.parents[1] / "docs" / "learning-board.md"
+MARK: Final = "<!-- Below: python -m benchmarks.learning -->"
 
 
 @dataclass(frozen=True)
@@ -179,4 +183,5 @@ if __name__ == "__main__":
         for name in sys.argv[2:]:
             predict(name)
     else:
-        print("\n".join(page_lines(list(read_tables()))))
+        lines = "\n".join(page_lines(list(read_tables())))
+        write_atomically(PAGE, renewed(PAGE.read_text(encoding="utf-8"), MARK, f"\n\n{lines}\n"))

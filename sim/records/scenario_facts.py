@@ -169,9 +169,12 @@ def _proxy(document: Any) -> str | None:
     else:
         model = profile if isinstance(profile, str) else profile.get("preset") or "the file's layers"
         exchanges = f"exchanges were timed as those of {model}"
+    drawn = (
+        f" ({workload['task']}, {batch} examples a step)" if (batch := workload.get("proxy_batch")) else ""
+    )
     return (
-        f"A small proxy was trained in place of the real model: {exchanges}, while losses and steps are the "
-        "proxy's."
+        f"A small proxy{drawn} was trained in place of the real model: {exchanges}, while losses and steps "
+        "are the proxy's."
     )
 
 

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
-from benchmarks.learning.__main__ import FOLDER, Predicted, Table, page_lines, read_predicted, read_tables
+from benchmarks.learning.__main__ import (
+    FOLDER,
+    MARK,
+    PAGE,
+    Predicted,
+    Table,
+    page_lines,
+    read_predicted,
+    read_tables,
+)
 from paceline.sim.scenario.proxy import PROXY, RATES
 from paceline.sim.scenario.schema import load
 
@@ -51,10 +61,7 @@ def test_the_page_counts_settled_and_wrong_pairs() -> None:
 @pytest.mark.parametrize(
     "folder", sorted(path.parent for path in FOLDER.glob("*/scenario.yaml")), ids=lambda x: x.name
 )
-def test_a_table_is_of_the_recipe_and_its_rows_are_of_its_schemes(folder: object) -> None:
-    from pathlib import Path
-
-    assert isinstance(folder, Path)
+def test_a_table_is_of_the_recipe_and_its_rows_are_of_its_schemes(folder: Path) -> None:
     scenario = load(folder / "scenario.yaml")
     labels = {entry.label for entry in scenario.schemes}
     assert scenario.workload.task == PROXY
@@ -62,6 +69,11 @@ def test_a_table_is_of_the_recipe_and_its_rows_are_of_its_schemes(folder: object
     assert scenario.tune.grid == {"optimizer.lr": RATES}
     if (folder / "predicted.csv").exists():
         assert {each.label for each in read_predicted(folder / "predicted.csv")} == labels
+
+
+def test_the_page_has_the_tables_of_the_files() -> None:
+    below = PAGE.read_text(encoding="utf-8").split(MARK)[1]
+    assert below.strip() == "\n".join(page_lines(list(read_tables())))
 
 
 def test_measured_rows_are_those_of_the_predictions() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
 from paceline.sim.errors import InputError
+from paceline.sim.records.scenario_facts import describe_proxy
 from paceline.sim.scenario.proxy import PROXY_EXAMPLES, RATES, STEPS, with_proxy
 from paceline.sim.scenario.schema import Scenario, dump, parse
 
@@ -41,6 +43,13 @@ def test_the_resolved_scenario_says_it_and_loads_again() -> None:
     found = scenario()
     assert parse(dump(found)) == found
     assert f"proxy_batch: {PROXY_EXAMPLES}" in dump(found)
+
+
+def test_every_command_says_what_was_trained() -> None:
+    assert describe_proxy(yaml.safe_load(dump(scenario()))) == (
+        "A small proxy (text-mlp, 256 examples a step) was trained in place of the real model: exchanges were "
+        "timed as those of gpt2, while losses and steps are the proxy's."
+    )
 
 
 @pytest.mark.parametrize(("period", "steps"), [(20, STEPS), (500, STEPS), (1000, 16_000)])
