@@ -47,8 +47,8 @@ def test_the_resolved_scenario_says_it_and_loads_again() -> None:
 
 def test_every_command_says_what_was_trained() -> None:
     assert describe_proxy(yaml.safe_load(dump(scenario()))) == (
-        "A small proxy (text-mlp, 256 examples a step) was trained in place of the real model: exchanges were "
-        "timed as those of gpt2, while losses and steps are the proxy's."
+        "A small proxy (text-mlp, 256 examples a step) was trained in place of the real model: exchanges "
+        "were timed as those of gpt2, while losses and steps are the proxy's."
     )
 
 
