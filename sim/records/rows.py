@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from ..config.units import format_seconds
 from .carry.noise import NoisePoint
+from .carry.score_error import ScoreSlices
 from .intervals import finite
 from .run import (
     SUMS,
@@ -21,7 +22,6 @@ from .run import (
     MeanSums,
     PaceRecord,
     Run,
-    ScoreSlices,
     Source,
     Status,
     Sums,

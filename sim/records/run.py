@@ -19,6 +19,7 @@ from typing import Final, Literal, NotRequired, cast
 from typing_extensions import TypedDict
 
 from .carry.noise import NoisePoint
+from .carry.score_error import ScoreSlices
 
 On = Literal["published", "mean", "workers", "worst", "leader", "averaged"]
 """The scored model: what the scheme publishes for all, the mean model, all workers on average, the worst of
@@ -212,18 +213,6 @@ class FaultCost(TypedDict):
     down_s: float
     repeated_s: float
     writing_s: float
-
-
-class ScoreSlices(TypedDict):
-    """Means of the target's score over slices of its examples, at the model that met it.
-
-    examples: in all; means: of the slices, the same under all schemes; worth: of one unit of the score, as a
-    share of the time to the target.
-    """
-
-    examples: int
-    means: list[float]
-    worth: float
 
 
 class PaceRecord(TypedDict):

@@ -39,7 +39,6 @@ from typing_extensions import TypedDict
 from ..config.units import format_seconds
 from ..seeds import Floats
 from . import intervals
-from .carry.score_error import ScoreError
 from .rates import RateOrders
 
 MOST_REPEATS: Final = 100
@@ -118,6 +117,20 @@ class Tried:
     values: Mapping[str, Value]
     time_s: float
     trials: int
+
+
+class ScoreError(TypedDict):
+    """What is not known of the scores at the target, as medians over runs.
+
+    ``text``: a sentence; ``standard_error``: of a score; ``of_time``: what that is worth, as a share of the
+    time to the target; ``of_ratio``: the paired one of the second's time over the first's, 0 where there is
+    none.
+    """
+
+    text: str
+    standard_error: float
+    of_time: float
+    of_ratio: float
 
 
 class BreakEven(TypedDict):

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from ..errors import SchemeError
 from ..program.averaging import mean_model
-from ..records.carry.score_error import worth_of_score
-from ..records.run import BRACKET, NO_METRICS, Evaluation, On, ScoreSlices, metric_name
+from ..records.carry.score_error import ScoreSlices, worth_of_score
+from ..records.run import BRACKET, NO_METRICS, Evaluation, On, metric_name
 from ..workloads.workload import Task, Workload
 from .gradient_noise import NoiseMeter
 from .snapshots import Published, ScoringInterval, Snapshot, Snapshots, V, WorkerLost

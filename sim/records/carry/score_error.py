@@ -15,7 +15,7 @@ from typing import Final
 
 from typing_extensions import TypedDict
 
-from ..run import ScoreSlices
+from ..verdict import ScoreError
 
 LAST_QUARTER: Final = 0.75
 """Share of the way to the target from which on its slope is taken."""
@@ -23,18 +23,16 @@ SPOKEN: Final = 0.01
 """Share of a time to the target up to which its error is not worth a sentence."""
 
 
-class ScoreError(TypedDict):
-    """What is not known of the scores at the target, as medians over runs.
+class ScoreSlices(TypedDict):
+    """Means of the target's score over slices of its examples, at the model that met it.
 
-    ``text``: a sentence; ``standard_error``: of a score; ``of_time``: what that is worth, as a share of the
-    time to the target; ``of_ratio``: the paired one of the second's time over the first's, 0 where there is
-    none.
+    examples: in all; means: of the slices, the same under all schemes; worth: of one unit of the score, as a
+    share of the time to the target.
     """
 
-    text: str
-    standard_error: float
-    of_time: float
-    of_ratio: float
+    examples: int
+    means: list[float]
+    worth: float
 
 
 def worth_of_score(scores: Sequence[tuple[float, float | None]], target: float, reached_s: float) -> float:

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.sim.records.carry.score_error import error_of_ratio, score_error, worth_of_score
+from paceline.sim.records.carry.score_error import ScoreSlices, error_of_ratio, score_error, worth_of_score
 from paceline.sim.records.rows import row_of, run_of
-from paceline.sim.records.run import Run, ScoreSlices
+from paceline.sim.records.run import Run
 from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summarise import summarise
 from paceline.sim.records.verdict import Verdict, find_verdict
