@@ -135,11 +135,13 @@ def read_tables() -> Iterator[Table]:
     for path in sorted(FOLDER.glob("*/measured.csv")):
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
+        loss = {row["label"]: float(row["loss"]) for row in rows}
+        predicted = read_predicted(path.with_name("predicted.csv"))
         yield Table(
             path.parent.name,
-            read_predicted(path.with_name("predicted.csv")),
+            [each for each in predicted if each.label in loss],
             {row["label"]: int(row["rule"]) for row in rows},
-            {row["label"]: float(row["loss"]) for row in rows},
+            loss,
         )
 
 
