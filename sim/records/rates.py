@@ -66,7 +66,7 @@ def find_orders(
         if x != first
     }
     settled = len(rates) == _RATES and set(firsts) == {first}
-    under = f"{held} held at its best, {format_plain(best)}" if held else "the first's best in the middle"
+    under = f" ({held} held at its best, {format_plain(best)})" if held else ""
     if settled:
         text = f"{first} is first at learning rates of {_listed(rates)} alike"
     elif len(rates) < _RATES:
@@ -77,7 +77,7 @@ def find_orders(
             f"{x or 'nobody'} first at {_listed(own)}" for x, own in at_rates.items()
         )
     return RateOrders(
-        text=f"{text} ({under}).", settled=settled, held=held, rates=rates, first=firsts, behind=behind
+        text=f"{text}{under}.", settled=settled, held=held, rates=rates, first=firsts, behind=behind
     )
 
 

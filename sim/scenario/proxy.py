@@ -28,17 +28,20 @@ _SCHEDULE: Final = MappingProxyType({"warmup": "100 steps"})
 def with_proxy(data: Any) -> Any:
     """Scenario not validated yet, with the proxy where it has a language model and nothing to train."""
     match data:
-        case {"workload": {"layer_profile": profile, "optimizer": Mapping() as optimizer} as workload} if (
-            _is_language_model(profile) and workload.keys().isdisjoint(("task", "timing_only", "curves"))
-        ):
-            pass
+        case {"workload": {"layer_profile": profile} as workload} if _is_language_model(
+            profile
+        ) and workload.keys().isdisjoint(("task", "timing_only", "curves")):
+            optimizer = workload.get("optimizer", {})
         case _:
             return data
-    if "tune" not in data and optimizer.keys().isdisjoint(("adam", "adamw", "muon")):
+    named = optimizer if isinstance(optimizer, Mapping) else {}
+    if "tune" not in data and optimizer and named.keys().isdisjoint(("adam", "adamw", "muon")):
         text = f"the proxy has rates for AdamW alone; add for example 'tune: {{{RATE}: [0.1, 0.2, 0.4]}}'"
         raise mistake(text, "workload", "optimizer")
     steps = max(STEPS, FEWEST_ROUNDS * max(_periods(data.get("schemes")), default=1))
     trained = {"task": PROXY, "proxy_batch": PROXY_EXAMPLES, **workload}
+    if named:
+        trained["optimizer"] = {**named, "schedule": dict(_SCHEDULE)}
     return {
         "evaluate": {"every": "40 steps"},
         "stop": {"target": dict(TARGET), "max_iterations": steps},
@@ -46,7 +49,7 @@ def with_proxy(data: Any) -> Any:
         "repeats": 5,
         "events": "none",
         **data,
-        "workload": trained | {"optimizer": {**optimizer, "schedule": dict(_SCHEDULE)}},
+        "workload": trained,
     }
 
 

@@ -45,13 +45,20 @@ def test_a_best_rate_at_the_end_of_the_list_settles_nothing() -> None:
     assert "the best, 0.1, is at the end of the list" in orders["text"]
 
 
+def test_three_rates_all_count_wherever_the_best_one_is() -> None:
+    times = {"ddp": {0.1: 30.0, 0.2: 20.0, 0.4: 10.0}, "diloco": {0.1: 9.0, 0.2: 8.0, 0.4: 9.0}}
+    orders = find_orders(times, "diloco", 0.4, "ddp")
+    assert orders["rates"] == [0.1, 0.2, 0.4]
+    assert orders["settled"]
+
+
 def test_a_rate_at_which_nobody_arrives_settles_nothing() -> None:
     times = {"local": at(9, 5, math.inf, 1), "diloco": at(9, 6, math.inf, 1)}
     orders = find_orders(times, "local", 0.2, None)
     assert orders["first"] == ["local", "local", None]
     assert orders["behind"] == {"diloco": [1.0, 6 / 5, None]}
     assert not orders["settled"]
-    assert "the first's best in the middle" in orders["text"]
+    assert orders["text"] == "Open by learning rate: local first at 0.1 and 0.2, nobody first at 0.4."
 
 
 @given(

@@ -95,3 +95,8 @@ def test_a_batch_of_a_proxy_needs_the_model_that_it_stands_for() -> None:
 
 def test_many_workers_draw_one_example_each() -> None:
     assert scenario().workload.drawn_examples(1000) == 1
+
+
+def test_a_forgotten_optimiser_is_named() -> None:
+    with pytest.raises(InputError, match=r"workload\.optimizer: is missing"):
+        scenario(", optimizer: {adamw: {lr: 0.0003, beta2: 0.95}}", "")
