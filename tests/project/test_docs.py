@@ -87,7 +87,7 @@ def test_the_picture_has_the_verdict_as_its_title(tmp_path: Path) -> None:
     runs = [made_run(label, reached_s=10.0 + k) for k, label in enumerate(("all_reduce", "local_sgd"))]
     write_results(tmp_path / "r", made_scenario("r"), "r", runs)
     title = draw_picture(tmp_path / "r").axes[0].get_title("left")
-    assert title == "r: not settled: all_reduce or local_sgd; at least 4 more repeats would tell"
+    assert title == "r: not settled: all_reduce or local_sgd;\nat least 4 more repeats would tell"
 
 
 def test_the_numbers_of_the_readme_are_those_of_their_sources() -> None:
