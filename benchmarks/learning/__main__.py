@@ -24,7 +24,7 @@ import paceline
 from docs.make.page import renewed
 from paceline.sim.config.files import write_atomically
 from paceline.sim.records.intervals import of_ratio
-from paceline.sim.records.rates import RATE
+from paceline.sim.records.rates import RATE, find_orders
 from paceline.sim.records.summary import Summary
 
 FOLDER: Final = Path(__file__).parent
@@ -50,14 +50,14 @@ class Predicted:
         """The median of the repeats."""
         return median(self.repeats.values())
 
-    def at(self, rate: float) -> float:
-        """Its time where all others have this rate."""
-        return min(self.by_rate.values()) if self.held else self.by_rate[rate]
-
     def is_surely_before(self, other: Predicted) -> bool:
         """Whether the repeats, and the trials at every rate, put it first of the two."""
         low = of_ratio(other.repeats, self.repeats)["low"]
-        return (low is None or low > 1) and all(self.at(rate) < other.at(rate) for rate in self.by_rate)
+        held = next((each for each in (self, other) if each.held), None)
+        best = min(self.by_rate, key=(held or self).by_rate.__getitem__)
+        by_rate = {each.label: each.by_rate for each in (self, other)}
+        orders = find_orders(by_rate, self.label, best, None if held is None else held.label)
+        return (low is None or low > 1) and orders["settled"]
 
 
 def predict(table: str) -> None:
