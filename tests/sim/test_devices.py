@@ -22,8 +22,8 @@ def test_freed_memory_is_kept_for_the_next_tensors() -> None:
         "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
         "first = faults()\n"
         "keep_freed_memory(1_000), print(faults())\n"
-        "keep_freed_memory(48_000_000), faults()\n"
-        "print(first, faults())\n"
+        "keep_freed_memory(48_000_000)\n"
+        "print(first, min(faults() for _ in range(4)))  # the heap grows during the first ones\n"
     )
     printed = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
