@@ -57,11 +57,11 @@ class Layer(nn.Module):
 class Language(nn.Module):
     """Letters in, scores of the next letter out."""
 
-    def __init__(self, width: int, layers: int) -> None:
+    def __init__(self, width: int, layers: int, symbols: int = LETTERS) -> None:
         super().__init__()
-        self.letters, self.places = nn.Embedding(LETTERS, width), nn.Embedding(LENGTH, width)
+        self.letters, self.places = nn.Embedding(symbols, width), nn.Embedding(LENGTH, width)
         self.layers = nn.Sequential(*(Layer(width) for _ in range(layers)))
-        self.scores = nn.Linear(width, LETTERS)
+        self.scores = nn.Linear(width, symbols)
 
     def forward(self, letters: Tensor) -> Tensor:
         """Scores [batch, length, letters] of the next letter."""

@@ -4,8 +4,9 @@
     python -m benchmarks.learning                    renews docs/learning-board.md
 
 A folder is a table: its scenario says where it is from, `measured.csv`, added after the predictions were
-committed, has the loss of each scheme after equally many tokens. Times in these scenarios are steps. The
-regret of a named scheme is its loss less that of the best.
+committed, has the loss of each scheme after equally many tokens, or in columns that begin with "steps" its
+steps to a loss. Times in these scenarios are steps. The regret of a named scheme is its loss less that of the
+best, or how much longer than the best one it took.
 """
 
 from __future__ import annotations
@@ -107,21 +108,23 @@ def read_predicted(path: Path) -> list[Predicted]:
 
 @dataclass(frozen=True)
 class Table:
-    """A folder of the board.
+    """What a folder of the board measured, one number a scheme, the lower the better.
 
     ``rule``: places by a rule of two lines: all-reduce first, else the shorter period, plain averaging last.
+    ``in_steps``: steps to a loss, else losses in nats.
     """
 
     name: str
     predicted: Sequence[Predicted]
     rule: Mapping[str, int]
-    loss: Mapping[str, float]
+    measured: Mapping[str, float]
+    in_steps: bool = False
 
     def regret(self, places: Mapping[str, float]) -> float:
-        """Loss of the scheme in the first place, the mean of those that share it, less the best one's."""
-        first = min(places.values())
-        named = [self.loss[label] for label, place in places.items() if place == first]
-        return fmean(named) - min(self.loss.values())
+        """That of the scheme in the first place, the mean of those that share it."""
+        first, best = min(places.values()), min(self.measured.values())
+        named = fmean(self.measured[label] for label, place in places.items() if place == first)
+        return named / best - 1 if self.in_steps else named - best
 
     def settled(self) -> list[tuple[str, str]]:
         """Pairs whose order is settled, the first of each before."""
@@ -131,45 +134,49 @@ class Table:
 
 
 def read_tables() -> Iterator[Table]:
-    """All tables with measured losses."""
+    """All tables with measured numbers, one for each column of them."""
     for path in sorted(FOLDER.glob("*/measured.csv")):
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
-        loss = {row["label"]: float(row["loss"]) for row in rows}
         predicted = read_predicted(path.with_name("predicted.csv"))
-        yield Table(
-            path.parent.name,
-            [each for each in predicted if each.label in loss],
-            {row["label"]: int(row["rule"]) for row in rows},
-            loss,
-        )
+        rule = {row["label"]: int(row["rule"]) for row in rows}
+        columns = list(rows[0])[2:]
+        for column in columns:
+            name = path.parent.name if len(columns) == 1 else f"{path.parent.name}, {column}"
+            measured = {row["label"]: float(row[column]) for row in rows}
+            known = [each for each in predicted if each.label in measured]
+            yield Table(name, known, rule, measured, column.startswith("steps"))
 
 
 def page_lines(tables: Sequence[Table]) -> Iterator[str]:
     """The board in Markdown."""
     yield from _row(
-        "table", "schemes", "best, measured", "named by the proxy", "regret, nats", "of the rule",
+        "table", "schemes", "best, measured", "named by the proxy", "regret", "of the rule",
         "of equal steps", "settled pairs", "of them wrong",
     )  # fmt: skip
     yield "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for table in tables:
         places = {each.label: each.steps for each in table.predicted}
         settled, pairs = table.settled(), math.comb(len(places), 2)
+        regrets = map(table.regret, (places, table.rule, dict.fromkeys(places, 0)))
         yield from _row(
-            table.name, len(places), min(table.loss, key=table.loss.__getitem__),
-            min(places, key=places.__getitem__), f"{table.regret(places):.4f}",
-            f"{table.regret(table.rule):.4f}", f"{table.regret(dict.fromkeys(places, 0)):.4f}",
-            f"{len(settled)} of {pairs}", sum(table.loss[a] > table.loss[b] for a, b in settled),
+            table.name, len(places), min(table.measured, key=table.measured.__getitem__),
+            min(places, key=places.__getitem__),
+            *(f"{each:.0%}" if table.in_steps else f"{each:.4f} nats" for each in regrets),
+            f"{len(settled)} of {pairs}", sum(table.measured[a] > table.measured[b] for a, b in settled),
         )  # fmt: skip
     for table in tables:
         rates = list(table.predicted[0].by_rate)
         yield f"\n## {table.name}\n"
         heads = (f"at {rate:g}" for rate in rates)
-        yield from _row("scheme", "loss, measured", "place by the rule", "steps of the proxy", *heads)
+        yield from _row("scheme", "measured", "place by the rule", "steps of the proxy", *heads)
         yield f"| --- | ---: | ---: | ---: |{' ---: |' * len(rates)}"
-        for each in sorted(table.predicted, key=lambda each: table.loss[each.label]):
+        for each in sorted(table.predicted, key=lambda each: table.measured[each.label]):
             steps = map(_steps, (each.steps, *(each.by_rate[rate] for rate in rates)))
-            yield from _row(each.label, table.loss[each.label], table.rule[each.label], *steps)
+            mine = table.measured[each.label]
+            yield from _row(
+                each.label, f"{mine:,.0f}" if table.in_steps else mine, table.rule[each.label], *steps
+            )
 
 
 def _row(*cells: object) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,19 @@ def test_who_does_not_arrive_is_behind() -> None:
 def test_a_regret_is_the_loss_above_the_best_one_and_ties_share() -> None:
     assert TABLE.regret({"ddp": 3, "fast": 1, "turned": 2}) == pytest.approx(0.1)
     assert TABLE.regret(TABLE.rule) == 0
-    assert TABLE.regret(dict.fromkeys(TABLE.loss, 0)) == pytest.approx(0.4 / 3)
+    assert TABLE.regret(dict.fromkeys(TABLE.measured, 0)) == pytest.approx(0.4 / 3)
+
+
+def test_a_regret_in_steps_is_the_share_of_the_best_time() -> None:
+    steps = replace(TABLE, in_steps=True)
+    assert steps.regret({"ddp": 2, "fast": 1, "turned": 3}) == pytest.approx(0.05)
+    assert "| 5% | 0% |" in list(page_lines([steps]))[2]
 
 
 def test_the_page_counts_settled_and_wrong_pairs() -> None:
-    assert list(page_lines([TABLE]))[2] == "| t | 3 | ddp | fast | 0.1000 | 0.0000 | 0.1333 | 1 of 3 | 1 |"
+    assert list(page_lines([TABLE]))[2] == (
+        "| t | 3 | ddp | fast | 0.1000 nats | 0.0000 nats | 0.1333 nats | 1 of 3 | 1 |"
+    )
 
 
 @pytest.mark.parametrize(
