@@ -1,11 +1,15 @@
 """What moves a scheme's steps over all-reduce's: workers, outer step, period and rate (docs/proxies.md).
 
-    nice python -m benchmarks.outer_steps         adds missing rows to outer_steps.csv, as long as it is let
-    python -m benchmarks.outer_steps --page       prints the table of docs/proxies.md
+    nice python -m benchmarks.outer_steps               adds missing rows to outer_steps.csv
+    nice python -m benchmarks.outer_steps --variants    the same for outer_steps_variants.csv
+    python -m benchmarks.outer_steps --page             prints the tables of docs/proxies.md
 
 The task of the recipe, AdamW at a constant rate after a warm-up, 256 examples a step of all workers, 8,000
 steps, no network: times are steps. A row has the steps to 90, 95 and 98 % of the fall of all-reduce's test
 loss, by the model that a scheme publishes, empty where it never got there.
+
+A variant changes one thing at 8 workers: inner optimiser, schedule, batch, shards, or the model. All-reduce
+tries three rates, and the schemes run at the one that is first at 95 % of its own fall.
 """
 
 from __future__ import annotations
@@ -29,6 +33,26 @@ LEVELS: Final = {"90 %": 1.95, "95 %": 1.80, "98 %": 1.71}
 WORKERS, SEEDS, PERIODS = (8, 2, 4, 1), (1, 2), (20, 100, 500)
 OUTER: Final = {"1/0": (1.0, 0.0), "0.7/0.5": (0.7, 0.5), "0.7/0.9": (0.7, 0.9)}
 KEYS: Final = ("workers", "rate", "seed", "outer", "period")
+VARIANT_ROWS: Final = ROWS.with_name("outer_steps_variants.csv")
+_FALLS: Final = (0.90, 0.95, 0.98)
+VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "as it is": {},
+    "batch of 4": {"batch_size": 4},
+    "whole sources": {"partition": {"kind": "by_source"}},
+    "cosine": {
+        "schedule": {"warmup": "100 steps", "cosine": {"until": f"{STEPS - 100} steps", "final": 0.1}},
+        "rates": (0.006, 0.012, 0.024),
+    },
+    "SGD": {"optimizer": "sgd", "rates": (0.2, 0.4, 0.8)},
+    "transformer": {
+        "task": "text-transformer", "batch_size": 8, "steps": 4000, "rates": (0.002, 0.004, 0.008),
+    },
+    "pictures": {
+        "task": "digits-mlp", "batch_size": 4, "steps": 4000, "rates": (0.0005, 0.001, 0.002),
+        "metric": "train_loss",
+    },
+}  # fmt: skip
+"""Name -> what it changes."""
 
 
 def scenario(workers: int, rate: float, seed: int) -> dict[str, Any]:
@@ -61,6 +85,59 @@ def scenario(workers: int, rate: float, seed: int) -> dict[str, Any]:
     }
 
 
+def variant(name: str, rate: float, entries: Sequence[Any]) -> dict[str, Any]:
+    """The scenario of a variant with some schemes, at one rate."""
+    changed = VARIANTS[name]
+    base = scenario(8, rate, 1)
+    workload = base["workload"]
+    workload |= {key: changed[key] for key in ("task", "batch_size", "partition") if key in changed}
+    workload["optimizer"]["schedule"] = changed.get("schedule", workload["optimizer"]["schedule"])
+    if changed.get("optimizer") == "sgd":
+        workload["optimizer"] = {"lr": rate, "schedule": workload["optimizer"]["schedule"]}
+    return {**base, "schemes": entries, "stop": {"max_iterations": changed.get("steps", STEPS)}}
+
+
+def variant_schemes() -> list[Any]:
+    """Averages and DiLoCo's outer step at two periods, and gossip of two kinds."""
+    averaged: list[Any] = [
+        {"diloco": {"period": period, "outer": {"lr": lr, "momentum": momentum, "nesterov": momentum > 0},
+                    "label": f"{label} {period}"}}
+        for (label, (lr, momentum)), period in product(OUTER.items(), (20, 500))
+        if label != "0.7/0.5"
+    ]  # fmt: skip
+    return [*averaged, {"gossip": {"topology": "one_peer_exponential"}}, "ad_psgd"]
+
+
+def run_missing_variants() -> None:
+    """Add the rows of the variants without one, a variant after the other."""
+    done = set(pd.read_csv(VARIANT_ROWS)["variant"]) if VARIANT_ROWS.exists() else set()
+    for name in [each for each in VARIANTS if each not in done]:
+        rates, metric = VARIANTS[name].get("rates", RATES), VARIANTS[name].get("metric", "test_loss")
+        trials = {rate: paceline.simulate(variant(name, rate, ["all_reduce"])).metrics for rate in rates}
+        lowest = min(float(curve[metric].min()) for curve in trials.values())
+        start = float(next(iter(trials.values()))[metric].iloc[0])
+        levels = {level: start - fall * (start - lowest) for level, fall in zip(LEVELS, _FALLS, strict=True)}
+        rows = [("all_reduce", rate, curve) for rate, curve in trials.items()]
+        best = min(trials, key=lambda rate: float(_crossings(trials[rate], levels, metric)["95 %"] or "inf"))
+        others = paceline.simulate(variant(name, best, variant_schemes())).metrics
+        rows += [(str(label), best, curve) for label, curve in others.groupby("label", sort=False)]
+        new = not VARIANT_ROWS.exists()
+        with VARIANT_ROWS.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if new:
+                writer.writerow(["variant", "label", "rate", *LEVELS, "end"])
+            writer.writerows(
+                [
+                    name,
+                    label,
+                    rate,
+                    *_crossings(curve, levels, metric).values(),
+                    f"{curve[metric].iloc[-1]:.4f}",
+                ]
+                for label, rate, curve in rows
+            )
+
+
 def run_missing(most: int | None = None) -> None:
     """Add the rows of the first ``most`` missing groups of runs, a group after the other."""
     done = {(row["workers"], row["rate"], row["seed"]) for row in read_rows()}
@@ -80,10 +157,13 @@ def run_missing(most: int | None = None) -> None:
 def row_of(label: str, curve: pd.DataFrame) -> dict[str, Any]:
     """Outer step and period, steps to each level, straight between scorings, and the last loss."""
     outer, _, period = label.partition(" ")
-    steps, losses = curve["step"].tolist(), curve["test_loss"].tolist()
-    crossings = {name: _crossing(steps, losses, level) for name, level in LEVELS.items()}
-    end = f"{losses[-1]:.4f}"
-    return {"outer": outer, "period": period or 0, **crossings, "end": end}
+    end = f"{curve['test_loss'].iloc[-1]:.4f}"
+    return {"outer": outer, "period": period or 0, **_crossings(curve, LEVELS), "end": end}
+
+
+def _crossings(curve: pd.DataFrame, levels: Mapping[str, float], metric: str = "test_loss") -> dict[str, str]:
+    steps, losses = curve["step"].tolist(), curve[metric].tolist()
+    return {name: _crossing(steps, losses, level) for name, level in levels.items()}
 
 
 def _crossing(steps: Sequence[float], losses: Sequence[float], level: float) -> str:
@@ -147,5 +227,7 @@ def _cell(by_rate: Mapping[float, float]) -> str:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--page"]:
         print("\n".join(page_lines(read_rows())))
+    elif sys.argv[1:] == ["--variants"]:
+        run_missing_variants()
     else:
         run_missing()
