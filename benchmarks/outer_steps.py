@@ -17,8 +17,8 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, product
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -53,6 +53,10 @@ VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }  # fmt: skip
 """Name -> what it changes."""
+WORDS: Final = {
+    "workers": "workers, 1 to 8", "rate": "rate, of all-reduce's best", "seed": "seed", "outer": "outer step",
+    "period": "period, 20 to 500",
+}  # fmt: skip
 
 
 def scenario(workers: int, rate: float, seed: int) -> dict[str, Any]:
@@ -220,13 +224,66 @@ def page_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"| {workers}, {outer} | {' | '.join(_cell(each) for each in own)} |"
 
 
+def moves(rows: Sequence[Mapping[str, Any]], along: str) -> list[float]:
+    """Factors between ratios that differ in ``along`` alone, in ascending order; at all three levels."""
+    best: dict[tuple[int, str], float] = {}
+    for row, level in product(rows, LEVELS):
+        if row["outer"] == "all_reduce":
+            best[row["seed"], level] = min(best.get((row["seed"], level), math.inf), row[level])
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for row, level in product(rows, LEVELS):
+        if row["outer"] != "all_reduce" and (row["seed"], level) in best:
+            rest = (level, *(row[key] for key in KEYS if key != along))
+            groups.setdefault(rest, []).append(row[level] / best[row["seed"], level])
+    return _factors(pair for group in groups.values() for pair in combinations(group, 2))
+
+
+def variant_moves(name: str) -> list[float]:
+    """Factors between ratios of a variant and of the task as it is, in ascending order."""
+    own, base = variant_ratios(name), variant_ratios("as it is")
+    return _factors((ratio, base[cell]) for cell, ratio in own.items())
+
+
+def variant_ratios(name: str) -> dict[tuple[str, str], float]:
+    """(Label, level) -> steps over all-reduce's at the rate of the schemes."""
+    rows = pd.read_csv(VARIANT_ROWS).fillna(math.inf)
+    own = rows[rows["variant"] == name].set_index("label")
+    others = own.drop("all_reduce")
+    best = own[own["rate"] == others["rate"].iloc[0]].loc["all_reduce"]
+    return {
+        (str(label), level): row[level] / best[level] for label, row in others.iterrows() for level in LEVELS
+    }
+
+
+def _factors(pairs: Iterable[tuple[float, float]]) -> list[float]:
+    known = (pair for pair in pairs if math.isfinite(min(pair)))
+    return sorted(math.exp(abs(math.log(max(pair) / min(pair)))) for pair in known)
+
+
+def move_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What moves a ratio, by size."""
+    yield "| what changes | moves | median | exceeded by one in ten |"
+    yield "| --- | ---: | ---: | ---: |"
+    known = {WORDS[along]: moves(rows, along) for along in KEYS}
+    if VARIANT_ROWS.exists():
+        names = [name for name in VARIANTS if name in set(pd.read_csv(VARIANT_ROWS)["variant"])]
+        known |= {name: variant_moves(name) for name in names if name != "as it is"}
+    by_size = sorted(((what, own) for what, own in known.items() if own), key=lambda each: -median(each[1]))
+    for what, own in by_size:
+        yield f"| {what} | {len(own)} | {_ratio(median(own))} | {_ratio(own[int(0.9 * len(own))])} |"
+
+
+def _ratio(value: float) -> str:
+    return "never" if math.isinf(value) else f"{value:.2f}"
+
+
 def _cell(by_rate: Mapping[float, float]) -> str:
-    return " / ".join("never" if math.isinf(each) else f"{each:.2f}" for each in by_rate.values())
+    return " / ".join(map(_ratio, by_rate.values()))
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--page"]:
-        print("\n".join(page_lines(read_rows())))
+        print("\n".join([*page_lines(read_rows()), "", *move_lines(read_rows())]))
     elif sys.argv[1:] == ["--variants"]:
         run_missing_variants()
     else:

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from benchmarks.outer_steps import KEYS, LEVELS, page_lines, ratios, read_rows, row_of, scenario
+from benchmarks import outer_steps
+from benchmarks.outer_steps import (
+    KEYS,
+    LEVELS,
+    VARIANTS,
+    move_lines,
+    moves,
+    page_lines,
+    ratios,
+    read_rows,
+    row_of,
+    scenario,
+    variant,
+    variant_moves,
+    variant_schemes,
+)
+from paceline.sim.scenario.proxy import RATES
 from paceline.sim.scenario.schema import resolve_scenario
 
 
@@ -33,6 +51,45 @@ def test_a_ratio_is_over_all_reduce_at_its_best_rate() -> None:
     rows = [row(1, "all_reduce", 0, 0.003, 300), row(1, "all_reduce", 0, 0.006, 200)]
     rows += [row(8, "1/0", 20, 0.003, 600), row(8, "1/0", 20, 0.006, math.inf)]
     assert ratios(rows, "95 %") == {(8, "1/0", 20): {0.003: 3.0, 0.006: math.inf}}
+
+
+def of_levels(row: dict[str, object], *steps: float) -> dict[str, object]:
+    return {**row, **dict(zip(LEVELS, steps, strict=True))}
+
+
+def test_a_move_is_between_ratios_that_differ_in_one_thing() -> None:
+    rows = [of_levels(row(1, "all_reduce", 0, 0.006, 0), 100, 200, 400)]
+    rows += [of_levels(row(8, "1/0", 20, 0.003, 0), 200, 400, math.inf)]
+    rows += [of_levels(row(8, "1/0", 20, 0.006, 0), 100, 200, math.inf)]
+    rows += [of_levels(row(8, "1/0", 500, 0.006, 0), 300, 200, 400)]
+    assert moves(rows, "rate") == pytest.approx([2, 2])
+    assert moves(rows, "period") == pytest.approx([1, 3, math.inf])
+    assert moves(rows, "seed") == []
+
+
+def test_a_variant_moves_ratios_at_its_own_best_rate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "variants.csv"
+    file.write_text(
+        "variant,label,rate,90 %,95 %,98 %,end\n"
+        "as it is,all_reduce,0.003,200,300,400,1\nas it is,all_reduce,0.006,100,150,200,1\n"
+        "as it is,gossip,0.006,100,150,200,1\n"
+        "SGD,all_reduce,0.2,50,100,150,1\nSGD,gossip,0.2,100,50,,1\n"
+    )
+    monkeypatch.setattr(outer_steps, "VARIANT_ROWS", file)
+    assert variant_moves("SGD") == pytest.approx([2, 2, math.inf])
+    assert list(move_lines([]))[2:] == ["| SGD | 3 | 2.00 | never |"]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_changes_one_thing(name: str) -> None:
+    def resolved(name: str) -> Any:
+        wanted = variant(name, 0.006, variant_schemes())
+        return resolve_scenario(wanted, None, (), None).model_dump(mode="json")
+
+    base, own = resolved("as it is"), resolved(name)
+    same = {key for key in base if base[key] == own[key]}
+    assert {"cluster", "schemes", "evaluate"} <= same
+    assert len(VARIANTS[name].get("rates", RATES)) == 3
 
 
 @pytest.mark.parametrize("workers", [1, 8])
