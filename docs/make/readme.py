@@ -18,7 +18,7 @@ from typing import Final
 
 from benchmarks.board.tables import names
 from paceline.sim.config.files import write_atomically
-from paceline.sim.records.carry.break_even import MOVED, MOVED_RARELY
+from paceline.sim.records.carry.studies import SGD
 
 DOCS: Final = Path(__file__).parents[1]
 PAGE: Final = DOCS.parent / "README.md"
@@ -113,7 +113,10 @@ def _sentences() -> Iterator[tuple[str, Sequence[str]]]:
         r" times its examples; this small\stask says (\d\S*\d)\.",
         [f"{ratio:.2f}" for ratio in (demo["factor"], *ratios)],
     )
-    yield r"\[(\S+) in the median, and by more than (\S+) in one case", [f"{MOVED:g}", f"{MOVED_RARELY:g}"]
+    yield (
+        r"\[(\S+) in the median, and by more than (\S+) in one case",
+        [f"{SGD.moved:g}", f"{SGD.moved_rarely:g}"],
+    )
     floor = re.search(r"Noise floor, real against real, mean absolute: (\S+) %", _read("validation"))
     yield r"Two real runs in that lab differ by (\S+) %", [f"{float(floor[1]):.1f}" if floor else ""]
 

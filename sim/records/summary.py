@@ -323,12 +323,11 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
         under.append("one seed: no interval")
     doubtful = {run["label"]: None for run in summary["runs"] if OTHER_CLOCK in run.get("message", "")}
     under += [f"{label}'s curve is of another clock" for label in doubtful]
-    unstudied = summary["scope"]["unstudied"] if "scope" in summary else None
     if {verdict["first"], verdict["second"]} <= ends.keys():
         two = (ends[verdict["first"]], ends[verdict["second"]])
         (low, high), (least, most) = ([median(each) for each in zip(*own, strict=True)] for own in two)
         between = (low / max(most, 1.0), high / max(least, 1.0))
-    return find_break_even(verdict, steps, step_s, whose, ", ".join(under), unstudied, between)
+    return find_break_even(verdict, steps, step_s, whose, ", ".join(under), summary.get("scope"), between)
 
 
 def _has_orders(tuned: Tuned) -> bool:

@@ -25,7 +25,8 @@ from benchmarks.carry_over.study import (
     crossing,
     scored_steps,
 )
-from paceline.sim.records.carry import break_even, noise
+from paceline.sim.records.carry import noise
+from paceline.sim.records.carry.studies import SGD
 from paceline.sim.records.run import Evaluation
 from paceline.sim.seeds import Floats
 from tests.support.made_runs import made_run
@@ -40,9 +41,9 @@ def test_the_page_and_the_sentence_are_made_of_the_rows() -> None:
     assert below == generated(table)
     logs = analysis.log_steps(table, tuple(TASKS))
     moved = named_moves(logs)
-    assert (round(moved.median, 2), round(moved.rare, 2)) == (break_even.MOVED, break_even.MOVED_RARELY)
-    assert compared_tasks(logs) == break_even.COMPARED
-    assert f"{TASKS[HELD_OUT].parameters:,}" == break_even.LARGEST
+    assert (round(moved.median, 2), round(moved.rare, 2)) == (SGD.moved, SGD.moved_rarely)
+    assert compared_tasks(logs) == SGD.compared
+    assert f"{TASKS[HELD_OUT].parameters:,}" == SGD.largest
     fitted, known = analysis.fit(logs, read()), [each for each in read().values() if each.resolved]
     assert [tuple(fitted[scheme, 90].round(3)) for scheme in analysis.OTHERS] == [*noise.RULE.values()]
     means = [each.rule for task in TASKS if (each := analysis.errors(logs, read(), task)) is not None]

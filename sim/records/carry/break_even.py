@@ -4,42 +4,21 @@ Time to target is examples times seconds per example, run by run. So on a seed t
 of the second S exactly while its examples over those of S are fewer than S's seconds per example over W's.
 All workers' examples count; as every scheme has the same workers and batch, ratios of steps are theirs.
 
-A proxy's ratio is held against the factors by which such ratios moved between tasks of the same partition and
-level of the loss, whatever their batches: ``python -m benchmarks.carry_over`` (docs/proxies.md).
+A proxy's ratio is held against the factors by which such ratios moved in the nearest of ``STUDIES``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NotRequired
 
 from typing_extensions import TypedDict
 
 from ..intervals import finite, median_ratio, of_ratio
 from ..verdict import TIED_WITHIN, BreakEven, Verdict, find_winner, format_bound, format_factor
+from .studies import STUDIES
 
-STUDIED_WORKERS: Final = 8
-LONGEST_PERIOD: Final = 16
-"""Most steps between averages that the study had."""
-LEAST_ALPHA: Final = 0.3
-"""Of its Dirichlet shards."""
-STUDIED_TASKS: Final = frozenset({"logistic", "digits-mlp", "digits-cnn", "text-transformer", "mnist-5k-mlp"})
-STUDIED_SCORES: Final = frozenset({"mean", "averaged", "published"})
-"""The mean of the workers' models, and what equals it whenever all are averaged."""
-_PLAIN: Final = dict.fromkeys(("compression", "quorum", "deadline", "inside", "global_period"))
-STUDIED_SCHEMES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
-    {
-        "all_reduce": _PLAIN,
-        "local_sgd": _PLAIN | {"warmup": 0},
-        "gossip": _PLAIN | {"topology": "one_peer_exponential", "order": "adapt_then_combine"},
-        "ad_psgd": _PLAIN,
-        "diloco": _PLAIN
-        | {"outer": {"lr": 0.7, "momentum": 0.9, "nesterov": True}, "fragments": 1, "delay": 0},
-    }
-)
-"""Studied schemes -> options that change their steps, as they were; None: absent."""
 FEWEST_ROUNDS: Final = 16
 """Rounds of averaging below which a run says little of longer ones."""
 
@@ -47,55 +26,43 @@ FEWEST_ROUNDS: Final = 16
 class Scope(TypedDict):
     """What bounds a scenario's verdict, by label of a scheme.
 
-    ``unstudied``: what the study of proxies (docs/proxies.md) did not have, as phrases. ``periods``: steps
-    before the first period, and of a period; only of schemes that average seldom. ``outer``: schemes with an
-    outer step where no all-reduce has one; absent in older folders.
+    ``study``: the nearest of ``STUDIES``, absent in older folders: SGD. ``unstudied``: what it did not have,
+    as phrases. ``periods``: steps before the first period, and of a period; only of schemes that average
+    seldom. ``outer``: schemes with an outer step where no all-reduce has one; absent in older folders.
     """
 
     unstudied: dict[str, list[str]]
+    study: NotRequired[str]
     periods: dict[str, list[int]]
     outer: NotRequired[list[str]]
 
 
 def scope_of(document: Any) -> Scope:
     """Read the scope from a resolved scenario with a target."""
-    workload, cluster, target = document["workload"], document["cluster"], document["stop"]["target"]
+    target = document["stop"]["target"]
     on = target.get("on") or document["evaluate"].get("on", "mean")
-    kind, alpha = workload["partition"]["kind"], workload["partition"].get("alpha", 1.0)
-    studied = kind in ("iid", "by_source") or (kind == "dirichlet" and alpha >= LEAST_ALPHA)
-    common = {
-        f"{cluster['workers']} workers": int(cluster["workers"]) == STUDIED_WORKERS,
-        f"the task {workload['task']}": workload["task"] in STUDIED_TASKS,
-        "these shards": studied,
-        f"a target of {target['metric'].replace('_', ' ')}": target["metric"] == "train_loss",
-        f"scores on '{on}'": on in STUDIED_SCORES,
-        "stragglers": not cluster.get("stragglers"),
-    }
-    missing = [phrase for phrase, there in common.items() if not there]
     entries = [(name, x) for entry in document["schemes"] for name, x in entry.items()]
     stepped = {x["label"]: name for name, x in entries if x.get("outer")}
-    scope = Scope(unstudied={}, periods={}, outer=[] if "all_reduce" in stepped.values() else [*stepped])
-    for name, x in entries:
-        scope["unstudied"][x["label"]] = [
-            *missing,
-            *_missing(name, {"optimizer": workload["optimizer"], **x}),
-        ]
+    optimizer = {"optimizer": document["workload"]["optimizer"]}
+    unstudied = {
+        key: {
+            x["label"]: [*study.missing(document, on), *study.missing_of_scheme(name, optimizer | x)]
+            for name, x in entries
+        }
+        for key, study in STUDIES.items()
+    }
+    nearest = min(unstudied, key=lambda key: sum(map(len, unstudied[key].values())))
+    scope = Scope(
+        unstudied=unstudied[nearest],
+        study=nearest,
+        periods={},
+        outer=[] if "all_reduce" in stepped.values() else [*stepped],
+    )
+    for _, x in entries:
         period = x.get("period") or x.get("initial_period") or 1
         if period > 1:
             scope["periods"][x["label"]] = [x.get("warmup", 0) + x.get("switch_at", 0), period]
     return scope
-
-
-def _missing(name: str, x: Mapping[str, Any]) -> Iterator[str]:
-    if any(value for key, value in x["optimizer"].items() if key not in ("lr", "nesterov")):
-        yield "any optimiser but plain SGD at a constant rate"
-    if name not in STUDIED_SCHEMES:
-        yield name
-    if x.get("period", 1) > LONGEST_PERIOD:
-        yield f"a period of {x['period']:,} steps"
-    yield from (
-        f"this {key} of {name}" for key, was in STUDIED_SCHEMES.get(name, {}).items() if x.get(key) != was
-    )
 
 
 def too_few_rounds(steps: Mapping[str, float], scope: Scope) -> str:
@@ -124,14 +91,6 @@ Columns = Mapping[str, Mapping[int, float]]
 PROXY_SAYS: Final = "this proxy says"
 """Beginning of the phrase where the trained model stands for another one."""
 
-COMPARED: Final = "five tasks of 650 to 84,160 parameters"
-LARGEST: Final = "814,090"
-"""Parameters of the task that the factors were checked on."""
-MOVED: Final = 1.22
-"""Factor in the median."""
-MOVED_RARELY: Final = 1.72
-"""Factor that one case in ten exceeds."""
-
 
 def find_break_even(
     verdict: Verdict,
@@ -139,7 +98,7 @@ def find_break_even(
     step_s: Columns,
     whose: str = "these runs say",
     under: str = "",
-    unstudied: Mapping[str, Sequence[str]] | None = None,
+    scope: Scope | None = None,
     between: tuple[float, float] = (0.0, 0.0),
 ) -> BreakEven | None:
     """The ratio of examples that turns a verdict round; None where it has no second, or no steps were taken.
@@ -149,7 +108,7 @@ def find_break_even(
         step_s: seconds per step up to there, or of the whole run where it was not met.
         whose: beginning of the phrase about the ratio of these runs.
         under: choices that this ratio depends on, as a phrase.
-        unstudied: by scheme, what the study of proxies did not have; None: unknown.
+        scope: what the nearest study of proxies did not have; None: unknown.
         between: the least and the largest ratio that the points of measured curves allow; alike: unknown.
     """
     first, second = verdict["first"], verdict["second"]
@@ -169,8 +128,7 @@ def find_break_even(
     beside = _beside(second, limit["median"], here["median"], whose, *between) + (under and f" ({under})")
     text = f"{first} is {place} as long as it needs {at}; {beside}. If all needed equally many: {order}."
     if whose == PROXY_SAYS and here["median"] and here["median"] < limit["median"]:
-        missing = None if unstudied is None else {x: None for y in (first, second) for x in unstudied[y]}
-        text += _carries(limit["median"] / here["median"], missing)
+        text += _carries(limit["median"] / here["median"], scope, (first, second))
     return BreakEven(
         text=text, examples=limit, here=here,
         equal_first=equal, equal_second=nearest, equal_factor=finite(factor),
@@ -185,14 +143,18 @@ def _beside(second: str, limit: float, here: float | None, whose: str, low: floa
     return f"{whose} {format_bound(here)}{span}" + (", too close to tell" if max(here, high) >= limit else "")
 
 
-def _carries(factor: float, missing: Collection[str] | None) -> str:
-    """Whether an order that a move by ``factor`` turns outlives those of the study, inside what it had."""
-    if missing is None or missing:
+def _carries(factor: float, scope: Scope | None, schemes: Sequence[str]) -> str:
+    """Whether an order that a move by ``factor`` turns outlives those of a study, inside what it had."""
+    missing = {x: None for y in schemes for x in scope["unstudied"][y]} if scope else {}
+    if scope is None or missing:
         why = f": the study has nothing on {', '.join(missing)}" if missing else ""
         return f" How far the ratio carries to other tasks is not known{why}."
+    study = STUDIES[scope.get("study", "SGD")]
     survives = "neither"
-    if factor > MOVED:
-        survives = "both" if factor > MOVED_RARELY else f"{MOVED} and not {MOVED_RARELY}"
-    moved = f"by {MOVED} in the median and by more than {MOVED_RARELY} in one case of ten"
-    tested = f"nothing above {LARGEST} parameters was tested"
-    return f" Between {COMPARED} such a ratio moved {moved}: this order would survive {survives}; {tested}."
+    if factor > study.moved:
+        both = factor > study.moved_rarely
+        survives = "both" if both else f"{study.moved} and not {study.moved_rarely}"
+    moved = f"by {study.moved} in the median and by more than {study.moved_rarely} in one case of ten"
+    tested = f"nothing above {study.largest} parameters was tested"
+    order = f"this order would survive {survives}"
+    return f" Between {study.compared} such a ratio moved {moved}: {order}; {tested}."

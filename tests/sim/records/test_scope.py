@@ -11,8 +11,10 @@ import pytest
 import paceline
 from benchmarks.carry_over.runs import Cell
 from benchmarks.carry_over.study import SCHEMES, TASKS, scenario
+from benchmarks.outer_steps import VARIANTS, variant, variant_schemes
 from paceline.reports import words
-from paceline.sim.records.carry.break_even import LONGEST_PERIOD, STUDIED_WORKERS, Scope, too_few_rounds
+from paceline.sim.records.carry.break_even import Scope, too_few_rounds
+from paceline.sim.records.carry.studies import ADAMW, SGD, STUDIED_WORKERS
 from paceline.sim.records.scenario_facts import Goal, read_facts
 from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import dump, resolve_scenario
@@ -68,14 +70,58 @@ def test_all_that_was_studied_lies_inside(task: str, partition: str) -> None:
     ],
 )  # fmt: skip
 def test_what_was_not_studied_is_named(changes: dict[str, Any], missing: str) -> None:
-    document = json.loads(json.dumps(studied()))
+    assert [*scope(changed(studied(), changes))["unstudied"].values()] == [[missing]]
+
+
+def changed(document: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A copy with other values at dotted keys."""
+    document = json.loads(json.dumps(document))
     for key, value in changes.items():
         *parents, last = key.split(".")
         place = document
         for parent in parents:
             place = place[parent]
         place[last] = value
-    assert [*scope(document)["unstudied"].values()] == [[missing]]
+    return document
+
+
+def studied_variant(name: str = "as it is") -> dict[str, Any]:
+    """A scenario of the study of outer steps, with a target."""
+    target = {"target": {"metric": "test_loss", "value": 1.8}, "max_iterations": 8000}
+    schemes = [*variant_schemes(), {"local_sgd": {"period": 100}}]
+    return {**variant(name, 0.006, ["all_reduce", *schemes]), "stop": target}
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in ("SGD", "pictures")])
+def test_all_variants_lie_inside_the_study_of_adamw(name: str) -> None:
+    known = scope(studied_variant(name))
+    averages = {"1/0 20", "1/0 500"}  # written there as DiLoCo's with an outer step of 1
+    assert known["study"] == "AdamW"
+    assert {label for label, missing in known["unstudied"].items() if missing} == averages
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"workload.optimizer.clip": 1.0}, "any optimiser but AdamW without clipping"),
+        ({"schemes": [{"local_sgd": {"period": 16}}]}, "a period of 16 steps"),
+        ({"schemes": [{"diloco": {"period": 1000}}]}, "a period of 1,000 steps"),
+        ({"schemes": [{"all_reduce": {"outer": {"period": 100}}}]}, "this outer of all_reduce"),
+        ({"stop.target.metric": "train_loss"}, "a target of train loss"),
+        ({"evaluate.on": "mean"}, "scores on 'mean'"),
+    ],
+)
+def test_what_the_study_of_adamw_had_not_is_named(changes: dict[str, Any], missing: str) -> None:
+    document = changed({**studied_variant(), "schemes": ["all_reduce"]}, changes)
+    known = scope(document)
+    assert (known["study"], [*known["unstudied"].values()]) == ("AdamW", [[missing]])
+
+
+def test_the_factors_are_those_of_the_nearest_study() -> None:
+    runs = [made_run("a", reached_s=1.0), made_run("b", reached_s=9.0)]
+    known = Scope(unstudied={"a": [], "b": []}, study="AdamW", periods={})
+    text = summarise("s", runs, proxy="a small one", scope=known)["verdict"]["break_even"]["text"]
+    assert f"Between {ADAMW.compared} such a ratio moved by {ADAMW.moved} in the median" in text
 
 
 def test_the_factors_are_told_inside_the_study_alone() -> None:
@@ -142,4 +188,4 @@ def test_a_short_run_is_named_wherever_its_verdict_is(tmp_path: Path) -> None:
 
 def test_the_study_has_these_workers_and_periods() -> None:
     periods = [next(iter(x.values())).get("period", 1) for x in SCHEMES.values() if isinstance(x, dict)]
-    assert (studied()["cluster"]["workers"], max(periods)) == (STUDIED_WORKERS, LONGEST_PERIOD)
+    assert (studied()["cluster"]["workers"], max(periods)) == (STUDIED_WORKERS, SGD.periods[1])
