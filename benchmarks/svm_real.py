@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from paceline.realrun.calibration import cluster_probes, fit
-from paceline.realrun.calibration.validate import hosts_of, processes_for, validate
+from paceline.realrun.calibration.calibration_data import hosts_of
+from paceline.realrun.calibration.validate import processes_for, validate
 from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.files import write_atomically
 from paceline.sim.records.comparison import Comparison, error_pct

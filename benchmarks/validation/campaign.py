@@ -38,7 +38,7 @@ from benchmarks.validation.design import (
     time_to_target_s,
     worst,
 )
-from paceline.realrun.calibration import cluster_probes, fit
+from paceline.realrun.calibration import calibration_data, cluster_probes, fit
 from paceline.realrun.calibration.chance import DRAWS, other_wake_ups, simulate_again
 from paceline.realrun.calibration.probes import plan_for
 from paceline.realrun.calibration.validate import successful_run
@@ -258,7 +258,10 @@ def run(
             for each in _with_probes(missing, unprobed):
                 if isinstance(each, int):
                     _say(f"probe {each + 1} of {_PROBES}")
-                    setting, kind = cluster_probes.standard(tcp, queue), cluster_probes.lab_hosts(tcp, queue)
+                    setting, kind = (
+                        cluster_probes.standard(tcp, queue),
+                        calibration_data.lab_hosts(tcp, queue),
+                    )
                     probed = cluster_probes.measure(processes, kind, setting, repeats=_PROBE_REPEATS)
                     state.put(f"probe.{each}", probe_key, probed.model_dump(mode="json"))
                     continue

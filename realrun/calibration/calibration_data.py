@@ -10,9 +10,12 @@ from typing import NamedTuple, Protocol
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.network.network import Network
+from paceline.sim.network.network_settings import QueueName
 from paceline.sim.network.profile import HostKind, MeasuredRange
+from paceline.sim.network.stock_tcp import TcpSettings, describe_hosts
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.run import Event
+from paceline.sim.scenario.schema import Scenario
 from paceline.sim.traffic.streams import Streams
 
 Key = tuple[int, str, int, int]
@@ -82,6 +85,19 @@ class CalibrationData(Protocol):
     def buffered_bytes(self) -> float:
         """The largest message accepted at once by a sender's socket; 0 if none is known."""
         return 0.0
+
+
+def lab_hosts(tcp: TcpSettings | None = None, queue: QueueName = "fair") -> HostKind:
+    """The kind of a lab's hosts, with this TCP (None: tuned) and these queues."""
+    return HostKind(kind="lab", tuning=describe_hosts(tcp), queue=queue)
+
+
+def hosts_of(scenario: Scenario, lab: bool) -> HostKind:
+    """The kind of hosts of a real run of the scenario."""
+    tcp = scenario.cluster.network.tcp
+    if lab:
+        return lab_hosts(tcp, scenario.cluster.network.queue)
+    return HostKind(kind="cluster", tuning="" if tcp is None else describe_hosts(tcp))
 
 
 def simulate_programs(job: Job) -> tuple[list[Event], MeasuredRange]:

@@ -29,7 +29,7 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.network_settings import NetworkSettings, QueueName
 from paceline.sim.network.profile import HostKind, MeasuredRange
-from paceline.sim.network.stock_tcp import TcpSettings, describe_hosts
+from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.encoding import Codec, Qsgd, TopK, decoded, encode
 from paceline.sim.records.run import Event, Run
@@ -357,11 +357,6 @@ def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
     if ranks != set(range(plan.workers)) or not trials <= set(range(len(plan.trials))):
         raise InputError(f"{path}: its durations are not those of its plan; probe again")
     return measurements
-
-
-def lab_hosts(tcp: TcpSettings | None = None, queue: QueueName = "fair") -> HostKind:
-    """The kind of a lab's hosts, with this TCP (None: tuned) and these queues."""
-    return HostKind(kind="lab", tuning=describe_hosts(tcp), queue=queue)
 
 
 def standard(tcp: TcpSettings | None, queue: QueueName = "fair") -> Scenario:

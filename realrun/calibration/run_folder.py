@@ -11,13 +11,11 @@ from typing import Final
 from paceline.sim.config.user_code.code_files import reading_results
 from paceline.sim.errors import InputError, quote, shorten
 from paceline.sim.experiments.prepare import prepare
-from paceline.sim.network.profile import HostKind
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.folder import SUMMARY_FILE, read_results, runs_of
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, parse
 
-from .cluster_probes import lab_hosts
 from .training_run import TrainingRun, record_of
 
 _MAX_RUNS: Final = 3
@@ -81,8 +79,6 @@ def _training_run(run: Run, scenario: Scenario, folder: Path, measured_at: str) 
         "settings": {name: value for name, value in run.hosts.items() if name.startswith("net.")},
     }
     in_lab = run.hosts.get("kind") == "lab"
-    network = scenario.cluster.network
-    hosts = lab_hosts(network.tcp, network.queue) if in_lab else HostKind(kind="cluster")
-    taken = TrainingRun(record.model_copy(update=there), scenario, folder, hosts, "for real")
+    taken = TrainingRun(record.model_copy(update=there), scenario, folder, in_lab, "for real")
     taken.predict(TransferModel(taken.nominal(), announcement=1.0, streams=True))  # raises where they differ
     return taken

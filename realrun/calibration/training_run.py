@@ -31,8 +31,7 @@ from paceline.sim.drivers.job import Job, JobCollectives, JobLayers, Scoring
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, free_network
-from paceline.sim.network.profile import HostKind, MeasuredRange
-from paceline.sim.network.stock_tcp import describe_hosts
+from paceline.sim.network.profile import MeasuredRange
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
@@ -44,7 +43,15 @@ from paceline.sim.training.optimizer import NullOptimizer
 
 from ..group.hosts import machine, software
 from ..lab import kernel
-from .calibration_data import CalibrationData, Key, MeasuredOperation, Origin, mad_s, simulate_programs
+from .calibration_data import (
+    CalibrationData,
+    Key,
+    MeasuredOperation,
+    Origin,
+    hosts_of,
+    mad_s,
+    simulate_programs,
+)
 
 _MAX_ELEMENTS: Final = 4096
 """Size of a simulated model: enough for shards of it to have their share."""
@@ -56,7 +63,6 @@ _MIN_STEPS: Final = 5
 """Least number of steps for a meaningful median."""
 _EXCHANGES: Final = frozenset(map(ops.name_of, (ops.Mix, ops.Send, ops.Receive, *COLLECTIVES)))
 _WAITS: Final = frozenset(map(ops.name_of, (ops.Wait, ops.WaitAny)))
-_CLUSTER: Final = HostKind(kind="cluster")
 _COUNT_TOLERANCE: Final = 0.2
 """Largest relative difference between a run and its simulation in the number of a kind of exchange."""
 _SIZE_TOLERANCE: Final = 0.01
@@ -105,7 +111,7 @@ class TrainingRun(CalibrationData):
     record: AttachedRun
     scenario: Scenario
     path: Path
-    hosts: HostKind = _CLUSTER
+    in_lab: bool = False
     where: str = "in a training loop"
 
     def __post_init__(self) -> None:
@@ -120,13 +126,11 @@ class TrainingRun(CalibrationData):
     @property
     @override
     def origin(self) -> Origin:
-        record, tcp = self.record, self.scenario.cluster.network.tcp
+        record = self.record
         (scheme,) = record.scheme
-        hosts = self.hosts
-        if tcp is not None and hosts == _CLUSTER:
-            hosts = HostKind(kind="cluster", tuning=describe_hosts(tcp))
         return Origin(
-            record.made, record.machine, record.software, hosts, record.settings, record.workers,
+            record.made, record.machine, record.software, hosts_of(self.scenario, self.in_lab),
+            record.settings, record.workers,
             f"{record.steps} steps of {scheme} {self.where}, {record.workers} workers", complete=False,
         )  # fmt: skip
 

@@ -21,7 +21,6 @@ from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, Profile
-from paceline.sim.network.stock_tcp import describe_hosts
 from paceline.sim.network.transport import AUTO_ALGORITHM, TRANSPORTS
 from paceline.sim.records.comparison import (
     DEFAULT_TOLERANCE_PCT,
@@ -233,14 +232,6 @@ def exit_status(validation: Validation) -> int:
     """1 if the verdict is ``fail`` or a prediction failed; 0 if it is ``pass`` or ``noisy``."""
     failed = any(run.status == "partial" for run in validation.predicted)
     return 1 if failed or validation.comparison["verdict"]["outcome"] == "fail" else 0
-
-
-def hosts_of(scenario: Scenario, lab: bool) -> HostKind:
-    """The kind of hosts of a real run of the scenario."""
-    tcp = scenario.cluster.network.tcp
-    if lab:
-        return cluster_probes.lab_hosts(tcp, scenario.cluster.network.queue)
-    return HostKind(kind="cluster", tuning="" if tcp is None else describe_hosts(tcp))
 
 
 def lab_of(scenario: Scenario, network: Network) -> Lab:
