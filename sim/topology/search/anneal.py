@@ -46,8 +46,7 @@ class Cooling:
 
     Attributes:
         moves: candidates to draw, including unjudged ones that give no simple graph.
-        hot, cold: first and last temperature, in units of the cost; it falls geometrically. 0 for both: only
-            moves that raise no cost are accepted.
+        hot, cold: first and last temperature, in units of the cost; it falls geometrically.
     """
 
     moves: int
@@ -56,8 +55,6 @@ class Cooling:
 
     def temperature(self, left: int) -> float:
         """The temperature when ``left`` candidates are to come."""
-        if self.hot == 0.0:
-            return 0.0
         done = 1.0 - left / self.moves
         return self.hot * math.exp(done * math.log(self.cold / self.hot))
 
