@@ -141,7 +141,7 @@ def main() -> None:
     """Probe, predict, measure, keep."""
     scenario, load_before = load(SCENARIO), os.getloadavg()[0]
     with processes_for(scenario, lab=True, probing=True) as pool:
-        probes = cluster_probes.measure(pool, hosts_of(scenario, lab=True))
+        probes = cluster_probes.measure(pool, hosts_of(scenario, lab=True), cluster_probes.standard(None))
         profile = fit.calibrate([probes]).profile
         outcome = validate(
             scenario, pool, profile, None, lambda line: print(line, file=sys.stderr, flush=True)

@@ -253,7 +253,7 @@ def run(
         start = build_network(
             max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells)
         )
-        lab = Lab(start, hosts=hosts, tcp=tcp, queue=queue)
+        lab = Lab(start, tcp=tcp, queue=queue)
         with Processes(lab=lab) as processes:
             for each in _with_probes(missing, unprobed):
                 if isinstance(each, int):

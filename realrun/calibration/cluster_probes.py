@@ -230,15 +230,12 @@ def plan_of(scenario: Scenario, repeats: int = REPEATS) -> ProbePlan:
     return plan_for(network, MESSAGE_SIZES_BYTES, repeats + 1)
 
 
-def measure(
-    ranks: RankPool, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
-) -> Measurements:
-    """Probe a network (None: the standard setting), and measure some steps of training in it.
+def measure(ranks: RankPool, hosts: HostKind, scenario: Scenario, repeats: int = REPEATS) -> Measurements:
+    """Probe a network, and measure some steps of training in it.
 
     Every operation is measured ``repeats`` times, after a first one that does not count. ``RunError``: a
     failed run.
     """
-    scenario = scenario or parse(STANDARD)
     plan = plan_of(scenario, repeats)
     ranks.shape(build_network(scenario.cluster.network, scenario.cluster.workers))
     before = os.getloadavg()[0]

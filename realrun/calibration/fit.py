@@ -22,6 +22,7 @@ from scipy.optimize import least_squares
 from paceline.sim.compute import attached
 from paceline.sim.config import files
 from paceline.sim.config.files import MAX_JSON_BYTES, parse_json, save_atomically
+from paceline.sim.config.user_code.code_files import reading_results
 from paceline.sim.config.yaml_file import parse as parse_yaml
 from paceline.sim.config.yaml_file import read_text, validate_document
 from paceline.sim.errors import InputError
@@ -32,8 +33,7 @@ from paceline.sim.seeds import Floats
 
 from . import cluster_probes
 from .calibration_data import CalibrationData, MeasuredOperation, Origin
-from .run_folder import load_runs
-from .training_run import TrainingRun
+from .training_run import TrainingRun, load_runs
 
 _FITTED: Final = {
     "overhead_s": 1e-4,
@@ -307,7 +307,10 @@ def plot(fit: Fit, path: Path) -> None:
 
 def load_all(path: Path, nominal: Scenario | None, say: Callable[[str], None]) -> Sequence[CalibrationData]:
     """Load the measurements of a file (see ``load``) or of a real run's folder (see ``load_runs``)."""
-    return load_runs(path, say) if path.is_dir() else [load(path, nominal)]
+    if path.is_dir():
+        with reading_results(path):
+            return load_runs(path, say)
+    return [load(path, nominal)]
 
 
 def load(path: Path, nominal: Scenario | None) -> CalibrationData:

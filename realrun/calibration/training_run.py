@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -28,16 +28,18 @@ from paceline.sim.compute.compute_settings import Compute, Trace
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.drivers.job import Job, JobCollectives, JobLayers, Scoring
-from paceline.sim.errors import InputError, PacelineError
+from paceline.sim.errors import InputError, PacelineError, quote, shorten
+from paceline.sim.experiments.prepare import prepare
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, free_network
 from paceline.sim.network.profile import MeasuredRange
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
+from paceline.sim.records.folder import SUMMARY_FILE, read_results, runs_of
 from paceline.sim.records.run import Event, Run
 from paceline.sim.scenario.entries import SchemeEntry
-from paceline.sim.scenario.schema import Scenario
+from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.schemes import find_scheme
 from paceline.sim.training.optimizer import NullOptimizer
 
@@ -61,6 +63,8 @@ _QUANTILES: Final = 200
 """Number of quantiles at which measured and simulated deviations are compared."""
 _MIN_STEPS: Final = 5
 """Least number of steps for a meaningful median."""
+_MAX_RUNS: Final = 3
+"""Largest number of fitted runs of each scheme: more would tell little more, and cost time."""
 _EXCHANGES: Final = frozenset(map(ops.name_of, (ops.Mix, ops.Send, ops.Receive, *COLLECTIVES)))
 _WAITS: Final = frozenset(map(ops.name_of, (ops.Wait, ops.WaitAny)))
 _COUNT_TOLERANCE: Final = 0.2
@@ -327,3 +331,60 @@ def _amounts(events: Iterable[Event], steps: int) -> dict[str, tuple[int, float]
         if e.operation in _EXCHANGES and e.task == 0 and e.step < steps:
             sent[e.operation].append(e.bytes)
     return {operation: (len(sizes), statistics.fmean(sizes)) for operation, sizes in sent.items()}
+
+
+def load_runs(folder: Path, say: Callable[[str], None]) -> list[TrainingRun]:
+    """Load the first few measured runs of each scheme in a result folder; ``say`` why a scheme is left out.
+    ``InputError`` without a usable run.
+    """
+    results = read_results(folder)
+    scenario = parse(results.scenario, str(folder / "scenario.yaml"))
+    if scenario.cluster.workers < 2:
+        raise InputError(f"{folder}: one worker alone exchanges nothing")
+    measured = [run for run in runs_of(results) if run.source == "measured"]
+    if not measured:
+        raise InputError(
+            f"{folder} holds predictions alone, and calibration is about what was measured: give the folder "
+            "of a realrun, of a validate, or a file of 'paceline probe' or paceline.attach"
+        )
+    measured_at = datetime.fromtimestamp((folder / SUMMARY_FILE).stat().st_mtime, UTC)
+    taken: list[TrainingRun] = []
+    problems: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    for run in measured:
+        if run.label in problems or seen[run.label] == _MAX_RUNS:
+            continue
+        seen[run.label] += 1
+        try:
+            taken.append(_training_run(run, scenario, folder, measured_at.isoformat(timespec="seconds")))
+        except InputError as error:
+            problems[run.label] = str(error)
+    if not taken:
+        raise InputError(next(iter(problems.values())))
+    for label, why in problems.items():
+        say(f"{shorten(label)} is left out: {why}")
+    return taken
+
+
+def _training_run(run: Run, scenario: Scenario, folder: Path, measured_at: str) -> TrainingRun:
+    """A run as calibration data, if the simulator can repeat it."""
+    entry = next((each for each in scenario.schemes if each.label == run.label), None)
+    if entry is None:
+        raise InputError(f"{folder}: its scenario has no scheme {quote(run.label)}")
+    if not run.events:
+        raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
+    if run.hosts.get("transport", "gloo") != "gloo":
+        raise InputError(f"{folder}: was run over {run.hosts['transport']}; factors are fitted to gloo alone")
+    record = record_of(run, prepare(scenario, entry, run.seed), entry)
+    if record is None:
+        raise InputError(f"{folder}: a worker of {shorten(run.label)} has not done a step")
+    there = {
+        "made": measured_at,
+        "machine": ", ".join(dict.fromkeys(machine.host for machine in run.machines)) or "not recorded",
+        "software": run.hosts.get("software", "not recorded"),
+        "settings": {name: value for name, value in run.hosts.items() if name.startswith("net.")},
+    }
+    in_lab = run.hosts.get("kind") == "lab"
+    taken = TrainingRun(record.model_copy(update=there), scenario, folder, in_lab, "for real")
+    taken.predict(TransferModel(taken.nominal(), announcement=1.0, streams=True))  # raises where they differ
+    return taken

@@ -237,7 +237,7 @@ def exit_status(validation: Validation) -> int:
 def lab_of(scenario: Scenario, network: Network) -> Lab:
     """A lab with the scenario's hosts and queues, which emulates ``network``."""
     settings = scenario.cluster.network
-    return Lab(network, hosts=settings.hosts, tcp=settings.tcp, queue=settings.queue)
+    return Lab(network, tcp=settings.tcp, queue=settings.queue)
 
 
 def profile_for(scenario: Scenario, path: Path | None, hosts: HostKind) -> Profile | None:

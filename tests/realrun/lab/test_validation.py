@@ -39,7 +39,7 @@ def test_prediction_and_measurement_agree() -> None:
     said: list[str] = []
     hosts = calibration_data.hosts_of(scenario, lab=True)
     with validate.processes_for(scenario, lab=True, probing=True) as pool:
-        measured = cluster_probes.measure(pool, hosts, repeats=3)
+        measured = cluster_probes.measure(pool, hosts, cluster_probes.standard(None), repeats=3)
         profile = fit.calibrate([measured]).profile
         found = validate.validate(scenario, pool, profile, None, said.append)
         cell = DesignPoint("one_peer", 4, 20, 100, 200, "homogeneous", 30)
