@@ -18,7 +18,7 @@ from ...errors import InputError, shorten
 from ..graphs.graph_files import write_graph
 from ..graphs.random import random_regular_edges
 from ..matrix import undirected
-from .anneal import Cooling, Tally, anneal
+from .anneal import Tally, anneal
 from .bound import alon_boppana, modulus_bound
 from .objective import Objective, StepTime, modulus_for
 from .search_graph import EdgeArray, SearchGraph, lattice, random_even
@@ -40,26 +40,17 @@ MADE_BY: Final = "paceline topology search"
 """In the provenance of the files."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Size of a search: candidate ``moves`` per walk, and ``restarts``, walks from graphs of their own."""
-
-    moves: int
-    restarts: int
-
-
-def default_budget(workers: int) -> Budget:
-    """A budget that takes less than a minute on one core."""
-    return Budget(
-        moves=min(max(20 * workers**2, 1_000), 50_000), restarts=min(max(16_384 // max(workers**2, 1), 1), 64)
-    )
+def default_budget(workers: int) -> tuple[int, int]:
+    """Moves and restarts that take less than a minute on one core."""
+    return min(max(20 * workers**2, 1_000), 50_000), min(max(16_384 // max(workers**2, 1), 1), 64)
 
 
 @dataclass(frozen=True)
 class Request:
     """The target of a search: a ``degree`` of every worker, or None and a number of ``edges`` anywhere.
 
-    The graph is judged with mixing ``weights`` by that rule; ``seed`` decides every random choice.
+    The graph is judged with mixing ``weights`` by that rule; ``seed`` decides every random choice. There are
+    ``restarts`` walks from graphs of their own, with that many candidate ``moves`` each.
     """
 
     workers: int
@@ -67,7 +58,8 @@ class Request:
     edges: int | None
     weights: str
     seed: int
-    budget: Budget
+    moves: int
+    restarts: int
 
 
 @dataclass(frozen=True)
@@ -116,12 +108,12 @@ def check(request: Request) -> None:
         raise InputError(
             f"--edges {request.edges}: {text} {n} workers; the nearest possible number is {near}"
         )
-    moves, restarts = request.budget.moves, request.budget.restarts
-    if moves < 1 or restarts < 1:
+    if request.moves < 1 or request.restarts < 1:
         raise InputError("--moves and --restarts: at least 1 of each")
-    if moves * restarts > MAX_MOVES:
+    if request.moves * request.restarts > MAX_MOVES:
         raise InputError(
-            f"--moves {shorten(moves)}, each of --restarts {shorten(restarts)}: at most {MAX_MOVES:,} in all"
+            f"--moves {shorten(request.moves)}, each of --restarts {shorten(request.restarts)}: at most "
+            f"{MAX_MOVES:,} in all"
         )
 
 
@@ -138,12 +130,12 @@ def search(request: Request, step_time: StepTime | None = None) -> SearchResult:
     best_cost = math.inf
     # One thread: sums in another order could decide a move differently.
     with threadpool_limits(1):
-        for restart in range(request.budget.restarts):
+        for restart in range(request.restarts):
             random = seeds.generator(request.seed, seeds.SHARED, "topology search", restart)
             graph = SearchGraph(request.workers, _start(request, restart, random, step_time is not None))
             hot = FIRST_TEMPERATURES[restart % len(FIRST_TEMPERATURES)] / request.workers**1.5
-            schedule = Cooling(request.budget.moves, hot, hot / COOLING)
-            edges = anneal(graph, objective, schedule, random, tally, rewire=request.degree is None)
+            fall, rewire = (hot, hot / COOLING), request.degree is None
+            edges = anneal(graph, objective, request.moves, fall, random, tally, rewire=rewire)
             values = eigenvalues(request.workers, edges)
             second, last = float(values[1]), float(values[-1])
             cost = objective.log_steps_of(second, last)
@@ -196,7 +188,7 @@ def describe(result: SearchResult, step_time: StepTime | None = None) -> dict[st
         "ring_lattice": None if degree is None else _lattice(result, degree, step_time),
         "objective": "spectral" if result.step_s is None else "wall-clock",
         "seed": request.seed,
-        "restarts": request.budget.restarts,
+        "restarts": request.restarts,
         "moves": result.tally.moves,
         "moves_computed": result.tally.computed,
         "moves_accepted": result.tally.accepted,
@@ -218,8 +210,8 @@ def save(result: SearchResult, path: Path, objective: str) -> None:
         "weights": request.weights,
         "second_eigenvalue_modulus": result.modulus,
         "seed": request.seed,
-        "moves": request.budget.moves,
-        "restarts": request.budget.restarts,
+        "moves": request.moves,
+        "restarts": request.restarts,
     }
     write_graph(path, undirected(request.workers, result.edges), provenance=provenance)
 
