@@ -131,8 +131,7 @@ class Measurements(Settings):
         """The origin of the probes; their trials were chosen to tell all factors apart."""
         n = self.plan.workers
         return Origin(
-            self.made, self.machine, self.software, self.hosts, self.settings, n, f"probes of {n} workers",
-            complete=True,
+            self.made, self.machine, self.software, self.hosts, self.settings, n, f"probes of {n} workers"
         )  # fmt: skip
 
     def rows(self) -> list[MeasuredOperation]:

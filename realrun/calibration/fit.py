@@ -32,8 +32,13 @@ from paceline.sim.scenario.schema import Scenario
 from paceline.sim.seeds import Floats
 
 from . import cluster_probes
-from .calibration_data import CalibrationData, MeasuredOperation, Origin
+from .calibration_data import MeasuredOperation, Origin
 from .training_run import TrainingRun, load_runs
+
+CalibrationData = cluster_probes.Measurements | TrainingRun
+"""One set of measurements of a cluster. A run's messages do not begin together, so it does not tell how
+uneven they are; its hosts' settings have the size of a socket's buffer.
+"""
 
 _FITTED: Final = {
     "overhead_s": 1e-4,
@@ -100,7 +105,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
         if other.hosts != first.hosts:
             raise InputError(f"one set of measurements is of a {first.hosts}, another of a {other.hosts}")
     rows = _rows(several)
-    probed = [m for m in several if m.origin.complete]
+    probed = _probed(several)
     if probed and len(rows) < 2 * len(_FITTED):
         raise InputError(f"{len(rows)} durations are too few for {len(_FITTED)} factors; probe more")
     each_late = [m.wake_up_delays_s() for m in several]
@@ -133,8 +138,8 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
     model = replace(known, **final)
     ranges = [m.predict(model)[1] for m in several]
-    uneven_s = [value for m in several for value in m.uneven_s()]
-    uneven_s_per_byte = [value for m in several for value in m.uneven_s_per_byte()]
+    uneven_s = [value for m in probed for value in m.uneven_s()]
+    uneven_s_per_byte = [value for m in probed for value in m.uneven_s_per_byte()]
     fields = dict(
         version=PROFILE_VERSION,
         made=max(origin.measured_at for origin in origins),
@@ -216,6 +221,11 @@ class _Solution:
     prior_share: Floats | None
 
 
+def _probed(several: Sequence[CalibrationData]) -> list[cluster_probes.Measurements]:
+    """Those that suffice to tell all factors apart."""
+    return [m for m in several if isinstance(m, cluster_probes.Measurements)]
+
+
 def _rows(several: Sequence[CalibrationData]) -> list[tuple[CalibrationData, MeasuredOperation]]:
     return [(m, row) for m in several for row in m.rows()]
 
@@ -226,7 +236,7 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
     measured = np.array([row.median_s for _, row in rows])
     noise = np.array([row.noise_s for _, row in rows])
     scale = np.hypot(np.hypot(_NOISE_FLOOR_S, _NOISE_SHARE * measured), noise)
-    complete = any(m.origin.complete for m in several)
+    complete = bool(_probed(several))
 
     def fitted(x: Floats) -> Floats:
         values = dict(zip(_FITTED, (x * _SIZES).tolist(), strict=True))
@@ -273,7 +283,7 @@ def _buffer(several: Sequence[CalibrationData]) -> Factor:
             value, high = setting[1], max(setting[1:])
             source = "the hosts' tcp_wmem, read back"
             return Factor(value=value, low=value, high=high, unit="bytes", measurements=(source,))
-    value = max(m.buffered_bytes() for m in several)
+    value = max((m.buffered_bytes() for m in _probed(several)), default=0.0)
     return Factor(
         value=value, low=value, high=value, unit="bytes", measurements=("sends to a posted receive",)
     )

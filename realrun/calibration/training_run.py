@@ -21,7 +21,6 @@ from typing import Final
 
 import numpy as np
 import torch
-from typing_extensions import override
 
 from paceline.sim.compute.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.compute.compute_settings import Compute, Trace
@@ -46,7 +45,6 @@ from paceline.sim.training.optimizer import NullOptimizer
 from ..group.hosts import machine, software
 from ..lab import kernel
 from .calibration_data import (
-    CalibrationData,
     Key,
     MeasuredOperation,
     Origin,
@@ -104,7 +102,7 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingRun(CalibrationData):
+class TrainingRun:
     """The record in ``path`` of a run, and the scenario with the network of its cluster.
 
     Its messages do not begin together, so that unevenness is unknown; the hosts' settings have the size of a
@@ -128,22 +126,22 @@ class TrainingRun(CalibrationData):
             raise InputError(f"{self.path}: nothing was exchanged in its {self.record.steps} steps")
 
     @property
-    @override
     def origin(self) -> Origin:
+        """The origin of the record."""
         record = self.record
         (scheme,) = record.scheme
         return Origin(
             record.made, record.machine, record.software, hosts_of(self.scenario, self.in_lab),
             record.settings, record.workers,
-            f"{record.steps} steps of {scheme} {self.where}, {record.workers} workers", complete=False,
+            f"{record.steps} steps of {scheme} {self.where}, {record.workers} workers",
         )  # fmt: skip
 
-    @override
     def nominal(self) -> Network:
+        """The network that the run had, as its user describes it."""
         return build_network(self.scenario.cluster.network, self.record.workers)
 
-    @override
     def rows(self) -> list[MeasuredOperation]:
+        """The exchanges, each once, over its repeats."""
         return [
             MeasuredOperation(
                 key, key[1], statistics.median(values), 1.86 * mad_s(values) / len(values) ** 0.5
@@ -151,14 +149,15 @@ class TrainingRun(CalibrationData):
             for key, values in self._measured.items()
         ]
 
-    @override
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """As declared; ``InputError`` if the simulated exchanges differ from the measured ones."""
+        """Seconds of each row in a simulation with ``model``, and the range of its messages.
+
+        Raises ``InputError`` if the simulated exchanges differ from the measured ones.
+        """
         events, measured = self._simulated(model)
         lasted = exchanges_s(events)
         return {key: statistics.median(lasted.get(key, [0.0])) for key in self._measured}, measured
 
-    @override
     def deviations_s(self, model: TransferModel) -> list[float]:
         """Deviations of exchanges from their medians, less simulated ones, at equal quantiles.
 
@@ -170,7 +169,6 @@ class TrainingRun(CalibrationData):
         )
         return [float(value) for value in was - now]
 
-    @override
     def wake_up_delays_s(self) -> list[float]:
         """Seconds of each step but the first beyond its gradient and exchanges, by worker, in order."""
         return [*_beside_s(self._events).values()]
