@@ -46,7 +46,7 @@ def base(workers: int, options: MaxPeers, seed: int) -> Graphs:
     copies = [_simple(ranks[c * each : (c + 1) * each], k) for c in range(smooth)]
     split = _beside(copies) + _beside([_hyper_hypercube(ranks[r::each], k) for r in range(each)])
     simple = _simple(ranks, k)
-    return _sequence(workers, split if len(split) < len(simple) else simple)
+    return _sequence(workers, min(simple, split, key=len))
 
 
 def simple_base(workers: int, options: MaxPeers, seed: int) -> Graphs:
