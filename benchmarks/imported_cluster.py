@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for cell in chosen:
             folder = out / cell.name
             folder.mkdir(parents=True, exist_ok=True)
-            processes.shape(build_network(cell.scenario().cluster.network, cell.workers))
+            assert processes.lab
+            processes.lab.reconfigure(build_network(cell.scenario().cluster.network, cell.workers))
             imported_s = predict_imported(cell, measure_paths(lab, cell, folder), folder)
             real_s = measure_cell(processes, cell, 0).wall_s
             row = [

@@ -39,9 +39,8 @@ from benchmarks.validation.design import (
     worst,
 )
 from paceline.realrun.calibration import calibration_data, cluster_probes, fit
-from paceline.realrun.calibration.chance import DRAWS, other_wake_ups, simulate_again
 from paceline.realrun.calibration.probes import plan_for
-from paceline.realrun.calibration.validate import successful_run
+from paceline.realrun.calibration.validate import DRAWS, other_wake_ups, simulate_again, successful_run
 from paceline.realrun.lab import Lab
 from paceline.realrun.launch.cells import run_requests, with_draws
 from paceline.realrun.launch.processes import Processes
@@ -150,7 +149,8 @@ def measure_cell(
 ) -> CampaignResult:
     """One real run."""
     scenario = cluster_probes.on_hosts(cell.scenario(), tcp, queue)
-    processes.shape(build_network(scenario.cluster.network, cell.workers))
+    assert processes.lab
+    processes.lab.reconfigure(build_network(scenario.cluster.network, cell.workers))
     (request,) = run_requests(scenario)
     load = os.getloadavg()[0]
     result = processes.run(replace(request, draws=draws_of(number)))

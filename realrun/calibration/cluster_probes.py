@@ -236,10 +236,12 @@ def measure(ranks: RankPool, hosts: HostKind, scenario: Scenario, repeats: int =
     failed run.
     """
     plan = plan_of(scenario, repeats)
-    ranks.shape(build_network(scenario.cluster.network, scenario.cluster.workers))
+    lab = ranks.lab
+    if lab:
+        lab.reconfigure(build_network(scenario.cluster.network, scenario.cluster.workers))
     before = os.getloadavg()[0]
     run = _run(ranks, probe_scenario(plan))
-    switch = ranks.statistics()
+    switch = asdict(lab.statistics()) if lab else {}
     steps_s = training_steps_s(scenario, ranks)
     return Measurements(
         version=MEASUREMENTS_VERSION,
@@ -247,9 +249,9 @@ def measure(ranks: RankPool, hosts: HostKind, scenario: Scenario, repeats: int =
         machine=machine(),
         software=software(),
         hosts=hosts,
-        settings=dict(ranks.settings[0]) if ranks.settings else {},
+        settings=dict(lab.settings[0]) if lab else {},
         load=(before, os.getloadavg()[0]),
-        switch={} if switch is None else {name: float(value) for name, value in asdict(switch).items()},
+        switch={name: float(value) for name, value in switch.items()},
         network=scenario.cluster.network.model_dump(mode="json"),
         plan=plan,
         encoding=encoding_rates(),

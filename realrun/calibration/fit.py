@@ -41,24 +41,20 @@ uneven they are; its hosts' settings have the size of a socket's buffer.
 """
 
 _FITTED: Final = {
-    "overhead_s": 1e-4,
-    "added_latency_s": 1e-4,
-    "resume_s": 1e-4,
-    "efficiency": 1.0,
-    "copy_s_per_byte": 1e-9,
+    # size, start, least, most, neutral, usual, added, step
+    "overhead_s": (1e-4, 1.0, 0.0, 100.0, 0.0, 10.0, 1.0, 1.0),
+    "added_latency_s": (1e-4, 2.0, 0.0, 200.0, 0.0, 10.0, 1.0, 1.0),
+    "resume_s": (1e-4, 1.0, 0.0, 100.0, 0.0, 10.0, 1.0, 1.0),
+    "efficiency": (1.0, 0.99, 0.5, 1.0, 1.0, 0.1, 0.0, 0.01),
+    "copy_s_per_byte": (1e-9, 0.5, 0.0, 100.0, 0.0, 1.0, 1.0, 1.0),
 }
-"""The jointly fitted factors, with the size at which each is searched."""
+"""The jointly fitted factors, each with the size at which it is searched, and in that size: where the search
+starts, the least and the most value, the neutral one, its usual distance from that wherever measurements tell
+factors apart (a standard deviation), what is added during the search (difference steps scale with the size,
+and a factor may be 0), and the scale of a step.
+"""
 
-_SIZES: Final = np.array(list(_FITTED.values()))
-_START: Final = np.array([1.0, 2.0, 1.0, 0.99, 0.5])
-"""Start of the search, in the sizes above, as are all values below."""
-_LEAST: Final = np.array([0.0, 0.0, 0.0, 0.5, 0.0])
-_MOST: Final = np.array([100.0, 200.0, 100.0, 1.0, 100.0])
-_NEUTRAL: Final = np.array([0.0, 0.0, 0.0, 1.0, 0.0])
-_USUAL: Final = np.array([10.0, 10.0, 10.0, 0.1, 1.0])
-"""Usual distance of factors from neutral wherever measurements tell them apart; a standard deviation."""
-_SHIFT: Final = np.array([1.0, 1.0, 1.0, 0.0, 1.0])
-"""Added during the search: difference steps scale with the size, and a factor may be 0."""
+_SIZES, _START, _LEAST, _MOST, _NEUTRAL, _USUAL, _SHIFT, _STEPS = np.array([*_FITTED.values()]).T
 _NOISE_FLOOR_S: Final = 1e-4
 _NOISE_SHARE: Final = 0.003
 """Least uncertainty of every duration: an absolute part, and a share of it."""
@@ -179,7 +175,7 @@ def _fitted_factors(
             unit=FACTORS[name],
             measurements=sources,
         )
-        for (name, size), x, h in zip(_FITTED.items(), values, half, strict=True)
+        for name, size, x, h in zip(_FITTED, _SIZES.tolist(), values, half, strict=True)
     }
 
 
@@ -196,8 +192,8 @@ def _undetermined(solution: _Solution, profile: Profile) -> tuple[str, ...]:
     sentences = [
         f"{name} is not determined by these runs: {why.get(name, others)}; it stays near "
         f"{neutral * size:g} {FACTORS[name]}"
-        for (name, size), neutral, share in zip(
-            _FITTED.items(), _NEUTRAL.tolist(), solution.prior_share.tolist(), strict=True
+        for name, size, neutral, share in zip(
+            _FITTED, _SIZES.tolist(), _NEUTRAL.tolist(), solution.prior_share.tolist(), strict=True
         )
         if share > _MOSTLY_PRIOR
     ]
@@ -255,7 +251,7 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
         bounds=(_LEAST + _SHIFT, _MOST + _SHIFT),
         loss="soft_l1",
         diff_step=[0.02] * len(_FITTED),
-        x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
+        x_scale=_STEPS,
         ftol=1e-8 if complete else 1e-5,  # nothing to gain along undetermined factors
     )
     spread = 1.4826 * float(np.median(np.abs(residuals(optimum.x)))) if complete else 1.0
