@@ -122,6 +122,7 @@ class Measurements(Settings):
     def _settings(self) -> NetworkSettings:
         return NetworkSettings.model_validate_json(json.dumps(self.network))  # from a file: lists, not tuples
 
+    @property
     def nominal(self) -> Network:
         """The measured network, as in the scenario."""
         return build_network(self._settings, self.plan.workers)
@@ -150,7 +151,7 @@ class Measurements(Settings):
         first = 0 if tcp is None else 1  # as when measuring: windows are open from an earlier repeat
         plan = self.plan.model_copy(update={"repeats": 1 + first})
         queue = self.hosts.queue or "fair"
-        transfer = replace(model, network=self.nominal(), tcp=tcp, queue=queue)
+        transfer = replace(model, network=self.nominal, tcp=tcp, queue=queue)
         job = replace(probe_job(plan), transfer=transfer)
         events, measured = simulate_programs(job)
         lasted = durations(events, len(plan.trials), skip=first)
@@ -185,11 +186,11 @@ class Measurements(Settings):
         return {trial.num_bytes for trial in self.plan.trials if trial.kind == "crowd"}
 
     def _longer_s(self, num_bytes: int) -> list[float]:
-        links = self.nominal().links
+        links = self.nominal.links
         if not links:
             return []
         alone_s = num_bytes / min(link.bandwidth_bytes_per_s for link in links)
-        round_trip_s = 2 * max(max(row) for row in self.nominal().latency_s)
+        round_trip_s = 2 * max(max(row) for row in self.nominal.latency_s)
         crowds: dict[int, list[tuple[float, ...]]] = defaultdict(list)
         for d in self.durations:
             trial = self.plan.trials[d.trial]
@@ -205,7 +206,7 @@ class Measurements(Settings):
 
     def buffered_bytes(self) -> float:
         """The largest message to a posted receive that took less than half the time of its bytes."""
-        rate = min((link.bandwidth_bytes_per_s for link in self.nominal().links), default=math.inf)
+        rate = min((link.bandwidth_bytes_per_s for link in self.nominal.links), default=math.inf)
         sends = [d for d in self.durations if d.operation == "send"]
         sizes = [(self.plan.trials[d.trial], d.median_s) for d in sends]
         taken = [t.num_bytes for t, s in sizes if t.kind == "ready" and s < 0.5 * t.num_bytes / rate]

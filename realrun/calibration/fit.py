@@ -108,7 +108,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     late = [value for values in each_late for value in values]
     buffer = _buffer(several)
     known = TransferModel(
-        network=several[0].nominal(),
+        network=several[0].nominal,
         announcement=1.0,
         streams=True,
         buffer_bytes=buffer.value,
@@ -134,8 +134,6 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
     model = replace(known, **final)
     ranges = [m.predict(model)[1] for m in several]
-    uneven_s = [value for m in probed for value in m.uneven_s()]
-    uneven_s_per_byte = [value for m in probed for value in m.uneven_s_per_byte()]
     fields = dict(
         version=PROFILE_VERSION,
         made=max(origin.measured_at for origin in origins),
@@ -153,8 +151,8 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
         residual_pct=float(np.median(np.abs(solution.fitted_s / solution.measured_s - 1)) * 100),
         lateness_s=tuple(late),
         unevenness_s=_equally_likely([value for m in several for value in m.deviations_s(model)]),
-        uneven_s=_equally_likely(uneven_s) if uneven_s else (),
-        uneven_s_per_byte=_equally_likely(uneven_s_per_byte) if uneven_s_per_byte else (),
+        uneven_s=_equally_likely([value for m in probed for value in m.uneven_s()]),
+        uneven_s_per_byte=_equally_likely([value for m in probed for value in m.uneven_s_per_byte()]),
     )
     profile = validate_document(Profile, fields, "the factors that fit these measurements best")
     labels = tuple(row.label for _, row in rows)
@@ -264,8 +262,9 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
 
 
 def _equally_likely(values: Sequence[float]) -> tuple[float, ...]:
-    """A distribution as equally likely values: its quantiles at the middles of equal parts."""
-    return tuple(float(q) for q in np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES))
+    """A distribution as equally likely values: its quantiles at the middles of equal parts; () of nothing."""
+    parts = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    return tuple(float(q) for q in np.quantile(values, parts)) if values else ()
 
 
 def _buffer(several: Sequence[CalibrationData]) -> Factor:

@@ -136,6 +136,7 @@ class TrainingRun:
             f"{record.steps} steps of {scheme} {self.where}, {record.workers} workers",
         )  # fmt: skip
 
+    @cached_property
     def nominal(self) -> Network:
         """The network that the run had, as its user describes it."""
         return build_network(self.scenario.cluster.network, self.record.workers)
@@ -192,7 +193,7 @@ class TrainingRun:
     def _simulated(self, model: TransferModel) -> tuple[list[Event], MeasuredRange]:
         network = self.scenario.cluster.network
         transfer = replace(
-            model, network=self._network, sharing=network.sharing, seed=self.record.seed,
+            model, network=self.nominal, sharing=network.sharing, seed=self.record.seed,
             queue=network.queue, tcp=network.tcp,
         )  # fmt: skip
         try:
@@ -201,10 +202,6 @@ class TrainingRun:
             raise InputError(f"{self.path}: its simulation failed: {error}") from error
         self._check_alike(events)
         return events, measured
-
-    @cached_property
-    def _network(self) -> Network:
-        return self.nominal()
 
     @cached_property
     def _job(self) -> Job:
@@ -384,5 +381,5 @@ def _training_run(run: Run, scenario: Scenario, folder: Path, measured_at: str) 
     }
     in_lab = run.hosts.get("kind") == "lab"
     taken = TrainingRun(record.model_copy(update=there), scenario, folder, in_lab, "for real")
-    taken.predict(TransferModel(taken.nominal(), announcement=1.0, streams=True))  # raises where they differ
+    taken.predict(TransferModel(taken.nominal, announcement=1.0, streams=True))  # raises where they differ
     return taken

@@ -182,9 +182,9 @@ def test_truncated_measurements_are_refused(tmp_path: Path) -> None:
 def test_measurements_from_a_file_have_their_network() -> None:
     network = NetworkSettings.model_validate({"latency": "5 ms", "bandwidth": "1 Gbit/s"})
     found = measurements(TRUE).model_copy(update={"network": network.model_dump(mode="json")})
-    assert found.nominal() == build_network(network, 4)
+    assert found.nominal == build_network(network, 4)
     again = cluster_probes.Measurements.model_validate_json(json.dumps(found.model_dump(mode="json")))
-    assert again.nominal() == found.nominal()
+    assert again.nominal == found.nominal
 
 
 @pytest.fixture
