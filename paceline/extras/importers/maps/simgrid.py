@@ -37,6 +37,10 @@ _NOT_READ: Final = (
     "actor",
     "process",
 )
+_WRITTEN: Final[dict[Quantity, tuple[str, float, str]]] = {
+    "latency": ("s", 0.0, "50us"), "bandwidth": ("Bps", 1e-9, "125MBps")
+}  # fmt: skip
+"""Unit of a bare number, least value, and an example."""
 _TURNED: Final = {"_UP": "_DOWN", "_DOWN": "_UP"}
 _MAX_HOSTS: Final = 500
 _HOP_S: Final = 1e-15
@@ -107,10 +111,10 @@ def _add_link(source: ForeignFile, links: dict[str, PlatformLink], element: Elem
 
 def _quantity(source: ForeignFile, name: str, text: str, quantity: Quantity) -> float:
     match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)", text.strip())
-    unit = read_unit(match[2] or ("s" if quantity == "latency" else "Bps")) if match else None
+    bare, least, example = _WRITTEN[quantity]
+    unit = read_unit(match[2] or bare) if match else None
     value = float(match[1]) * unit.size if match and unit and unit.quantity == quantity else -1.0
-    if not (0 if quantity == "latency" else 1e-9) <= value <= 1e12:
-        example = "50us" if quantity == "latency" else "125MBps"
+    if not least <= value <= 1e12:
         raise source.refuse(f"link {quote(name)}: {quote(text)} is no quantity such as {example}")
     return value
 
