@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 
 from . import algorithms as tables
 from . import pipelines
-from .collective import Collective, of_rounds
+from .collective import Collective, Schedule, of_rounds
 from .hierarchy import Sites, count_ranks, hierarchical_all_reduce
-from .schedule import Schedule
 
 Builder = Callable[[Sites, int], Collective]
 """Builds a collective of a payload's bytes among the ranks of some sites."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from .schedule import Round, Schedule, refuse_many, split_evenly
+from .collective import Round, Schedule, refuse_many, split_evenly
 
 _GLOO_SEGMENT_BYTES = 1024 * 1024
 _GLOO_ELEMENT_BYTES = 4

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ..seeds import Integers
-from .schedule import Round, Schedule, refuse_many, split_evenly
+from .collective import Round, Schedule, refuse_many, split_evenly
 
 MAX_COLUMNS: Final = 16
 """Most owners in a site of single hosts: messages grow with them, and this many fill any pipe."""

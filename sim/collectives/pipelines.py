@@ -32,11 +32,14 @@ from .collective import (
     Collective,
     CollectiveBlock,
     Lists,
+    Schedule,
     fronts,
     of_blocks,
     of_rounds,
     posted_ahead,
+    refuse_many,
     sort_in_steps,
+    split_evenly,
 )
 from .hierarchy import (
     Sites,
@@ -47,7 +50,6 @@ from .hierarchy import (
     host_sizes,
     place_ranks,
 )
-from .schedule import Schedule, refuse_many, split_evenly
 
 RING_PIECES: Final = 64
 """Pieces of a chunk in the ideal ring: only the first piece pays the latency."""

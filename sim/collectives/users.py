@@ -9,9 +9,8 @@ from functools import cache, lru_cache
 from ..config.problems import format_value
 from ..config.user_code import call as user_code
 from ..errors import Deadlock, InputError, quote
-from .collective import of_rounds
+from .collective import Schedule, of_rounds
 from .pricing import lay_out
-from .schedule import Schedule
 
 
 def users_all_reduce(name: str) -> Callable[[int, int], Schedule]:

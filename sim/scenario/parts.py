@@ -31,8 +31,7 @@ from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Bytes, Steps
 from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
-from ..faults.fault_settings import Fault, read_faults
-from ..faults.heartbeat import Heartbeats
+from ..faults.fault_settings import Fault, Heartbeats, read_faults
 from ..network.build import build_network
 from ..network.forms.graph import Graph
 from ..network.network_settings import NetworkSettings

@@ -12,8 +12,7 @@ from typing_extensions import override
 from ..collectives.classes import Classes, find_classes
 from ..collectives.collective import Collective
 from ..collectives.pricing import BlockCosts
-from ..network.routes import route_pairs
-from ..network.transfer import TransferModel
+from ..network.transfer import TransferModel, route_pairs
 from .clock import Clock
 from .flows import Flows, Piece
 from .rendezvous import Transfer

@@ -10,11 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from ..collectives.classes import TIE, time_alike
-from ..collectives.collective import Collective
+from ..collectives.collective import Collective, sends_of
 from ..collectives.pricing import BlockCosts, Layout, StreamCosts, Times, completion_s, lay_out
-from ..collectives.sends import sends_of
-from ..network.routes import RouteArrays, route_pairs
-from ..network.transfer import TransferModel
+from ..network.transfer import RouteArrays, TransferModel, route_pairs
 from ..seeds import Floats, Integers
 from .alike import Alike, AlikeTransfers, find_alike
 from .clock import Clock

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...collectives.sends import sends_of
+from ...collectives.collective import sends_of
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import root_of

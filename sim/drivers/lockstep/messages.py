@@ -18,10 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from ...collectives.sends import Sends
+from ...collectives.collective import Sends
 from ...errors import NotInLockstep
-from ...network.routes import route_pairs
-from ...network.transfer import TransferModel
+from ...network.transfer import TransferModel, route_pairs
 from ...program.operations import Mix, name_of
 from ...program.pattern import Pattern
 from ...seeds import Floats, Integers
