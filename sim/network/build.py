@@ -195,13 +195,7 @@ def _vary(links: tuple[Link, ...], variation: Variation) -> tuple[Link, ...]:
 
 
 def _build_sites(settings: NetworkSettings, workers: int) -> Network:
-    if settings.sites is None or settings.within is None:
-        sites = {"all": workers}
-        inside_s, access, upload = settings.latency or 0.0, settings.bandwidth, settings.upload
-    else:
-        sites = dict(settings.sites)
-        inside_s, access = settings.within.latency, settings.within.bandwidth
-        upload = settings.within.upload
+    sites, inside = settings.sites or {"all": workers}, settings.within or settings
     if sum(sites.values()) != workers:
         raise InputError(f"the sites hold {sum(sites.values())} workers, not {workers}")
 
@@ -214,10 +208,10 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
 
     up, down = dict[int, int](), dict[int, int]()
     gpus = settings.gpus
-    if access is not None:
+    if inside.bandwidth is not None:
         for host in range(workers // gpus):
-            card = add(f"host{host} up", access if upload is None else upload)
-            way_in = add(f"host{host} down", access)
+            card = add(f"host{host} up", inside.bandwidth if inside.upload is None else inside.upload)
+            way_in = add(f"host{host} down", inside.bandwidth)
             for worker in range(host * gpus, (host + 1) * gpus):
                 up[worker], down[worker] = card, way_in
 
@@ -230,6 +224,7 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
             enter[site] = add(f"{name} in", settings.uplink[name])
 
     latencies, caps = settings.of_pairs("latency"), settings.of_pairs("per_flow")
+    inside_s = inside.latency or 0.0
     return Network(
         sites=names,
         site_of=tuple(site for site, name in enumerate(names) for _ in range(sites[name])),

@@ -15,6 +15,7 @@ from typing import Final
 
 from .. import seeds
 from ..network import variation
+from ..network.network import rate_of
 from ..network.transfer import TransferModel
 from ..program.operations import ANY
 from . import rendezvous
@@ -307,14 +308,11 @@ class Transfers:
         return max(1, round(_EVEN * transfer.weight / min(max(slower, 1 / _MOST_UNEVEN), _MOST_UNEVEN)))
 
     def _rate_alone(self, source: int, destination: int) -> float:
-        known = self._alone.get(source * self._workers + destination)
-        if known is not None:
-            return known
-        route = self._network.route(source, destination)
-        cap = route.per_flow_bytes_per_s * self._model.efficiency
-        rate = min([cap, *(self._bandwidths[link] for link in route.links)])
-        self._alone[source * self._workers + destination] = rate
-        return rate
+        key = source * self._workers + destination
+        if key not in self._alone:
+            route = self._network.route(source, destination)
+            self._alone[key] = rate_of(self._network, route) * self._model.efficiency
+        return self._alone[key]
 
     def _arrive(self, number: int, sent_s: float) -> None:
         transfer = self._flows.pop(number)
