@@ -176,12 +176,6 @@ class Collective:
         return tuple(round(each) for each in sent.tolist())
 
     @cached_property
-    def any_needs(self) -> bool:
-        """Whether any block waits for another."""
-        lists = self.ends, self.after, self.behind
-        return any(len(each.flat) for each in lists)
-
-    @cached_property
     def streams(self) -> Lists:
         """[B] the previous block of the same stream, one per ordered pair of ranks."""
         return Lists.grouped(*fronts(self.source * self.ranks + self.destination), self.messages)

@@ -197,7 +197,11 @@ class Placed:
     def _all_at_once(self, ready_s: tuple[float, ...]) -> list[float]:
         """Completion with all blocks as flows, equal ones merged; empty where one block waits for another."""
         model, c = self.model, self.collective
-        if c.any_needs or c.rendezvous or not model.shares_evenly:
+        if (
+            any(map(len, (c.ends.flat, c.after.flat, c.behind.flat)))
+            or c.rendezvous
+            or not model.shares_evenly
+        ):
             return []
         joined_s = np.array([each + model.launch_s for each in ready_s])
         left_s = time_alike(
@@ -255,7 +259,8 @@ class PlacedOnEach:
 
     def completion(self, ready_s: Floats) -> tuple[Floats, Floats]:
         """``Placed.completion`` on each cluster: [clusters, ranks], as is ``ready_s``."""
-        if len(self.each) > 1 and self._apart:
+        apart = all(each.always_apart and each.costs.stream is None for each in self.each)
+        if len(self.each) > 1 and apart:
             times = self.times(ready_s)
             return times.done_s.T, times.idle_s.T
         both_s = [own.completion(tuple(row)) for own, row in zip(self.each, ready_s.tolist(), strict=True)]
@@ -265,10 +270,6 @@ class PlacedOnEach:
         """Times by the recursion, with a column for each cluster."""
         joined_s = ready_s.T + [placed.model.launch_s for placed in self.each]
         return completion_s(self.each[0].layout, joined_s, self._costs)
-
-    @cached_property
-    def _apart(self) -> bool:
-        return all(each.always_apart and each.costs.stream is None for each in self.each)
 
     @cached_property
     def _costs(self) -> BlockCosts:

@@ -172,20 +172,18 @@ class CompressedAllReduce:
 
     async def begin(self, value: Tensor, index: int, groups: Groups | None = None) -> AverageUnderWay:
         """Begin ``all_reduce`` without waiting, except for the parts inside units, here and at the end."""
+        operation: ops.Operation[Any]
         if self.adds:
-            payload = self.payload(value, "mean/out", index)
-            handle = await self.worker.begin(ops.AllReduce(payload, groups))
-            return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
-        if self._adds_inside(groups):
+            operation = ops.AllReduce(self.payload(value, "mean/out", index), groups)
+        elif self._adds_inside(groups):
             shard = await self._units.scatter(value)
             begun = await self._between_units(value).begin(shard, index, self._units.across)
             return replace(begun, gathers=partial(self._units.gather, length=value.shape[-1]))
-        await self.spends(encoded=self.elements(value.shape[-1]))
-        if isinstance(self.codec, TopK):
-            handle = await self.worker.begin(self.gathering_all(value, index, groups))
-            return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
-        handle = await self.worker.begin(self.scattering(value, index, groups))
-        return AverageUnderWay(self, handle, index, value.shape[-1], 1, groups)
+        else:
+            await self.spends(encoded=self.elements(value.shape[-1]))
+            form = self.gathering_all if isinstance(self.codec, TopK) else self.scattering
+            operation = form(value, index, groups)
+        return AverageUnderWay(self, await self.worker.begin(operation), index, value.shape[-1], groups)
 
     def scattering(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.ReduceScatter:
         """First half of an encoded average: every worker gets the mean of a shard of ``value`` [..., d]."""
@@ -223,7 +221,6 @@ class AverageUnderWay:
     Attributes:
         handle: the half in progress.
         length: d.
-        halves: number of halves still to come.
         gathers: joins a mean of shards to a value; None: it is one.
     """
 
@@ -231,15 +228,13 @@ class AverageUnderWay:
     handle: ops.Handle
     index: int
     length: int
-    halves: int
     groups: Groups | None = None
     gathers: Callable[[Tensor], Coroutine[Any, Any, Tensor]] | None = None
 
     async def go_on(self) -> None:
         """Wait for the first half and begin the second, if there is one."""
-        if not self.halves:
+        if not isinstance(self.handle.operation, ops.ReduceScatter):
             return
-        self.halves = 0
         shard = await self.average.worker.wait(self.handle)
         share = self.average.share(self.length, self.groups)
         await self.average.spends(encoded=share, decoded=self.average.elements(self.length))
