@@ -14,9 +14,8 @@ from ..errors import SchemeError
 from ..program import operations as ops
 from ..program.averaging import combined, part, root_of
 from ..program.encoding import Payload, decoded
-from ..traffic.alike import Alike, AlikeTransfers
 from ..traffic.clock import Clock
-from ..traffic.flows import Flows
+from ..traffic.flows import Alike, AlikeTransfers, Flows
 from ..traffic.placing import Placed, in_turn_apart, place
 from ..traffic.rendezvous import Tag
 from ..traffic.transfers import Transfers

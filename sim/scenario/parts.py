@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..collectives.users import users_all_reduce
+from ..collectives.algorithm_registry import users_all_reduce
 from ..compute.compute_settings import Compute, Straggler
 from ..config.limits import MAX_EXAMPLES, MAX_MODEL_BYTES, MAX_STEPS, MAX_STRAGGLERS, MAX_WORKERS
 from ..config.problems import Mistake, mistake, place_errors, raise_mistakes

@@ -14,9 +14,8 @@ from ..collectives.collective import Collective, sends_of
 from ..collectives.pricing import BlockCosts, Layout, StreamCosts, Times, completion_s, lay_out
 from ..network.transfer import RouteArrays, TransferModel, route_pairs
 from ..seeds import Floats, Integers
-from .alike import Alike, AlikeTransfers, find_alike
 from .clock import Clock
-from .flows import Flows
+from .flows import Alike, AlikeTransfers, Flows, find_alike
 from .rendezvous import Tag
 from .streams import Streams
 from .transfers import Transfers

@@ -10,11 +10,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
-from ..collectives.algorithm_registry import Algorithm, Builder, algorithms, posted
+from ..collectives.algorithm_registry import Algorithm, Builder, algorithms, posted, users_all_reduce
 from ..collectives.collective import Collective
 from ..collectives.hierarchy import Sites, host_sizes
 from ..collectives.pipelines import least_latencies, nccl_choice
-from ..collectives.users import users_all_reduce
 from ..config.units import format_seconds
 from ..config.user_code.call import is_import_path
 from ..network.transfer import TransferModel
