@@ -111,15 +111,20 @@ class ComputeModel:
     _blocks: dict[int, tuple[int, list[float]]] = field(default_factory=dict, init=False, repr=False)
 
     @property
-    def varies(self) -> bool:
-        """Whether a worker's gradients may differ in duration, however seldom."""
+    def random(self) -> bool:
+        """Whether durations are drawn, or come from a trace or a user's function, however seldom."""
         compute = self.compute
         return (
             compute.jitter is not None
             or compute.trace is not None
             or compute.model is not None
-            or not all(each.always for each in self.stragglers)
+            or any(each.probability is not None or each.markov is not None for each in self.stragglers)
         )
+
+    @property
+    def varies(self) -> bool:
+        """Whether a worker's gradients may differ in duration."""
+        return self.random or any(straggler.at is not None for straggler in self.stragglers)
 
     def duration_s(self, worker: int, index: int) -> float:
         """Seconds of gradient ``index`` of ``worker``."""

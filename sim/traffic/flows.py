@@ -60,7 +60,7 @@ class _Wiring:
         self.needed_by = c.after.inverse(c.messages).tolist()
         self.then = c.behind.inverse(c.messages).tolist()
         for block, waiting in enumerate(self.then):  # the same sender's first
-            waiting.sort(key=lambda each, block=block: self.source[each] != self.source[block])
+            waiting.sort(key=lambda each: self.source[each] != self.source[block])
         self.num_open: list[int] = np.bincount([*self.source, *self.destination], minlength=c.ranks).tolist()
 
 
