@@ -92,7 +92,7 @@ class CompressedAllReduce:
     def payload(self, value: Tensor, purpose: str, index: int) -> Payload:
         """``value`` as a message; random numbers are draw ``index`` of the stream ``purpose``."""
         if self.codec is not None:
-            return self._encoded(self.codec, value, purpose, index)
+            return self._encoded(value, purpose, index)
         return value if self.shards == 1 else as_shard(value, self.whole, self.shards)
 
     def change(self, value: Tensor, purpose: str, index: int) -> Payload:
@@ -103,25 +103,26 @@ class CompressedAllReduce:
 
     def _fed_back(self, value: Tensor, purpose: str, index: int) -> Encoded:
         """Encode ``value`` plus the unsent part of earlier ones; the new unsent part stays in ``left``."""
-        assert self.codec is not None
         whole = value if self.left is None else value + self.left
-        encoded = self._encoded(self.codec, whole, purpose, index)
+        encoded = self._encoded(whole, purpose, index)
         self.left = whole - decoded(encoded)
         return encoded
 
     def _encoded(
         self,
-        codec: Codec,
         value: Tensor,
         purpose: str,
         index: int,
         whole: int | None = None,
         shards: int = 1,
     ) -> Encoded:
+        assert self.codec is not None
         if self.shards > 1:
             whole, shards = self.whole, shards * self.shards
         own_shape = value.shape[1:] if self.worker.vectorised else value.shape
-        return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards)
+        return encode(
+            self.codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards
+        )
 
     def elements(self, length: int) -> float:
         """Number of model elements that a value [..., length] stands for, without the padding of a shard."""
@@ -187,18 +188,16 @@ class CompressedAllReduce:
 
     def scattering(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.ReduceScatter:
         """First half of an encoded average: every worker gets the mean of a shard of ``value`` [..., d]."""
-        assert self.codec is not None
         length, members = value.shape[-1], self.worker.members(groups).shape[-1]
-        table = self._encoded(self.codec, shards(value, members), "mean/out", index, length, members)
+        table = self._encoded(shards(value, members), "mean/out", index, length, members)
         return ops.ReduceScatter(table, groups)
 
     def gathering(
         self, shard: Tensor, length: int, index: int, groups: Groups | None = None
     ) -> ops.AllGatherShards:
         """Second half: every worker gets all shards of the mean, each of which is [..., ceil(d / g)]."""
-        assert self.codec is not None
         members = self.worker.members(groups).shape[-1]
-        encoded = self._encoded(self.codec, shard, "mean/back", index, length, members)
+        encoded = self._encoded(shard, "mean/back", index, length, members)
         return ops.AllGatherShards(encoded, length, groups)
 
     def gathering_all(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.AllGatherShards:
