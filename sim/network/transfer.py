@@ -9,7 +9,7 @@ import numpy as np
 
 from ..collectives.pipelines import NEWEST_NCCL, NcclHosts
 from ..seeds import Floats, Integers
-from .network import Network, Route
+from .network import Network, Route, rate_of
 from .stock_tcp import TcpSettings
 
 
@@ -98,6 +98,10 @@ class TransferModel:
         """Round trip between two hosts without jitter and queues."""
         there, back = self.network.route(source, destination), self.network.route(destination, source)
         return there.latency_s + back.latency_s + 2 * self.added_latency_s
+
+    def alone_bytes_per_s(self, source: int, destination: int) -> float:
+        """Rate of a message between two hosts that shares its links with no other."""
+        return rate_of(self.network, self.network.route(source, destination)) * self.efficiency
 
     @property
     def block_overhead_s(self) -> float:

@@ -15,7 +15,6 @@ from typing import Final
 
 from .. import seeds
 from ..network import variation
-from ..network.network import rate_of
 from ..network.transfer import TransferModel
 from ..program.operations import ANY
 from . import rendezvous
@@ -310,8 +309,7 @@ class Transfers:
     def _rate_alone(self, source: int, destination: int) -> float:
         key = source * self._workers + destination
         if key not in self._alone:
-            route = self._network.route(source, destination)
-            self._alone[key] = rate_of(self._network, route) * self._model.efficiency
+            self._alone[key] = self._model.alone_bytes_per_s(source, destination)
         return self._alone[key]
 
     def _arrive(self, number: int, sent_s: float) -> None:
