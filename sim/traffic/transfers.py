@@ -56,13 +56,13 @@ class Transfers:
         self._latencies = variation.Latencies(model.network, model.seed, model.added_latency_s)
         self._constant_s: dict[int, float] = {}  # latencies that never vary, by source * n + destination
         self._changes = variation.bandwidth_changes(model.network.links, model.seed)
-        self._bandwidths = model.bandwidths_bytes_per_s
+        bandwidths = model.bandwidths_bytes_per_s
         self._shares = model.sharing != "none"  # else each message has its links alone
-        self._sharing: FairSharing | FifoSharing = FairSharing(self._bandwidths)
+        self._sharing: FairSharing | FifoSharing = FairSharing(bandwidths)
         if model.queue != "fair" and self._shares:
             from .fifo import FifoSharing
 
-            self._sharing = FifoSharing(self._bandwidths)
+            self._sharing = FifoSharing(bandwidths)
         self._by_rtt = model.sharing == "rtt"
         self._uneven, self._seed = model.uneven, model.seed
         self._uneven_s = model.uneven_s or (0.0,)
