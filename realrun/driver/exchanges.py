@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from paceline.sim.collectives.sends import sends_of
+from paceline.sim.collectives.collective import sends_of
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import mix_values, root_of
 from paceline.sim.program.encoding import message_bytes

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from ..collectives.users import users_all_reduce
+from ..collectives.algorithm_registry import users_all_reduce
 from ..config import yaml_file
 from ..config.limits import MAX_NAME, MAX_SCHEMES, MAX_SEED
 from ..config.problems import Mistake, explain, mistake, raise_mistakes
