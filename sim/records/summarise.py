@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from .carry.break_even import Scope
 from .carry.noise import describe_gradients, hint
 from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio, or_inf
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
-from .rows import left_out_of, mean, mean_shares, mean_sums, row_of
+from .rows import left_out_of, mean_shares, mean_sums, row_of
 from .run import Evaluation, Run, Source, falls
 from .scenario_facts import Goal, TransportRecord, facts_of, read_facts
 from .summary import (
@@ -161,19 +162,19 @@ def _row(group: Sequence[Run], facts: SchemeFacts) -> SchemeSummary:
         bytes_to_target=sent,
         score_at_equal_time=None,
         score_at_equal_bytes=None,
-        wall_clock_s=mean([run.wall_clock_s for run in group]),
-        iterations=mean([run.iterations for run in group]),
+        wall_clock_s=fmean([run.wall_clock_s for run in group]),
+        iterations=fmean([run.iterations for run in group]),
         **mean_sums(group),  # type: ignore[typeddict-item]  # it may hold no other key
         time_s=mean_shares(group),
     )
     paces = [run.pace for run in group if run.pace is not None]
     if len(paces) == len(group):
         row["step_shares"] = [
-            None if None in each else mean([share for share in each if share is not None])
+            None if None in each else fmean([share for share in each if share is not None])
             for each in zip(*(pace.shares for pace in paces if pace.shares), strict=True)
         ]
         averages = [[each or math.inf for each in pace.average_s] for pace in paces]
-        row["average_s"] = [finite(mean(each)) for each in zip(*averages, strict=True)]
+        row["average_s"] = [finite(fmean(each)) for each in zip(*averages, strict=True)]
         row["leaves_out"] = left_out_of(group)
     if costs := [run.faults for run in group if run.faults]:
         lost_s = sum(each["down_s"] + each["repeated_s"] + each["writing_s"] for each in costs)
