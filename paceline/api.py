@@ -360,8 +360,10 @@ def sweep(
     settings, own, drawn = plan_settings(
         values, together, sample, lambda: next(resolve_each(scenario, task, [changes], schemes)).seed
     )
-    changed = ([*own, *changes, *changes_of(each)] for each in track("reading setting", settings))
-    scenarios = resolve_each(scenario, task, changed, schemes)
+    tracked = track("reading setting", settings)
+    scenarios = resolve_each(
+        scenario, task, ([*own, *changes, *changes_of(each)] for each in tracked), schemes
+    )
     first = next(scenarios)
     watched = watching(first) if progress else nullcontext(None)
     with watched as shown, JobProcesses(jobs, executor) as processes:
