@@ -65,8 +65,7 @@ def with_chosen(scenario: Scenario, tuned: Sequence[Tuned]) -> Scenario:
 def planned_trials(scenario: Scenario, tried: Sequence[TuningTrial]) -> list[tuple[dict[str, Value], int]]:
     """Values and seeds of a scheme's next round: all points, then the best ones, then none."""
     tune = scenario.tune
-    if tune is None:
-        return []
+    assert tune is not None
     first, *others = tuning_seeds(scenario)
     points = list(tune.points())
     if not tried:

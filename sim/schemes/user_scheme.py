@@ -67,16 +67,12 @@ def user_scheme(path: str) -> Scheme:
 
 @lru_cache(maxsize=64)
 def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
-    try:
-        options = options_of(function, skip=1)
-    except InputError as error:
-        raise InputError(f"{quote(path)}: {error}") from None
+    options = options_of(path, function, skip=1)
 
     def program(worker: Worker, options: Settings) -> Program:
         worker = replace(worker, start=worker.start.clone())  # the user's code may write into it
-        given = {name: getattr(options, name) for name in type(options).model_fields}
         with user_code.report_errors(quote(path), SchemeError):
-            returned = function(worker, **given)
+            returned = function(worker, **dict(options))
         if inspect.iscoroutine(returned):
             returned = Program(returned)
         if not isinstance(returned, Program):
