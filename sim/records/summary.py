@@ -12,7 +12,7 @@ Everything here is plain JSON: ``None`` where a number is missing or not finite,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from statistics import fmean, median
 from typing import Final, Literal, NotRequired
 
@@ -23,7 +23,7 @@ from .carry.noise import GradientSummary
 from .carry.score_error import ScoreSlices, error_of_ratio, score_error
 from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
-from .rates import RATE, find_orders
+from .rates import RATE, RateOrders, find_orders
 from .rows import RowFacts, RunRow
 from .run import OTHER_CLOCK, MeanSums, Source
 from .scenario_facts import CURVES, Goal, TransportRecord
@@ -156,13 +156,16 @@ class TuningTrial(TypedDict):
     """One tuning run, before the comparison.
 
     ``values``: by key, as in ``tune``; ``seed``: no run of the comparison has it; ``time_to_target_s``: None
-    if it did not reach the target; ``score``: final value of ``Tuned.metric``.
+    if it did not reach the target; ``score``: final value of ``Tuned.metric``; ``levels``: values of that
+    between the first and the target, each with the seconds to it, as far as they were met; of tuned learning
+    rates on the seed of all points, absent in older folders.
     """
 
     values: dict[str, Value]
     seed: int
     time_to_target_s: float | None
     score: float | None
+    levels: NotRequired[list[list[float]]]
 
 
 class Tuned(TypedDict):
@@ -337,19 +340,12 @@ def _has_orders(tuned: Tuned) -> bool:
 
 def _with_orders(verdict: Verdict, rows: Sequence[SchemeSummary], tuned: Sequence[Tuned]) -> Verdict:
     """The verdict with the orders by learning rate, where rates were tuned and there are two schemes."""
-    first = verdict["first"]
-    times: dict[str, dict[float, float]] = {each["label"]: {} for each in tuned if _has_orders(each)}
-    if first is None or not {first, verdict["second"]} <= times.keys():
+    first, by_repeats = verdict["first"], verdict["settled"]
+    orders = orders_of_trials(
+        tuned, rows, {first, verdict["second"]}, first, lambda trial: or_inf(trial["time_to_target_s"])
+    )
+    if orders is None:
         return verdict
-    for each in tuned:
-        seed, own = each["trials"][0]["seed"], times[each["label"]]
-        for trial in each["trials"]:
-            if trial["seed"] == seed:  # that of all points
-                rate = float(trial["values"][RATE])
-                own[rate] = min(own.get(rate, math.inf), or_inf(trial["time_to_target_s"]))
-    best = {each["label"]: float(each["chosen"][RATE]) for each in tuned}
-    held = next((row["label"] for row in rows if row["scheme"] == "all_reduce"), None)
-    orders, by_repeats = find_orders(times, first, best[held or first], held), verdict["settled"]
     return Verdict(
         **verdict | {
             "text": verdict["text"] + ("; open by learning rate" if by_repeats > orders["settled"] else ""),
@@ -357,6 +353,35 @@ def _with_orders(verdict: Verdict, rows: Sequence[SchemeSummary], tuned: Sequenc
             "settled_by_rates": orders["settled"], "rates": orders,
         }
     )  # fmt: skip
+
+
+def orders_of_trials(
+    tuned: Sequence[Tuned],
+    rows: Sequence[SchemeSummary],
+    among: Set[str | None],
+    first: str | None,
+    seconds: Callable[[TuningTrial], float],
+) -> RateOrders | None:
+    """Orders at three learning rates (``find_orders``); None unless trials of all ``among`` tell them.
+
+    Args:
+        rows: the schemes, one of which may be all-reduce.
+        among: labels that the order is about.
+        first: label of the first of the repeats, one of these.
+        seconds: time of a trial, to the target or to another level; infinite where it did not arrive.
+    """
+    times: dict[str, dict[float, float]] = {each["label"]: {} for each in tuned if _has_orders(each)}
+    if first is None or not among <= times.keys():
+        return None
+    for each in tuned:
+        seed, own = each["trials"][0]["seed"], times[each["label"]]
+        for trial in each["trials"]:
+            if trial["seed"] == seed:  # that of all points
+                rate = float(trial["values"][RATE])
+                own[rate] = min(own.get(rate, math.inf), seconds(trial))
+    best = {each["label"]: float(each["chosen"][RATE]) for each in tuned}
+    held = next((row["label"] for row in rows if row["scheme"] == "all_reduce"), None)
+    return find_orders(times, first, best[held or first], held)
 
 
 def _tried(tuned: Tuned) -> list[Tried]:
