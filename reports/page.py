@@ -25,6 +25,7 @@ from paceline.sim.errors import InputError, shorten
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.folder import runs_of
 from paceline.sim.records.intervals import FEWEST, Interval, median_ratio
+from paceline.sim.records.rates import seconds_to_levels
 from paceline.sim.records.scenario_facts import CURVES, SCORED_MODELS, describe_proxy
 from paceline.sim.records.summarise import score_at
 from paceline.sim.records.summary import SchemeSummary, is_by_step, verdict_of
@@ -35,7 +36,7 @@ from .figures.activities import draw_timeline
 from .figures.bars import draw_cost
 from .figures.cluster_map import draw_cluster_map
 from .figures.drawing import Picture
-from .figures.levels import draw_levels, runs_scored, seconds_to_levels
+from .figures.levels import draw_levels, runs_scored
 from .figures.metric_curves import By, draw_curves
 from .figures.ratio_map import draw_break_even
 from .figures.waterfall import Gap, draw_waterfall, gap
@@ -172,6 +173,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "trained": _has(study, "train_loss") and describe_proxy(study.scenario) != CURVES,
         "metric": metric,
         "figures": {name: Markup(picture.svg) for name, picture in drawn.items()},
+        "by_rates": any("settled_by_rates" in picture.data for picture in drawn.values()),
         "timelines": [(kind, Markup(picture.svg)) for kind, picture in timelines],
         "pictures": [*drawn.values(), *(picture for _, picture in timelines)],
         "gap": between,

@@ -12,8 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Final
+
+import numpy as np
 
 from .. import seeds
+from ..records.rates import RATE, seconds_to_levels
 from ..records.run import Run, metric_name
 from ..records.summary import Tuned, TuningTrial, mean_time_s
 from ..records.unfinished import NOTHING_KEPT, Parts
@@ -22,6 +26,9 @@ from ..scenario.schema import Scenario
 from ..scenario.tuning_grid import SEEDS, Tune, with_values
 from ..workloads import find_task
 from .jobs import PlannedRun
+
+_KEPT: Final = 40
+"""Levels between the first score of a trial and the target whose times are kept."""
 
 
 def next_trials(scenario: Scenario, done: Sequence[Run], parts: Parts = NOTHING_KEPT) -> list[PlannedRun]:
@@ -83,14 +90,32 @@ def tuning_seeds(scenario: Scenario) -> list[int]:
 
 def _tried(scenario: Scenario, done: Sequence[Run]) -> list[list[TuningTrial]]:
     """The trials of each scheme, from the runs of whole rounds."""
-    metric, _ = deciding_score(scenario)
+    metric, falling = deciding_score(scenario)
+    target, first = scenario.stop.target, tuning_seeds(scenario)[0]
     runs = iter(done)
     tried: list[list[TuningTrial]] = [[] for _ in scenario.schemes]
     for _ in range(2):
         for own in tried:
-            planned = planned_trials(scenario, own)
-            own += [trial_of(*each, run, metric) for each, run in zip(planned, runs, strict=False)]
+            for (values, seed), run in zip(planned_trials(scenario, own), runs, strict=False):
+                trial = trial_of(values, seed, run, metric)
+                if RATE in values and seed == first and target is not None:
+                    trial["levels"] = _levels(run, metric, target.value, falling)
+                own.append(trial)
     return tried
+
+
+def _levels(run: Run, metric: str, target: float, falling: bool) -> list[list[float]]:
+    """Scores at equal distances from a run's first to the target, and seconds to each, as far as it got."""
+    scores = [(each.time_s, each.metrics.get(metric)) for each in run.evaluations]
+    known = [(time_s, score) for time_s, score in scores if score is not None]
+    if len(known) < 2:
+        return []
+    sign = -1.0 if falling else 1.0
+    times_s, scored = np.array(known).T
+    levels = np.linspace(scored[0], target, _KEPT + 1)
+    seconds = seconds_to_levels(times_s, sign * scored, sign * levels)
+    kept: list[list[float]] = np.stack([levels, seconds], 1)[np.isfinite(seconds)].tolist()
+    return kept
 
 
 def trial_of(values: dict[str, Value], seed: int, run: Run, metric: str) -> TuningTrial:
