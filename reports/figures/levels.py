@@ -58,18 +58,20 @@ def rank_levels(part: SourceRuns, equal: Equal, target: float) -> pd.DataFrame:
         for each in part.results.summary.get("tuning", [])
         if part.source == "simulated" and any("levels" in trial for trial in each["trials"])
     ]
-    rows: list[dict[str, Any]] = []
+    rows = []
     for level, at_level in zip(sign * levels, times, strict=True):
         if (first := find_winner(at_level)) is not None:
             trial_s = partial(_trial_s, sign=sign, level=level, target=target)
             orders = orders_of_trials(tuned, part.rows, at_level.keys(), first, trial_s)
             for label, mine in at_level.items():
-                ratio = median_ratio(mine, at_level[first])
-                rows.append({"level": level, "first": first, "label": label, "ratio": ratio})
+                line: dict[str, Any] = {
+                    "level": level, "first": first, "label": label,
+                    "ratio": median_ratio(mine, at_level[first]),
+                }  # fmt: skip
                 if orders is not None:
                     ratios = [or_inf(each) for each in orders["behind"].get(label, [1.0])]
-                    rows[-1] |= {"low": min(ratios), "high": max(ratios)}
-                    rows[-1]["settled_by_rates"] = orders["settled"]
+                    line |= {"low": min(ratios), "high": max(ratios), "settled_by_rates": orders["settled"]}
+                rows.append(line)
     return pd.DataFrame(rows)
 
 
@@ -103,10 +105,8 @@ def draw_levels(study: ReportSources) -> Picture | None:
                 ax.fill_between(mine["level"], low, high, color=style.stand_in, alpha=0.16, linewidth=0)
                 ax.plot(mine["level"], mine[["low", "high"]], color=style.stand_in, linewidth=0.6)
             ax.plot(mine["level"], ratio, color=style.stand_in, linewidth=2, dashes=style.dashes)
-        strip = data.drop_duplicates("level").reindex(
-            columns=["level", "first", "settled_by_rates"], fill_value=True
-        )
-        levels = strip.to_numpy().tolist()
+        firsts = ["level", "first", "settled_by_rates"]
+        levels = data.drop_duplicates("level").reindex(columns=firsts, fill_value=True).to_numpy().tolist()
         apart = (levels[-1][0] - levels[0][0]) / max(len(levels) - 1, 1) / 2
         for (first, settled), group in groupby(levels, key=lambda each: each[1:]):
             at = [level for level, *_ in group]

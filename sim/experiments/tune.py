@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -91,14 +91,14 @@ def tuning_seeds(scenario: Scenario) -> list[int]:
 def _tried(scenario: Scenario, done: Sequence[Run]) -> list[list[TuningTrial]]:
     """The trials of each scheme, from the runs of whole rounds."""
     metric, falling = deciding_score(scenario)
-    target, first = scenario.stop.target, tuning_seeds(scenario)[0]
+    target = scenario.stop.target
     runs = iter(done)
     tried: list[list[TuningTrial]] = [[] for _ in scenario.schemes]
     for _ in range(2):
         for own in tried:
             for (values, seed), run in zip(planned_trials(scenario, own), runs, strict=False):
                 trial = trial_of(values, seed, run, metric)
-                if RATE in values and seed == first and target is not None:
+                if RATE in values and target is not None and seed == tuning_seeds(scenario)[0]:
                     trial["levels"] = _levels(run, metric, target.value, falling)
                 own.append(trial)
     return tried
@@ -107,15 +107,14 @@ def _tried(scenario: Scenario, done: Sequence[Run]) -> list[list[TuningTrial]]:
 def _levels(run: Run, metric: str, target: float, falling: bool) -> list[list[float]]:
     """Scores at equal distances from a run's first to the target, and seconds to each, as far as it got."""
     scores = [(each.time_s, each.metrics.get(metric)) for each in run.evaluations]
-    known = [(time_s, score) for time_s, score in scores if score is not None]
-    if len(known) < 2:
+    known = np.array(scores, float).reshape(-1, 2)  # no score is no number
+    if np.isnan(known[:, 1]).all():
         return []
     sign = -1.0 if falling else 1.0
-    times_s, scored = np.array(known).T
+    times_s, scored = known[~np.isnan(known[:, 1])].T
     levels = np.linspace(scored[0], target, _KEPT + 1)
     seconds = seconds_to_levels(times_s, sign * scored, sign * levels)
-    kept: list[list[float]] = np.stack([levels, seconds], 1)[np.isfinite(seconds)].tolist()
-    return kept
+    return cast(list[list[float]], np.stack([levels, seconds], 1)[np.isfinite(seconds)].tolist())
 
 
 def trial_of(values: dict[str, Value], seed: int, run: Run, metric: str) -> TuningTrial:

@@ -189,7 +189,8 @@ def test_a_large_model_s_messages_are_not_small() -> None:
 
 def test_settings_of_a_sweep_are_put_together() -> None:
     latencies = (1, 20, 30, 40, 80)
-    law, *beyond, more = assumed_in(known_of(f"cluster.network.latency={x} ms") for x in latencies)
+    settings = [{"transport": known_of(f"cluster.network.latency={x} ms")} for x in latencies]
+    law, *beyond, more = assumed_in({"settings": settings})
     assert law.startswith(LAW)
     assert re.findall("latency [0-9]+ ms", " ".join(beyond)) == [f"latency {x} ms" for x in latencies[1:4]]
     assert more == "1 more: --json has them by setting."
