@@ -39,7 +39,7 @@ _LATENCY_IS: Final = {
         r"(?i)\b(one[- ]?way|halved|half\W+(of\W+)?(the\W+)?(rtt|round|ping))|(rtts?|trips?)\W*/\s*2\b"
     ),
 }
-_ASKED: Final = {"--latency-is": "what its latencies are", "--rows": "which way each number goes"}
+_MEANINGS: Final = {"--latency-is": "what its latencies are", "--rows": "which way each number goes"}
 _SENDS, _RECEIVES = r"(?:from|sources?|src|senders?|sends?)", r"(?:to|dest\w*|dst|receivers?|receives?)"
 _ROWS: Final = {
     sense: re.compile(
@@ -228,4 +228,4 @@ def _choice(
     if answer or written:
         return answer or written or ""
     choices = " or ".join(f"{option} {kind}" for kind in patterns)
-    raise source.refuse(f"does not say {_ASKED[option]}: add {choices}")
+    raise source.refuse(f"does not say {_MEANINGS[option]}: add {choices}")
