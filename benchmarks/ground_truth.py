@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import paceline
 from benchmarks.real_models import LENGTH, Language, loss
-from paceline.reports.figures.levels import seconds_to_levels
+from paceline.sim.records.rates import seconds_to_levels
 from paceline.sim.workloads.tasks.texts import read_text
 
 ROWS: Final = Path(__file__).with_suffix(".csv")

@@ -113,7 +113,8 @@ def measure(rows: Sequence[Row]) -> None:
     network = build_network(start.cluster.network, start.cluster.workers)
     with Processes(lab=lab_of(start, network)) as processes:
         for place, scenario in scenarios.items():
-            processes.shape(build_network(scenario.cluster.network, scenario.cluster.workers))
+            assert processes.lab
+            processes.lab.reconfigure(build_network(scenario.cluster.network, scenario.cluster.workers))
             left = [row for row in rows if row["draw"] == place and not row["measured_s"]]
             for row in sorted(left, key=lambda row: row["seed"]):
                 stop = scenario.stop.model_copy(update={"max_iterations": row["steps"]})

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from paceline.realrun.calibration import cluster_probes, fit
-from paceline.realrun.calibration.validate import hosts_of, processes_for, validate
+from paceline.realrun.calibration.calibration_data import hosts_of
+from paceline.realrun.calibration.validate import processes_for, validate
 from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.files import write_atomically
 from paceline.sim.records.comparison import Comparison, error_pct
@@ -140,7 +141,7 @@ def main() -> None:
     """Probe, predict, measure, keep."""
     scenario, load_before = load(SCENARIO), os.getloadavg()[0]
     with processes_for(scenario, lab=True, probing=True) as pool:
-        probes = cluster_probes.measure(pool, hosts_of(scenario, lab=True))
+        probes = cluster_probes.measure(pool, hosts_of(scenario, lab=True), cluster_probes.standard(None))
         profile = fit.calibrate([probes]).profile
         outcome = validate(
             scenario, pool, profile, None, lambda line: print(line, file=sys.stderr, flush=True)

@@ -95,7 +95,7 @@ def measure(tcp: TcpSettings, latencies_s: Sequence[float], sizes: Sequence[int]
     Raises:
         InputError: this machine cannot run a lab, or has no such congestion control.
     """
-    with Lab(pair(latencies_s[0]), hosts="stock", tcp=tcp) as lab, ExitStack() as stack:
+    with Lab(pair(latencies_s[0]), tcp=tcp) as lab, ExitStack() as stack:
         probes = [stack.enter_context(closing(ProbeProcess(lab, host))) for host in range(2)]
         for latency_s in latencies_s:
             lab.reconfigure(pair(latency_s))

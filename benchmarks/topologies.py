@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from paceline.extras.topology.steps import exact_after
+from paceline.extras.topology.described import exact_after
 from paceline.sim.topology import plan, spectra
 
 WORKERS = 100_000

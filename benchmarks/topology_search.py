@@ -46,7 +46,7 @@ def main() -> None:
     print("|---" * (len(heads) + 3) + "|")
     for workers, degree in sizes:
         began = time.process_time()
-        best = search(Request(workers, degree, None, "laplacian", arguments.seed, default_budget(workers)))
+        best = search(Request(workers, degree, None, "laplacian", arguments.seed, *default_budget(workers)))
         seconds = time.process_time() - began
         values = eigenvalues(workers, lattice(workers, degree))
         start = float(laplacian_modulus(values[1:2], values[-1:])[0])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from paceline.api import attach, load, profile_layers, simulate, sweep, topology_plan
     from paceline.commands.app import main
     from paceline.extras.replay.model import model_at
-    from paceline.sim.collectives.schedule import Round, Schedule
+    from paceline.sim.collectives.collective import Round, Schedule
     from paceline.sim.config.settings import Settings
     from paceline.sim.errors import Deadlock, InputError, PacelineError, PeerLost, RunError, SchemeError
     from paceline.sim.network.network import Link, Network, Route
@@ -46,7 +46,7 @@ _NAMES: Final = {
     "paceline.sim.config.settings": ("Settings",),
     "paceline.sim.program.encoding": ("Compression",),
     "paceline.sim.schemes.common.compressed": ("CompressedAllReduce",),
-    "paceline.sim.collectives.schedule": ("Round", "Schedule"),
+    "paceline.sim.collectives.collective": ("Round", "Schedule"),
     "paceline.sim.network.network": ("Link", "Route", "Network"),
     "paceline.sim.errors": ("PacelineError", "InputError", "RunError", "SchemeError", "PeerLost", "Deadlock"),
 }

@@ -346,7 +346,7 @@ def sweep(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.sweep import grid as grids
-    from paceline.sim.experiments.sweep.sweep_settings import NO_EVENTS, changes_of, settings_of, with_ranges
+    from paceline.sim.experiments.sweep.sweep_settings import changes_of, plan_settings, with_ranges
     from paceline.sim.scenario.ranges import ranges_of
     from paceline.sim.scenario.schema import resolve_each
     from paceline.study import Study, Sweep
@@ -357,11 +357,13 @@ def sweep(
     sample = None if sample is None else arguments.read_whole("sample", sample)
     given = arguments.read_grid({} if grid is None else grid)
     values, sample = with_ranges(given, ranges_of(scenario, changes), sample)
-    seed = 0 if sample is None else next(resolve_each(scenario, task, [changes], schemes)).seed
-    settings = settings_of(values, together, sample, seed)
-    own = [*([] if sample is None else [NO_EVENTS]), *changes]
+    settings, own, drawn = plan_settings(
+        values, together, sample, lambda: next(resolve_each(scenario, task, [changes], schemes)).seed
+    )
     tracked = track("reading setting", settings)
-    scenarios = resolve_each(scenario, task, ([*own, *changes_of(each)] for each in tracked), schemes)
+    scenarios = resolve_each(
+        scenario, task, ([*own, *changes, *changes_of(each)] for each in tracked), schemes
+    )
     first = next(scenarios)
     watched = watching(first) if progress else nullcontext(None)
     with watched as shown, JobProcesses(jobs, executor) as processes:
@@ -369,4 +371,4 @@ def sweep(
         resolved, tuning = grids.choose_values(unchosen, device=where, progress=shown, processes=processes)
         runs = grids.simulate(resolved, device=where, progress=shown, warn=say, processes=processes)
     studies = (Study(*each) for each in zip(resolved, map(tuple, runs), map(tuple, tuning), strict=True))
-    return Sweep(tuple(settings), tuple(studies), None if sample is None else values)
+    return Sweep(tuple(settings), tuple(studies), drawn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,12 +103,9 @@ def _learning_rate(label: str, scenario: Mapping[str, Any]) -> float | None:
     tuned = any(key.endswith("lr") for key in scenario.get("tune") or ())
     if tuned or _at(scenario, "workload", "timing_only"):
         return None
-    entries = scenario.get("schemes")
-    own = None
-    for entry in entries if isinstance(entries, list) else []:
-        options = next(iter(entry.values())) if isinstance(entry, dict) and entry else None
-        if _at(options, "label") == label:
-            own = _at(options, "optimizer")
+    entries = (entry for entry in scenario.get("schemes", ()) if isinstance(entry, dict))
+    options = (each for entry in entries for each in entry.values())
+    own = next((_at(each, "optimizer") for each in options if _at(each, "label") == label), None)
     rule = own or _at(scenario, "workload", "optimizer")
     if isinstance(rule, dict) and "lr" not in rule:  # {adam: {lr: ...}}
         rule = next(iter(rule.values()), None)
@@ -160,8 +157,9 @@ def assumed(
     return sentences
 
 
-def assumed_in(records: Iterable[TransportRecord | None]) -> list[str]:
-    """``assumed`` of several settings, each sentence once, and the number of those left out."""
-    sentences = list(dict.fromkeys(sentence for each in records for sentence in assumed(each)))
+def assumed_in(answer: Mapping[str, Any]) -> list[str]:
+    """``assumed`` of a sweep's settings, each sentence once, and the number of those left out."""
+    known = (each["transport"] for each in answer["settings"])
+    sentences = list(dict.fromkeys(sentence for each in known for sentence in assumed(each)))
     more = [f"{len(sentences) - _MOST_NAMED} more: --json has them by setting."]
     return sentences[:_MOST_NAMED] + more[: len(sentences) > _MOST_NAMED]

@@ -83,13 +83,6 @@ class ReportSources:
         return "; ".join(dict.fromkeys(filter(None, (part.results.missing for part in self.parts))))
 
     @property
-    def keep(self) -> str | None:
-        """The scenario's ``evaluate.keep``; None in folders without it."""
-        evaluate = self.scenario.get("evaluate")
-        keep = evaluate.get("keep") if isinstance(evaluate, dict) else None
-        return keep if isinstance(keep, str) else None
-
-    @property
     def measured(self) -> SourceRuns | None:
         """The measurements to be compared with a prediction, if there are both."""
         return self.parts[1] if len(self.parts) == 2 else None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import jinja2
 import numpy as np
@@ -25,9 +25,10 @@ from paceline.sim.errors import InputError, shorten
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.folder import runs_of
 from paceline.sim.records.intervals import FEWEST, Interval, median_ratio
+from paceline.sim.records.rates import seconds_to_levels
 from paceline.sim.records.scenario_facts import CURVES, SCORED_MODELS, describe_proxy
 from paceline.sim.records.summarise import score_at
-from paceline.sim.records.summary import SchemeSummary, is_by_step, verdict_of
+from paceline.sim.records.summary import Equal, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
@@ -35,7 +36,7 @@ from .figures.activities import draw_timeline
 from .figures.bars import draw_cost
 from .figures.cluster_map import draw_cluster_map
 from .figures.drawing import Picture
-from .figures.levels import draw_levels, runs_scored, seconds_to_levels
+from .figures.levels import draw_levels, runs_scored
 from .figures.metric_curves import By, draw_curves
 from .figures.ratio_map import draw_break_even
 from .figures.waterfall import Gap, draw_waterfall, gap
@@ -56,8 +57,8 @@ from .tables import (
 
 _HERE: Final = Path(__file__).parent
 STYLE_FILE: Final = _HERE / "style.css"
-_DEADLINES: Final = (0.25, 0.5)
-"""Earlier deadlines, as shares of the equal time."""
+_DEADLINES: Final = (0.25, 0.5, 1.0)
+"""Shares of the equal time."""
 _LINES_OF_TRAFFIC: Final = 20
 """Most pairs of sites, or links, in the table of bytes."""
 _WORKERS_SHOWN: Final = 16
@@ -172,12 +173,13 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "trained": _has(study, "train_loss") and describe_proxy(study.scenario) != CURVES,
         "metric": metric,
         "figures": {name: Markup(picture.svg) for name, picture in drawn.items()},
+        "by_rates": any("settled_by_rates" in picture.data for picture in drawn.values()),
         "timelines": [(kind, Markup(picture.svg)) for kind, picture in timelines],
         "pictures": [*drawn.values(), *(picture for _, picture in timelines)],
         "gap": between,
         "equal": equal_scores(study.main),
         "tuning": words.tuning(summary) + words.gradients(summary, source),
-        "brackets": brackets(summary, study.keep),
+        "brackets": brackets(summary, study.scenario.get("evaluate", {}).get("keep")),
         "workers_shown": _WORKERS_SHOWN,
         "repeats": max((row["runs"] for row in study.main.rows), default=0),
         "by_step": is_by_step(summary),
@@ -246,7 +248,7 @@ def about(study: ReportSources) -> list[dict[str, Any]]:
                 "does": row.get("does", ""),
                 "bound": "" if bounds is None else words.bound(bounds),
                 "bar": [] if bounds is None else [(cost, bounds[cost]) for cost in words.COSTS],
-                "memory": "; ".join(filter(None, (words.memory(memory), words.not_counted(memory)))),
+                "memory": memory and f"{words.memory(memory)}; {words.not_counted(memory)}",
                 "assumes": "; ".join(assumptions.assumptions(study.main.results, row, study.scenario)),
             }
         )
@@ -259,24 +261,17 @@ def equal_scores(part: SourceRuns) -> dict[str, Any] | None:
     if equal is None or not part.rows:
         return None
     runs = runs_of(replace(part.results, events=part.results.events[:0]))
-    early = [equal["time_s"] * share for share in _DEADLINES]
-
-    def line(row: SchemeSummary) -> tuple[str, list[tuple[str, str]]]:
-        mine = [run for run in runs if (run.source, run.label) == (part.source, row["label"])]
-        scores = [score_at(mine, {**equal, "time_s": time_s}, "time_s") for time_s in early]
-        scores.append(row["score_at_equal_time"])
-        if equal["bytes"] is not None:
-            scores.append(row["score_at_equal_bytes"])
-        return row["label"], [_score(each) for each in scores]
-
-    columns = [f"after {words.duration(time_s)}" for time_s in (*early, equal["time_s"])]
+    times_s = [equal["time_s"] * share for share in _DEADLINES]
+    terms: list[tuple[str, Equal, Literal["time_s", "bytes_sent"]]] = [
+        (f"after {words.duration(time_s)}", {**equal, "time_s": time_s}, "time_s") for time_s in times_s
+    ]
     if equal["bytes"] is not None:
-        columns.append(f"after {words.size(equal['bytes'])} sent")
-    return {
-        "metric": words.plain(equal["metric"]),
-        "columns": columns,
-        "lines": [line(row) for row in part.rows],
-    }
+        terms.append((f"after {words.size(equal['bytes'])} sent", equal, "bytes_sent"))
+    lines = []
+    for row in part.rows:
+        mine = [run for run in runs if (run.source, run.label) == (part.source, row["label"])]
+        lines.append((row["label"], [_score(score_at(mine, at, by)) for _, at, by in terms]))
+    return {"metric": words.plain(equal["metric"]), "columns": [text for text, *_ in terms], "lines": lines}
 
 
 def _score(interval: Interval | None) -> tuple[str, str]:

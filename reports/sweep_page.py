@@ -17,14 +17,13 @@ from paceline.sim.config.files import claim, save_atomically
 from paceline.sim.config.keys import short_keys, show_value
 from paceline.sim.errors import InputError
 
-from . import words
+from . import assumptions, words
 from .figures.drawing import Picture, own_style
 from .figures.sweep_maps import draw_points, draw_shares, draw_times, draw_winners, is_grid
 from .folders import Style, styles_of
 from .page import check_page, render_template
 from .paper_files import finish_figure, render_latex, write_tables
 from .sweep_tables import (
-    assumed_in_sweep,
     beside_crossovers,
     crossover_texts,
     even_at,
@@ -98,7 +97,7 @@ def _render(answer: Mapping[str, Any], pictures: Mapping[str, Picture]) -> str:
         styles=list(_styles(answer).items()), crossovers=crossover_texts(answer),
         intervals=intervals, grid=is_grid(answer), even_at=even_at(answer), lead_names=lead_names(answer),
         between=beside_crossovers(answer),
-        assumed=assumed_in_sweep(answer),
+        assumed=assumptions.assumed_in(answer),
         decides=decided, keys=short_keys(_keys(answer)), labels=labels_of(answer), rows=sweep_cells(answer),
         **words_of_draws(answer),
     )  # fmt: skip

@@ -40,7 +40,7 @@ def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
     ending = [*more[: len(rows) > MAX_SETTINGS_SHOWN], f"{note}{even_at(answer)}"]
     ending += [settled_in(answer).capitalize(), *crossover_texts(answer)]
     ending += beside_crossovers(answer)
-    notes = [*(Text(f"{each}.") for each in ending), Text(" ".join(assumed_in_sweep(answer)))]
+    notes = [*(Text(f"{each}.") for each in ending), Text(" ".join(assumptions.assumed_in(answer)))]
     return Group(_SweepTable(answer, rows[:MAX_SETTINGS_SHOWN]), *notes)
 
 
@@ -75,11 +75,6 @@ class _SweepTable:
                 add_text_row(table, *cells[: len(keys)], *(cells[place] for place in group))
             yield table
             yield ""
-
-
-def assumed_in_sweep(answer: Mapping[str, Any]) -> list[str]:
-    """What the times of a sweep's settings rest on, in sentences."""
-    return assumptions.assumed_in(each["transport"] for each in answer["settings"])
 
 
 def labels_of(answer: Mapping[str, Any]) -> list[str]:
@@ -132,7 +127,7 @@ def _render_draws(answer: Mapping[str, Any]) -> RenderableType:
         table.add_column(name, overflow="fold")
     for cells in texts["inputs"]:
         add_text_row(table, *cells)
-    ending = f"{answer['draws']['text']}.", f"{texts['shares']}.", " ".join(assumed_in_sweep(answer))
+    ending = f"{answer['draws']['text']}.", f"{texts['shares']}.", " ".join(assumptions.assumed_in(answer))
     return Group(table, "", *map(Text, ending))
 
 
@@ -193,11 +188,9 @@ def _behind(verdict: Verdict) -> str:
     """Factor of the second to the first, with its interval."""
     if verdict["factor"] is None:
         return "-"
-    low, high = verdict["interval"] or (None, None)
-    if low is not None and low == high:  # nothing is random
-        return format_factor(verdict["factor"])
-    ends = ["∞" if x is None else format_factor(x)[:-1] for x in verdict["interval"] or ()]
-    return format_factor(verdict["factor"]) + (f" ({' to '.join(ends)})" if ends else "")
+    interval = verdict["interval"] or ()  # of one number where nothing is random
+    ends = " to ".join("∞" if x is None else format_factor(x)[:-1] for x in interval)
+    return format_factor(verdict["factor"]) + (f" ({ends})" if len(set(interval)) > 1 else "")
 
 
 def _even(verdict: Verdict) -> str:

@@ -214,13 +214,9 @@ def shares(row: SchemeSummary) -> str:
 
 def column_unit(rows: Sequence[SchemeSummary], by_step: bool = False) -> tuple[str, float]:
     """The unit for a column of times to target (or their bounds), or of times per step."""
-
-    def known_s(row: SchemeSummary) -> float:
-        if by_step:
-            return row["step_s"]["median"] or 0.0
-        return row["time_to_target_s"]["median"] or row["at_least_s"] or row["wall_clock_s"]
-
-    return words.time_unit(map(known_s, rows))
+    return words.time_unit(
+        row["step_s"]["median"] or 0.0 if by_step else words.run_s(row, by_step=False) for row in rows
+    )
 
 
 def deciding_time(
@@ -350,8 +346,8 @@ def _assumed(answer: Mapping[str, Any]) -> list[str]:
 
 def _routes(answer: Mapping[str, Any]) -> RenderableType:
     table = plain_table()
-    several = len(answer["sites"]) > 1
-    for name in (*(["from", "to"] if several else []), "pairs", "latency", "bandwidth", "links, for example"):
+    sides = ("from", "to") if len(answer["sites"]) > 1 else ()
+    for name in (*sides, "pairs", "latency", "bandwidth", "links, for example"):
         table.add_column(name, justify="right" if name in ("pairs", "latency", "bandwidth") else "left")
     varies = {link["name"] for link in answer["links"] if link["varies"]}
     for route in answer["routes"][:MAX_ROUTES]:
@@ -359,7 +355,7 @@ def _routes(answer: Mapping[str, Any]) -> RenderableType:
         example = route["example"]
         links = ", ".join(f"{name} (varies)" if name in varies else name for name in example["links"])
         cells = [
-            *([route["from"], route["to"]] if several else []),
+            *(route[side] for side in sides),
             str(route["pairs"]),
             format_seconds(route["latency_s"]),
             rate,

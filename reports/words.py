@@ -254,9 +254,11 @@ def paired(summary: Summary, source: Source | None = None) -> str | None:
 def confidence(summary: Summary, source: Source | None = None) -> str | None:
     """The winner's share of first places; None without an order."""
     rows = ranked(summary, source)
-    if len(rows) < 2 or rows[0]["ratio_to_best"]["median"] is None:
-        return None
-    if is_by_step(summary) and is_uneven(rows[0]):
+    if (
+        len(rows) < 2
+        or rows[0]["ratio_to_best"]["median"] is None
+        or (is_by_step(summary) and is_uneven(rows[0]))
+    ):
         return None
     best = rows[0]
     races = num_paired(summary, best["source"])
@@ -326,19 +328,17 @@ def bound(bounds: Bounds) -> str:
     )
 
 
-def memory(record: MemoryRecord | None) -> str:
-    """Memory of each device of a worker, as a sum; "" if unknown."""
-    if record is None:
-        return ""
+def memory(record: MemoryRecord) -> str:
+    """Memory of each device of a worker, as a sum."""
     parts = " + ".join(f"{name} {format_bytes(each)}" for name, each in record["parts"].items())
     limit = record["limit_bytes"]
     of_limit = "" if limit is None else f" of {format_bytes(limit)}"
     return f"{format_bytes(record['total_bytes'])}{of_limit} = {parts}"
 
 
-def not_counted(record: MemoryRecord | None) -> str:
-    """Memory left out of the sum; "" if none is known."""
-    return "" if record is None else f"not counted: {', '.join(record['left_out'])}"
+def not_counted(record: MemoryRecord) -> str:
+    """Memory left out of the sum."""
+    return f"not counted: {', '.join(record['left_out'])}"
 
 
 def _for_whom(bounds: Bounds) -> str:
@@ -377,11 +377,12 @@ def faults(summary: Summary, source: Source | None = None) -> list[str]:
     """Each scheme's goodput and what lowers it, means over repeats, and how surely it gets to the target."""
     sentences = []
     for row in ranked(summary, source):
-        runs = [
-            run for run in summary["runs"] if (run["source"], run["label"]) == (row["source"], row["label"])
+        costs = [
+            run["faults"]
+            for run in summary["runs"]
+            if (run["source"], run["label"]) == (row["source"], row["label"]) and "faults" in run
         ]
-        if costs := [run["faults"] for run in runs if "faults" in run]:
-            n = len(costs)
+        if n := len(costs):
             down_s, again_s, writing_s = (
                 sum(each[key] for each in costs) for key in ("down_s", "repeated_s", "writing_s")
             )
@@ -458,6 +459,12 @@ def _nearest(summary: Summary, rows: Sequence[SchemeSummary]) -> str | None:
 def step_s(row: SchemeSummary) -> float:
     """The time of a step; for incomplete runs the wall clock over their steps."""
     return row["step_s"]["median"] or row["wall_clock_s"] / row["iterations"]
+
+
+def run_s(row: SchemeSummary, by_step: bool) -> float:
+    """A run's time as in the tables: the time to the target, or its bound; else the wall clock."""
+    to_target_s = None if by_step else row["time_to_target_s"]["median"] or row["at_least_s"]
+    return to_target_s or row["wall_clock_s"]
 
 
 def _cost(best: SchemeSummary, second: SchemeSummary, than: str = "") -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 import zlib
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 
 class ForeignKind(NamedTuple):
     """A kind of file.
 
     Attributes:
+        room: of its reader among the importers, a module named like the kind.
         what: the noun in messages: "output of ping".
         pattern: is in the first ``HEAD`` letters of each such file.
     """
 
+    room: Literal["measured", "maps"]
     what: str
     pattern: re.Pattern[str]
 
@@ -42,6 +44,7 @@ _ROUND_TRIP: Final = r"(?i:\bRTT\b|round.?trip|\bping\b)"
 
 KINDS: Final = {
     "ping": ForeignKind(
+        "measured",
         "output of ping",
         re.compile(
             r"(?m)^PING6?[ (]\S|^(Pinging|Ping wird ausgef.hrt f.r|Haciendo ping a|Esecuzione di Ping) \S"
@@ -49,40 +52,52 @@ KINDS: Final = {
         ),
     ),
     "iperf3": ForeignKind(
+        "measured",
         "output of iperf3",
         re.compile(
             r'(?m)"version":\s*"iperf 3|"test_start":\s*\{|^(Connecting to host|Client connecting to) '
         ),
     ),
     "mtr": ForeignKind(
-        "output of mtr", re.compile(r'(?m)^HOST: .*\bSnt\b|"mtr":\s*\{\s*"src"|^Mtr_Version[,;]|^<MTR ')
+        "measured",
+        "output of mtr",
+        re.compile(r'(?m)^HOST: .*\bSnt\b|"mtr":\s*\{\s*"src"|^Mtr_Version[,;]|^<MTR '),
     ),
     "simgrid": ForeignKind(
-        "a platform of SimGrid", re.compile(r"<platform\s[^>]*version=|<!DOCTYPE platform")
+        "maps", "a platform of SimGrid", re.compile(r"<platform\s[^>]*version=|<!DOCTYPE platform")
     ),
-    "nccl-topology": ForeignKind("a topology of NCCL", re.compile(r"<system\s[^>]*version=[^>]*>\s*<cpu\b")),
+    "nccl-topology": ForeignKind(
+        "maps", "a topology of NCCL", re.compile(r"<system\s[^>]*version=[^>]*>\s*<cpu\b")
+    ),
     "topology-zoo": ForeignKind(
+        "maps",
         "a graph of the Internet Topology Zoo",
         re.compile(r"<key\b[^>]*attr\.name=.(LinkSpeedRaw|Latitude)\b|(?m:^\s*graph\s*\[)(?s:.*)\bnode\s*\["),
     ),
-    "diloco-profile": ForeignKind("a network profile of diloco-measured", re.compile(r'"iperf_pairs"\s*:')),
-    "astra-sim": ForeignKind("a network of ASTRA-sim", re.compile(r"(?m)^npus_count\s*:")),
+    "diloco-profile": ForeignKind(
+        "maps", "a network profile of diloco-measured", re.compile(r'"iperf_pairs"\s*:')
+    ),
+    "astra-sim": ForeignKind("maps", "a network of ASTRA-sim", re.compile(r"(?m)^npus_count\s*:")),
     "slurm": ForeignKind(
+        "maps",
         "a topology of Slurm",
         re.compile(r"(?im)^\s*(SwitchName|BlockName)\s*=|^- topology\s*:.*\n(.*\n){0,3}?\s+tree\s*:"),
     ),
-    "region-matrix": ForeignKind("a table of regions", re.compile(f"{_TABLE}|{_MATRIX}")),
+    "region-matrix": ForeignKind("maps", "a table of regions", re.compile(f"{_TABLE}|{_MATRIX}")),
     "nccl-tests": ForeignKind(
+        "measured",
         "output of nccl-tests",
         re.compile(
             r'(?m)^ *(\[.*>:|\d+:)?[#\s]*(nThread \d+ nGpus|size +count +type )|^\{"version":\d,"start_time"'
         ),
     ),
     "horovod": ForeignKind(
+        "measured",
         "timeline of Horovod",
         re.compile(r'\A\s*\[[\s\S]*"(NEGOTIATE_[A-Z]+|start_time_since_epoch_in_micros)"'),
     ),
     "torch-trace": ForeignKind(
+        "measured",
         "trace of torch's profiler",
         re.compile(r'\A\s*(\{\s*"schemaVersion"|[{[][\s\S]*"(cpu_op|user_annotation|ProfilerStep[*#]\w*)")'),
     ),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from paceline.sim.collectives.schedule import Round, Schedule
+from paceline.sim.collectives.collective import Round, Schedule
 from paceline.sim.config.settings import Settings
 from paceline.sim.config.units import parse_bytes
 from paceline.sim.errors import RunError

@@ -24,9 +24,9 @@ from typing import Any, Final
 import paceline
 from docs.make.page import renewed
 from paceline.sim.config.files import write_atomically
-from paceline.sim.records.intervals import of_ratio
-from paceline.sim.records.rates import RATE, find_orders
-from paceline.sim.records.summary import Summary
+from paceline.sim.records.intervals import finite, of_ratio
+from paceline.sim.records.rates import find_orders
+from paceline.sim.records.summary import Summary, rate_times
 
 FOLDER: Final = Path(__file__).parent
 PAGE: Final = FOLDER.parents[1] / "docs" / "learning-board.md"
@@ -76,7 +76,7 @@ def write_predicted(summary: Summary, path: Path) -> None:
         rows.append(
             {"label": each["label"], "held": int(each["label"] == held)}
             | {f"seed {run['seed']}": run["time_to_target_s"] for run in runs}
-            | {f"rate {trial['values'][RATE]}": trial["time_to_target_s"] for trial in each["trials"]}
+            | {f"rate {rate}": finite(time_s) for rate, time_s in rate_times(each).items()}
         )
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))

@@ -38,10 +38,9 @@ from benchmarks.validation.design import (
     time_to_target_s,
     worst,
 )
-from paceline.realrun.calibration import cluster_probes, fit
-from paceline.realrun.calibration.chance import DRAWS, other_wake_ups, simulate_again
+from paceline.realrun.calibration import calibration_data, cluster_probes, fit
 from paceline.realrun.calibration.probes import plan_for
-from paceline.realrun.calibration.validate import successful_run
+from paceline.realrun.calibration.validate import DRAWS, other_wake_ups, simulate_again, successful_run
 from paceline.realrun.lab import Lab
 from paceline.realrun.launch.cells import run_requests, with_draws
 from paceline.realrun.launch.processes import Processes
@@ -150,7 +149,8 @@ def measure_cell(
 ) -> CampaignResult:
     """One real run."""
     scenario = cluster_probes.on_hosts(cell.scenario(), tcp, queue)
-    processes.shape(build_network(scenario.cluster.network, cell.workers))
+    assert processes.lab
+    processes.lab.reconfigure(build_network(scenario.cluster.network, cell.workers))
     (request,) = run_requests(scenario)
     load = os.getloadavg()[0]
     result = processes.run(replace(request, draws=draws_of(number)))
@@ -253,12 +253,15 @@ def run(
         start = build_network(
             max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells)
         )
-        lab = Lab(start, hosts=hosts, tcp=tcp, queue=queue)
+        lab = Lab(start, tcp=tcp, queue=queue)
         with Processes(lab=lab) as processes:
             for each in _with_probes(missing, unprobed):
                 if isinstance(each, int):
                     _say(f"probe {each + 1} of {_PROBES}")
-                    setting, kind = cluster_probes.standard(tcp, queue), cluster_probes.lab_hosts(tcp, queue)
+                    setting, kind = (
+                        cluster_probes.standard(tcp, queue),
+                        calibration_data.lab_hosts(tcp, queue),
+                    )
                     probed = cluster_probes.measure(processes, kind, setting, repeats=_PROBE_REPEATS)
                     state.put(f"probe.{each}", probe_key, probed.model_dump(mode="json"))
                     continue

@@ -56,7 +56,8 @@ def scenario(scheme: Any, compute: dict[str, Any]) -> Scenario:
 def measure(processes: Processes, schemes: dict[str, Any]) -> dict[str, Any]:
     """Durations of gradients (mean and cv), and the wall clock of every scheme; no time in the model."""
     nothing = {"time": "0 s"}
-    processes.shape(build_network(scenario(_ALONE, nothing).cluster.network, WORKERS))
+    assert processes.lab
+    processes.lab.reconfigure(build_network(scenario(_ALONE, nothing).cluster.network, WORKERS))
 
     def run(scheme: Any) -> Run:
         (request,) = run_requests(scenario(scheme, nothing))

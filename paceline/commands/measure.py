@@ -163,11 +163,12 @@ def measure(
 def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, lab: OnLab = False) -> None:
     """Measure transfers, collectives and gradients one by one on the scenario's network."""
     from paceline.realrun.calibration import validate as validation
+    from paceline.realrun.calibration.calibration_data import hosts_of
     from paceline.sim.config.files import check_out_file
 
     check_out_file(out, MEASURED_MARKS, sources=[scenario])
     loaded = load_scenario(scenario, changes)
-    hosts = validation.hosts_of(loaded, lab)
+    hosts = hosts_of(loaded, lab)
     measure_hosts(loaded, hosts, validation.processes_for(loaded, lab, probing=False), out)
 
 
@@ -245,6 +246,7 @@ def validate(
     runs were made; 0 where they are within it, or where real runs differ too much to tell.
     """
     from paceline.realrun.calibration import validate as validation
+    from paceline.realrun.calibration.calibration_data import hosts_of
     from paceline.realrun.launch.batch_script import script
 
     loaded = load_scenario(scenario, changes)
@@ -258,7 +260,7 @@ def validate(
         return
 
     start = partial(validation.processes_for, loaded, lab)
-    compare(loaded, validation.hosts_of(loaded, lab), start, profile, steps, tolerance, out, force, as_json)
+    compare(loaded, hosts_of(loaded, lab), start, profile, steps, tolerance, out, force, as_json)
 
 
 def compare(

@@ -64,10 +64,9 @@ def sweep(
     from paceline.sim.experiments.sweep import summaries as many
     from paceline.sim.experiments.sweep import sweep_folder
     from paceline.sim.experiments.sweep.sweep_settings import (
-        NO_EVENTS,
         changes_of,
+        plan_settings,
         read_grid,
-        settings_of,
         with_ranges,
     )
     from paceline.sim.records.rows import run_of
@@ -80,14 +79,16 @@ def sweep(
     values, sample = with_ranges(read_grid(grid or []), ranges_of(scenario, changes or []), sample)
     if sample is None:
         say_middle(scenario, changes or [])
-    seed = 0 if sample is None else next(load_each(scenario, [changes or []])).seed
-    settings = settings_of(values, together, sample, seed)
+    settings, own, drawn = plan_settings(
+        values, together, sample, lambda: next(load_each(scenario, [changes or []])).seed
+    )
     where = prepare.device_named(device)
-    own = [*([] if sample is None else [NO_EVENTS]), *(changes or [])]
-    changed: list[Sequence[Change]] = [[*own, *changes_of(each, "--grid")] for each in settings]
+    changed: list[Sequence[Change]] = [
+        [*own, *(changes or []), *changes_of(each, "--grid")] for each in settings
+    ]
     scenarios = load_each(scenario, track("reading setting", changed))
     first = next(scenarios)
-    names, drawn = sweep_folder.folder_names(len(settings)), None if sample is None else values
+    names = sweep_folder.folder_names(len(settings))
     with ExitStack() as stack:
         executor = stack.enter_context(connect(dask))
         progress = stack.enter_context(watching(first))

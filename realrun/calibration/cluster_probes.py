@@ -29,7 +29,7 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.network_settings import NetworkSettings, QueueName
 from paceline.sim.network.profile import HostKind, MeasuredRange
-from paceline.sim.network.stock_tcp import TcpSettings, describe_hosts
+from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.encoding import Codec, Qsgd, TopK, decoded, encode
 from paceline.sim.records.run import Event, Run
@@ -122,6 +122,7 @@ class Measurements(Settings):
     def _settings(self) -> NetworkSettings:
         return NetworkSettings.model_validate_json(json.dumps(self.network))  # from a file: lists, not tuples
 
+    @property
     def nominal(self) -> Network:
         """The measured network, as in the scenario."""
         return build_network(self._settings, self.plan.workers)
@@ -131,8 +132,7 @@ class Measurements(Settings):
         """The origin of the probes; their trials were chosen to tell all factors apart."""
         n = self.plan.workers
         return Origin(
-            self.made, self.machine, self.software, self.hosts, self.settings, n, f"probes of {n} workers",
-            complete=True,
+            self.made, self.machine, self.software, self.hosts, self.settings, n, f"probes of {n} workers"
         )  # fmt: skip
 
     def rows(self) -> list[MeasuredOperation]:
@@ -151,7 +151,7 @@ class Measurements(Settings):
         first = 0 if tcp is None else 1  # as when measuring: windows are open from an earlier repeat
         plan = self.plan.model_copy(update={"repeats": 1 + first})
         queue = self.hosts.queue or "fair"
-        transfer = replace(model, network=self.nominal(), tcp=tcp, queue=queue)
+        transfer = replace(model, network=self.nominal, tcp=tcp, queue=queue)
         job = replace(probe_job(plan), transfer=transfer)
         events, measured = simulate_programs(job)
         lasted = durations(events, len(plan.trials), skip=first)
@@ -186,11 +186,11 @@ class Measurements(Settings):
         return {trial.num_bytes for trial in self.plan.trials if trial.kind == "crowd"}
 
     def _longer_s(self, num_bytes: int) -> list[float]:
-        links = self.nominal().links
+        links = self.nominal.links
         if not links:
             return []
         alone_s = num_bytes / min(link.bandwidth_bytes_per_s for link in links)
-        round_trip_s = 2 * max(max(row) for row in self.nominal().latency_s)
+        round_trip_s = 2 * max(max(row) for row in self.nominal.latency_s)
         crowds: dict[int, list[tuple[float, ...]]] = defaultdict(list)
         for d in self.durations:
             trial = self.plan.trials[d.trial]
@@ -206,7 +206,7 @@ class Measurements(Settings):
 
     def buffered_bytes(self) -> float:
         """The largest message to a posted receive that took less than half the time of its bytes."""
-        rate = min((link.bandwidth_bytes_per_s for link in self.nominal().links), default=math.inf)
+        rate = min((link.bandwidth_bytes_per_s for link in self.nominal.links), default=math.inf)
         sends = [d for d in self.durations if d.operation == "send"]
         sizes = [(self.plan.trials[d.trial], d.median_s) for d in sends]
         taken = [t.num_bytes for t, s in sizes if t.kind == "ready" and s < 0.5 * t.num_bytes / rate]
@@ -230,20 +230,19 @@ def plan_of(scenario: Scenario, repeats: int = REPEATS) -> ProbePlan:
     return plan_for(network, MESSAGE_SIZES_BYTES, repeats + 1)
 
 
-def measure(
-    ranks: RankPool, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
-) -> Measurements:
-    """Probe a network (None: the standard setting), and measure some steps of training in it.
+def measure(ranks: RankPool, hosts: HostKind, scenario: Scenario, repeats: int = REPEATS) -> Measurements:
+    """Probe a network, and measure some steps of training in it.
 
     Every operation is measured ``repeats`` times, after a first one that does not count. ``RunError``: a
     failed run.
     """
-    scenario = scenario or parse(STANDARD)
     plan = plan_of(scenario, repeats)
-    ranks.shape(build_network(scenario.cluster.network, scenario.cluster.workers))
+    lab = ranks.lab
+    if lab:
+        lab.reconfigure(build_network(scenario.cluster.network, scenario.cluster.workers))
     before = os.getloadavg()[0]
     run = _run(ranks, probe_scenario(plan))
-    switch = ranks.statistics()
+    switch = asdict(lab.statistics()) if lab else {}
     steps_s = training_steps_s(scenario, ranks)
     return Measurements(
         version=MEASUREMENTS_VERSION,
@@ -251,9 +250,9 @@ def measure(
         machine=machine(),
         software=software(),
         hosts=hosts,
-        settings=dict(ranks.settings[0]) if ranks.settings else {},
+        settings=dict(lab.settings[0]) if lab else {},
         load=(before, os.getloadavg()[0]),
-        switch={} if switch is None else {name: float(value) for name, value in asdict(switch).items()},
+        switch={name: float(value) for name, value in switch.items()},
         network=scenario.cluster.network.model_dump(mode="json"),
         plan=plan,
         encoding=encoding_rates(),
@@ -357,11 +356,6 @@ def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
     if ranks != set(range(plan.workers)) or not trials <= set(range(len(plan.trials))):
         raise InputError(f"{path}: its durations are not those of its plan; probe again")
     return measurements
-
-
-def lab_hosts(tcp: TcpSettings | None = None, queue: QueueName = "fair") -> HostKind:
-    """The kind of a lab's hosts, with this TCP (None: tuned) and these queues."""
-    return HostKind(kind="lab", tuning=describe_hosts(tcp), queue=queue)
 
 
 def standard(tcp: TcpSettings | None, queue: QueueName = "fair") -> Scenario:

@@ -22,6 +22,7 @@ from scipy.optimize import least_squares
 from paceline.sim.compute import attached
 from paceline.sim.config import files
 from paceline.sim.config.files import MAX_JSON_BYTES, parse_json, save_atomically
+from paceline.sim.config.user_code.code_files import reading_results
 from paceline.sim.config.yaml_file import parse as parse_yaml
 from paceline.sim.config.yaml_file import read_text, validate_document
 from paceline.sim.errors import InputError
@@ -31,29 +32,29 @@ from paceline.sim.scenario.schema import Scenario
 from paceline.sim.seeds import Floats
 
 from . import cluster_probes
-from .calibration_data import CalibrationData, MeasuredOperation, Origin
-from .run_folder import load_runs
-from .training_run import TrainingRun
+from .calibration_data import MeasuredOperation, Origin
+from .training_run import TrainingRun, load_runs
+
+CalibrationData = cluster_probes.Measurements | TrainingRun
+"""One set of measurements of a cluster. A run's messages do not begin together, so it does not tell how
+uneven they are; its hosts' settings have the size of a socket's buffer.
+"""
 
 _FITTED: Final = {
-    "overhead_s": 1e-4,
-    "added_latency_s": 1e-4,
-    "resume_s": 1e-4,
-    "efficiency": 1.0,
-    "copy_s_per_byte": 1e-9,
+    # size, start, least, most, neutral, usual, added, step
+    "overhead_s": (1e-4, 1.0, 0.0, 100.0, 0.0, 10.0, 1.0, 1.0),
+    "added_latency_s": (1e-4, 2.0, 0.0, 200.0, 0.0, 10.0, 1.0, 1.0),
+    "resume_s": (1e-4, 1.0, 0.0, 100.0, 0.0, 10.0, 1.0, 1.0),
+    "efficiency": (1.0, 0.99, 0.5, 1.0, 1.0, 0.1, 0.0, 0.01),
+    "copy_s_per_byte": (1e-9, 0.5, 0.0, 100.0, 0.0, 1.0, 1.0, 1.0),
 }
-"""The jointly fitted factors, with the size at which each is searched."""
+"""The jointly fitted factors, each with the size at which it is searched, and in that size: where the search
+starts, the least and the most value, the neutral one, its usual distance from that wherever measurements tell
+factors apart (a standard deviation), what is added during the search (difference steps scale with the size,
+and a factor may be 0), and the scale of a step.
+"""
 
-_SIZES: Final = np.array(list(_FITTED.values()))
-_START: Final = np.array([1.0, 2.0, 1.0, 0.99, 0.5])
-"""Start of the search, in the sizes above, as are all values below."""
-_LEAST: Final = np.array([0.0, 0.0, 0.0, 0.5, 0.0])
-_MOST: Final = np.array([100.0, 200.0, 100.0, 1.0, 100.0])
-_NEUTRAL: Final = np.array([0.0, 0.0, 0.0, 1.0, 0.0])
-_USUAL: Final = np.array([10.0, 10.0, 10.0, 0.1, 1.0])
-"""Usual distance of factors from neutral wherever measurements tell them apart; a standard deviation."""
-_SHIFT: Final = np.array([1.0, 1.0, 1.0, 0.0, 1.0])
-"""Added during the search: difference steps scale with the size, and a factor may be 0."""
+_SIZES, _START, _LEAST, _MOST, _NEUTRAL, _USUAL, _SHIFT, _STEPS = np.array([*_FITTED.values()]).T
 _NOISE_FLOOR_S: Final = 1e-4
 _NOISE_SHARE: Final = 0.003
 """Least uncertainty of every duration: an absolute part, and a share of it."""
@@ -100,14 +101,14 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
         if other.hosts != first.hosts:
             raise InputError(f"one set of measurements is of a {first.hosts}, another of a {other.hosts}")
     rows = _rows(several)
-    probed = [m for m in several if m.origin.complete]
+    probed = _probed(several)
     if probed and len(rows) < 2 * len(_FITTED):
         raise InputError(f"{len(rows)} durations are too few for {len(_FITTED)} factors; probe more")
     each_late = [m.wake_up_delays_s() for m in several]
     late = [value for values in each_late for value in values]
     buffer = _buffer(several)
     known = TransferModel(
-        network=several[0].nominal(),
+        network=several[0].nominal,
         announcement=1.0,
         streams=True,
         buffer_bytes=buffer.value,
@@ -133,8 +134,6 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
     model = replace(known, **final)
     ranges = [m.predict(model)[1] for m in several]
-    uneven_s = [value for m in several for value in m.uneven_s()]
-    uneven_s_per_byte = [value for m in several for value in m.uneven_s_per_byte()]
     fields = dict(
         version=PROFILE_VERSION,
         made=max(origin.measured_at for origin in origins),
@@ -152,8 +151,8 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
         residual_pct=float(np.median(np.abs(solution.fitted_s / solution.measured_s - 1)) * 100),
         lateness_s=tuple(late),
         unevenness_s=_equally_likely([value for m in several for value in m.deviations_s(model)]),
-        uneven_s=_equally_likely(uneven_s) if uneven_s else (),
-        uneven_s_per_byte=_equally_likely(uneven_s_per_byte) if uneven_s_per_byte else (),
+        uneven_s=_equally_likely([value for m in probed for value in m.uneven_s()]),
+        uneven_s_per_byte=_equally_likely([value for m in probed for value in m.uneven_s_per_byte()]),
     )
     profile = validate_document(Profile, fields, "the factors that fit these measurements best")
     labels = tuple(row.label for _, row in rows)
@@ -174,7 +173,7 @@ def _fitted_factors(
             unit=FACTORS[name],
             measurements=sources,
         )
-        for (name, size), x, h in zip(_FITTED.items(), values, half, strict=True)
+        for name, size, x, h in zip(_FITTED, _SIZES.tolist(), values, half, strict=True)
     }
 
 
@@ -191,8 +190,8 @@ def _undetermined(solution: _Solution, profile: Profile) -> tuple[str, ...]:
     sentences = [
         f"{name} is not determined by these runs: {why.get(name, others)}; it stays near "
         f"{neutral * size:g} {FACTORS[name]}"
-        for (name, size), neutral, share in zip(
-            _FITTED.items(), _NEUTRAL.tolist(), solution.prior_share.tolist(), strict=True
+        for name, size, neutral, share in zip(
+            _FITTED, _SIZES.tolist(), _NEUTRAL.tolist(), solution.prior_share.tolist(), strict=True
         )
         if share > _MOSTLY_PRIOR
     ]
@@ -216,6 +215,11 @@ class _Solution:
     prior_share: Floats | None
 
 
+def _probed(several: Sequence[CalibrationData]) -> list[cluster_probes.Measurements]:
+    """Those that suffice to tell all factors apart."""
+    return [m for m in several if isinstance(m, cluster_probes.Measurements)]
+
+
 def _rows(several: Sequence[CalibrationData]) -> list[tuple[CalibrationData, MeasuredOperation]]:
     return [(m, row) for m in several for row in m.rows()]
 
@@ -226,7 +230,7 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
     measured = np.array([row.median_s for _, row in rows])
     noise = np.array([row.noise_s for _, row in rows])
     scale = np.hypot(np.hypot(_NOISE_FLOOR_S, _NOISE_SHARE * measured), noise)
-    complete = any(m.origin.complete for m in several)
+    complete = bool(_probed(several))
 
     def fitted(x: Floats) -> Floats:
         values = dict(zip(_FITTED, (x * _SIZES).tolist(), strict=True))
@@ -245,7 +249,7 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
         bounds=(_LEAST + _SHIFT, _MOST + _SHIFT),
         loss="soft_l1",
         diff_step=[0.02] * len(_FITTED),
-        x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
+        x_scale=_STEPS,
         ftol=1e-8 if complete else 1e-5,  # nothing to gain along undetermined factors
     )
     spread = 1.4826 * float(np.median(np.abs(residuals(optimum.x)))) if complete else 1.0
@@ -258,8 +262,9 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
 
 
 def _equally_likely(values: Sequence[float]) -> tuple[float, ...]:
-    """A distribution as equally likely values: its quantiles at the middles of equal parts."""
-    return tuple(float(q) for q in np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES))
+    """A distribution as equally likely values: its quantiles at the middles of equal parts; () of nothing."""
+    parts = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    return tuple(float(q) for q in np.quantile(values, parts)) if values else ()
 
 
 def _buffer(several: Sequence[CalibrationData]) -> Factor:
@@ -273,7 +278,7 @@ def _buffer(several: Sequence[CalibrationData]) -> Factor:
             value, high = setting[1], max(setting[1:])
             source = "the hosts' tcp_wmem, read back"
             return Factor(value=value, low=value, high=high, unit="bytes", measurements=(source,))
-    value = max(m.buffered_bytes() for m in several)
+    value = max((m.buffered_bytes() for m in _probed(several)), default=0.0)
     return Factor(
         value=value, low=value, high=value, unit="bytes", measurements=("sends to a posted receive",)
     )
@@ -307,7 +312,10 @@ def plot(fit: Fit, path: Path) -> None:
 
 def load_all(path: Path, nominal: Scenario | None, say: Callable[[str], None]) -> Sequence[CalibrationData]:
     """Load the measurements of a file (see ``load``) or of a real run's folder (see ``load_runs``)."""
-    return load_runs(path, say) if path.is_dir() else [load(path, nominal)]
+    if path.is_dir():
+        with reading_results(path):
+            return load_runs(path, say)
+    return [load(path, nominal)]
 
 
 def load(path: Path, nominal: Scenario | None) -> CalibrationData:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,30 +21,37 @@ from typing import Final
 
 import numpy as np
 import torch
-from typing_extensions import override
 
 from paceline.sim.compute.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.compute.compute_settings import Compute, Trace
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.drivers.job import Job, JobCollectives, JobLayers, Scoring
-from paceline.sim.errors import InputError, PacelineError
+from paceline.sim.errors import InputError, PacelineError, quote, shorten
+from paceline.sim.experiments.prepare import prepare
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, free_network
-from paceline.sim.network.profile import HostKind, MeasuredRange
-from paceline.sim.network.stock_tcp import describe_hosts
+from paceline.sim.network.profile import MeasuredRange
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
+from paceline.sim.records.folder import SUMMARY_FILE, read_results, runs_of
 from paceline.sim.records.run import Event, Run
 from paceline.sim.scenario.entries import SchemeEntry
-from paceline.sim.scenario.schema import Scenario
+from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.schemes import find_scheme
 from paceline.sim.training.optimizer import NullOptimizer
 
 from ..group.hosts import machine, software
 from ..lab import kernel
-from .calibration_data import CalibrationData, Key, MeasuredOperation, Origin, mad_s, simulate_programs
+from .calibration_data import (
+    Key,
+    MeasuredOperation,
+    Origin,
+    hosts_of,
+    mad_s,
+    simulate_programs,
+)
 
 _MAX_ELEMENTS: Final = 4096
 """Size of a simulated model: enough for shards of it to have their share."""
@@ -54,9 +61,10 @@ _QUANTILES: Final = 200
 """Number of quantiles at which measured and simulated deviations are compared."""
 _MIN_STEPS: Final = 5
 """Least number of steps for a meaningful median."""
+_MAX_RUNS: Final = 3
+"""Largest number of fitted runs of each scheme: more would tell little more, and cost time."""
 _EXCHANGES: Final = frozenset(map(ops.name_of, (ops.Mix, ops.Send, ops.Receive, *COLLECTIVES)))
 _WAITS: Final = frozenset(map(ops.name_of, (ops.Wait, ops.WaitAny)))
-_CLUSTER: Final = HostKind(kind="cluster")
 _COUNT_TOLERANCE: Final = 0.2
 """Largest relative difference between a run and its simulation in the number of a kind of exchange."""
 _SIZE_TOLERANCE: Final = 0.01
@@ -94,7 +102,7 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingRun(CalibrationData):
+class TrainingRun:
     """The record in ``path`` of a run, and the scenario with the network of its cluster.
 
     Its messages do not begin together, so that unevenness is unknown; the hosts' settings have the size of a
@@ -105,7 +113,7 @@ class TrainingRun(CalibrationData):
     record: AttachedRun
     scenario: Scenario
     path: Path
-    hosts: HostKind = _CLUSTER
+    in_lab: bool = False
     where: str = "in a training loop"
 
     def __post_init__(self) -> None:
@@ -118,24 +126,23 @@ class TrainingRun(CalibrationData):
             raise InputError(f"{self.path}: nothing was exchanged in its {self.record.steps} steps")
 
     @property
-    @override
     def origin(self) -> Origin:
-        record, tcp = self.record, self.scenario.cluster.network.tcp
+        """The origin of the record."""
+        record = self.record
         (scheme,) = record.scheme
-        hosts = self.hosts
-        if tcp is not None and hosts == _CLUSTER:
-            hosts = HostKind(kind="cluster", tuning=describe_hosts(tcp))
         return Origin(
-            record.made, record.machine, record.software, hosts, record.settings, record.workers,
-            f"{record.steps} steps of {scheme} {self.where}, {record.workers} workers", complete=False,
+            record.made, record.machine, record.software, hosts_of(self.scenario, self.in_lab),
+            record.settings, record.workers,
+            f"{record.steps} steps of {scheme} {self.where}, {record.workers} workers",
         )  # fmt: skip
 
-    @override
+    @cached_property
     def nominal(self) -> Network:
+        """The network that the run had, as its user describes it."""
         return build_network(self.scenario.cluster.network, self.record.workers)
 
-    @override
     def rows(self) -> list[MeasuredOperation]:
+        """The exchanges, each once, over its repeats."""
         return [
             MeasuredOperation(
                 key, key[1], statistics.median(values), 1.86 * mad_s(values) / len(values) ** 0.5
@@ -143,14 +150,15 @@ class TrainingRun(CalibrationData):
             for key, values in self._measured.items()
         ]
 
-    @override
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """As declared; ``InputError`` if the simulated exchanges differ from the measured ones."""
+        """Seconds of each row in a simulation with ``model``, and the range of its messages.
+
+        Raises ``InputError`` if the simulated exchanges differ from the measured ones.
+        """
         events, measured = self._simulated(model)
         lasted = exchanges_s(events)
         return {key: statistics.median(lasted.get(key, [0.0])) for key in self._measured}, measured
 
-    @override
     def deviations_s(self, model: TransferModel) -> list[float]:
         """Deviations of exchanges from their medians, less simulated ones, at equal quantiles.
 
@@ -162,7 +170,6 @@ class TrainingRun(CalibrationData):
         )
         return [float(value) for value in was - now]
 
-    @override
     def wake_up_delays_s(self) -> list[float]:
         """Seconds of each step but the first beyond its gradient and exchanges, by worker, in order."""
         return [*_beside_s(self._events).values()]
@@ -186,7 +193,7 @@ class TrainingRun(CalibrationData):
     def _simulated(self, model: TransferModel) -> tuple[list[Event], MeasuredRange]:
         network = self.scenario.cluster.network
         transfer = replace(
-            model, network=self._network, sharing=network.sharing, seed=self.record.seed,
+            model, network=self.nominal, sharing=network.sharing, seed=self.record.seed,
             queue=network.queue, tcp=network.tcp,
         )  # fmt: skip
         try:
@@ -195,10 +202,6 @@ class TrainingRun(CalibrationData):
             raise InputError(f"{self.path}: its simulation failed: {error}") from error
         self._check_alike(events)
         return events, measured
-
-    @cached_property
-    def _network(self) -> Network:
-        return self.nominal()
 
     @cached_property
     def _job(self) -> Job:
@@ -323,3 +326,60 @@ def _amounts(events: Iterable[Event], steps: int) -> dict[str, tuple[int, float]
         if e.operation in _EXCHANGES and e.task == 0 and e.step < steps:
             sent[e.operation].append(e.bytes)
     return {operation: (len(sizes), statistics.fmean(sizes)) for operation, sizes in sent.items()}
+
+
+def load_runs(folder: Path, say: Callable[[str], None]) -> list[TrainingRun]:
+    """Load the first few measured runs of each scheme in a result folder; ``say`` why a scheme is left out.
+    ``InputError`` without a usable run.
+    """
+    results = read_results(folder)
+    scenario = parse(results.scenario, str(folder / "scenario.yaml"))
+    if scenario.cluster.workers < 2:
+        raise InputError(f"{folder}: one worker alone exchanges nothing")
+    measured = [run for run in runs_of(results) if run.source == "measured"]
+    if not measured:
+        raise InputError(
+            f"{folder} holds predictions alone, and calibration is about what was measured: give the folder "
+            "of a realrun, of a validate, or a file of 'paceline probe' or paceline.attach"
+        )
+    measured_at = datetime.fromtimestamp((folder / SUMMARY_FILE).stat().st_mtime, UTC)
+    taken: list[TrainingRun] = []
+    problems: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    for run in measured:
+        if run.label in problems or seen[run.label] == _MAX_RUNS:
+            continue
+        seen[run.label] += 1
+        try:
+            taken.append(_training_run(run, scenario, folder, measured_at.isoformat(timespec="seconds")))
+        except InputError as error:
+            problems[run.label] = str(error)
+    if not taken:
+        raise InputError(next(iter(problems.values())))
+    for label, why in problems.items():
+        say(f"{shorten(label)} is left out: {why}")
+    return taken
+
+
+def _training_run(run: Run, scenario: Scenario, folder: Path, measured_at: str) -> TrainingRun:
+    """A run as calibration data, if the simulator can repeat it."""
+    entry = next((each for each in scenario.schemes if each.label == run.label), None)
+    if entry is None:
+        raise InputError(f"{folder}: its scenario has no scheme {quote(run.label)}")
+    if not run.events:
+        raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
+    if run.hosts.get("transport", "gloo") != "gloo":
+        raise InputError(f"{folder}: was run over {run.hosts['transport']}; factors are fitted to gloo alone")
+    record = record_of(run, prepare(scenario, entry, run.seed), entry)
+    if record is None:
+        raise InputError(f"{folder}: a worker of {shorten(run.label)} has not done a step")
+    there = {
+        "made": measured_at,
+        "machine": ", ".join(dict.fromkeys(machine.host for machine in run.machines)) or "not recorded",
+        "software": run.hosts.get("software", "not recorded"),
+        "settings": {name: value for name, value in run.hosts.items() if name.startswith("net.")},
+    }
+    in_lab = run.hosts.get("kind") == "lab"
+    taken = TrainingRun(record.model_copy(update=there), scenario, folder, in_lab, "for real")
+    taken.predict(TransferModel(taken.nominal, announcement=1.0, streams=True))  # raises where they differ
+    return taken

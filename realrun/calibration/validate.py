@@ -1,17 +1,26 @@
-"""Predict and measure one scenario, and compare both."""
+"""Predict and measure one scenario, and compare both.
+
+Where the order of arrival decides which models there are, milliseconds of the machine's own move the time to
+the target by many per cent, in real runs and in simulated ones alike. So a measured value of such a scheme is
+compared with the range of 30 simulated runs, and its mean over the repeats with their means.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from statistics import fmean
+from typing import Final
 
 from paceline.sim.config.files import format_json
 from paceline.sim.config.limits import MAX_STEPS
 from paceline.sim.devices import one_thread
+from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, RunError, quote, shorten
 from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.parity import compare_iterates
@@ -21,17 +30,22 @@ from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, Profile
-from paceline.sim.network.stock_tcp import describe_hosts
 from paceline.sim.network.transport import AUTO_ALGORITHM, TRANSPORTS
 from paceline.sim.records.comparison import (
     DEFAULT_TOLERANCE_PCT,
     Comparison,
+    ErrorRow,
+    MeanRow,
+    Metric,
+    Pair,
     Trajectory,
     compare,
+    error_pct,
     judge,
     noise_rows,
 )
 from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE, VALIDATION_FILE, write_results
+from paceline.sim.records.intervals import DRAWN_RUNS, of_runs
 from paceline.sim.records.run import Run
 from paceline.sim.records.scenario_facts import read_facts
 from paceline.sim.scenario.parts import Stop
@@ -44,12 +58,13 @@ from ..launch.length import with_length
 from ..launch.lives import check_faults
 from ..launch.processes import Processes, check_processes
 from . import cluster_probes
-from .chance import DRAWS, simulate_again, with_chance
 
 Say = Callable[[str], None]
 
 _MOST_OVERRUNS = 0.01
 """Largest share of a run's gradients over their time in a run that counts."""
+DRAWS: Final = range(1_000, 1_000 + DRAWN_RUNS)
+"""Seeds of the simulated runs."""
 
 
 @dataclass
@@ -115,6 +130,48 @@ class Validation:
         return runs
 
 
+def other_wake_ups(job: Job, seed: int) -> Job:
+    """``job`` on the same machine with wake-up delays drawn under another seed."""
+    return replace(job, transfer=replace(job.transfer, seed=seed))
+
+
+def simulate_again(job: Job, profile: Profile, seed: int) -> Run:
+    """Simulate the job with other wake-up delays, and with factors drawn from the profile's uncertainty."""
+    return simulate_job(other_wake_ups(job, seed), profile=profile.drawn(seed))
+
+
+def with_chance(
+    comparison: Comparison, measured: Iterable[Run], again: Mapping[tuple[str, int], Sequence[Run]]
+) -> Comparison:
+    """Add ranges over the further simulated runs ``again`` (by label and seed), and means over repeats."""
+    cells: list[ErrorRow] = []
+    drawn: dict[tuple[str, Metric], list[tuple[ErrorRow, list[float]]]] = defaultdict(list)
+    real = {(run.label, run.seed): run for run in measured}
+    for cell in comparison["cells"]:
+        key = cell["label"], cell["seed"]
+        values = [
+            other["predicted"]
+            for run in again.get(key, ())
+            for other in Pair(run, real[key]).cells()
+            if other["metric"] == cell["metric"]
+        ]
+        cells.append({**cell, "simulated_s": of_runs(values)} if values else cell)
+        if values:
+            drawn[cell["label"], cell["metric"]].append((cell, values))
+    means = []
+    for (label, metric), repeats in drawn.items():
+        if len(repeats) > 1:
+            sets = [fmean(each) for each in zip(*(values for _, values in repeats), strict=False)]
+            predicted, value = (fmean(cell[key] for cell, _ in repeats) for key in ("predicted", "measured"))
+            means.append(
+                MeanRow(
+                    label=label, metric=metric, predicted=predicted, measured=value,
+                    error_pct=error_pct(predicted, value), simulated_s=of_runs(sets),
+                )
+            )  # fmt: skip
+    return {**comparison, "cells": cells, "means": means}
+
+
 def with_step_limit(scenario: Scenario, steps: int | None) -> Scenario:
     """The scenario for both sides: gradients one by one, as on real workers; exactly ``steps`` if given."""
     changes: dict[str, object] = {"gradients": "looped"}
@@ -177,7 +234,8 @@ def validate(
     check_options(scenario, steps, tolerance_pct)
     transport = scenario.cluster.backend if profile is None else profile.hosts.transport
     both = over_transport(with_units(with_step_limit(scenario, steps)), transport)
-    ranks.shape(build_network(both.cluster.network, both.cluster.workers))
+    if ranks.lab:
+        ranks.lab.reconfigure(build_network(both.cluster.network, both.cluster.workers))
     done = Validation(both, profile)
     forced = both.collectives.all_reduce
     if forced not in (AUTO_ALGORITHM, "hierarchical", *TRANSPORTS[both.cluster.network.transport].choices):
@@ -235,18 +293,10 @@ def exit_status(validation: Validation) -> int:
     return 1 if failed or validation.comparison["verdict"]["outcome"] == "fail" else 0
 
 
-def hosts_of(scenario: Scenario, lab: bool) -> HostKind:
-    """The kind of hosts of a real run of the scenario."""
-    tcp = scenario.cluster.network.tcp
-    if lab:
-        return cluster_probes.lab_hosts(tcp, scenario.cluster.network.queue)
-    return HostKind(kind="cluster", tuning="" if tcp is None else describe_hosts(tcp))
-
-
 def lab_of(scenario: Scenario, network: Network) -> Lab:
     """A lab with the scenario's hosts and queues, which emulates ``network``."""
     settings = scenario.cluster.network
-    return Lab(network, hosts=settings.hosts, tcp=settings.tcp, queue=settings.queue)
+    return Lab(network, tcp=settings.tcp, queue=settings.queue)
 
 
 def profile_for(scenario: Scenario, path: Path | None, hosts: HostKind) -> Profile | None:

@@ -72,7 +72,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._breakdown = self._main.breakdown
         self._breakdown.go_on(rank.log.counts)
         rank.log.counts = self._breakdown
-        self._died_s: dict[int, float] = {}
         self._unexplained: set[ClusterPending] = set()
         self._look_s = 0.0
         self._since_s = 0.0
@@ -81,7 +80,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._outages = Outages(rank.whole, rank.log, rank.loop, rank.life)
         self._hold_at = sys.maxsize
         self._rank.loop.alarm(rank.life.hold_s, self._hold)
-        self.exchanges = Exchanges(rank, self)
+        self.exchanges = Exchanges(rank, self.complete, self.lose, self.gone)
         self.handlers[ops.NextStep] = self._begin_step
         self.handlers[ops.BatchLoss] = lambda task, _: loss_given(self._computing.loss, task.rank)
         self.add_timed(
@@ -166,15 +165,15 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
             if pending in self._rank.in_flight:
                 self.gone(pending, -1)
         for rank in watchdog.dead:
-            self._died_s.setdefault(rank, now_s)
+            self._rank.died_s.setdefault(rank, now_s)
             if self._rank.standing is not None:  # what everybody does is discarded
                 raise PeerLost(self.job.rank_of(rank), waiting)
-        if self._died_s:
+        if self._rank.died_s:
             self._lose_old(now_s)
 
     def _lose_old(self, now_s: float) -> None:
         """Give up pattern operations that need a rank long dead; gloo reports the others itself."""
-        for rank, died_s in self._died_s.items():
+        for rank, died_s in self._rank.died_s.items():
             if now_s - died_s >= _GRACE_S:
                 for pending in list(self._rank.in_flight):
                     if self.job.rank_of(rank) in pending.exchange.peers and not isinstance(
@@ -218,10 +217,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
             self._rank.standing.note(operation)
         return False
 
-    def known_dead(self, rank: int) -> bool:
-        """Whether this worker knows that ``rank`` has died."""
-        return rank in self._died_s
-
     def gone(self, pending: ClusterPending, rank: int) -> None:
         """Handle a connection lost by gloo under an operation, to ``rank`` or (-1) an unnamed peer."""
         self._rank.watchdog.check()  # a failing rank reports before it closes its connections
@@ -229,7 +224,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         gone = [rank] if rank >= 0 else sorted(control.dead()) or self._rank.transport.messages.lost_peers()
         if gone:
             control.note_death(gone[0])
-            self._died_s.setdefault(gone[0], self._rank.loop.now)
+            self._rank.died_s.setdefault(gone[0], self._rank.loop.now)
             self.lose(pending, gone[0])
         else:  # its message connection is not known to be closed yet
             self._unexplained.add(pending)

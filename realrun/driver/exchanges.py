@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from paceline.sim.collectives.sends import sends_of
+from paceline.sim.collectives.collective import sends_of
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import mix_values, root_of
 from paceline.sim.program.encoding import message_bytes
@@ -21,28 +21,24 @@ from .rank_log import Exchange
 from .rank_state import ClusterPending, Rank
 
 
-class ExchangeListener(Protocol):
-    """Callbacks from exchanges to the driver."""
-
-    def known_dead(self, rank: int) -> bool:
-        """Whether this worker knows that ``rank`` has died."""
-
-    def complete(self, pending: ClusterPending) -> None:
-        """Take a completed operation."""
-
-    def lose(self, pending: ClusterPending, rank: int) -> None:
-        """Take an operation that cannot be completed: peer ``rank`` is dead."""
-
-    def gone(self, pending: ClusterPending, rank: int) -> None:
-        """Take an operation whose connection gloo has lost, to ``rank`` or (-1) an unnamed peer."""
-
-
 class Exchanges:
-    """One worker's exchanges with others; ``listener`` receives completed and failed operations."""
+    """One worker's exchanges with others.
 
-    def __init__(self, rank: Rank, listener: ExchangeListener) -> None:
+    Args:
+        complete: called with an operation that is complete.
+        lose: called with one that cannot be completed, since that peer is dead.
+        gone: called with one whose connection gloo has lost, to that rank or (-1) an unnamed peer.
+    """
+
+    def __init__(
+        self,
+        rank: Rank,
+        complete: Callable[[ClusterPending], None],
+        lose: Callable[[ClusterPending, int], None],
+        gone: Callable[[ClusterPending, int], None],
+    ) -> None:
         self._rank = rank
-        self._listener = listener
+        self._complete, self._lose, self._gone = complete, lose, gone
         self._prefix = f"{rank.life.view} {rank.life.first_step} "
         self._numbers: Counter[str] = Counter()
         self.counts = PostedCounts()
@@ -52,9 +48,9 @@ class Exchanges:
         """Check that the peers exist; False if one of them is known to be dead."""
         for peer in peers:
             pending.check_peer(peer, self._rank.job.workers)
-            if self._listener.known_dead(peer):
+            if peer in self._rank.died_s:
                 self._rank.in_flight.add(pending)
-                self._rank.loop.soon(partial(self._listener.lose, pending, peer))
+                self._rank.loop.soon(partial(self._lose, pending, peer))
                 return False
         return True
 
@@ -63,7 +59,7 @@ class Exchanges:
         try:
             wait, pending.result = begin()
         except PeerGone as gone:
-            self._rank.loop.soon(partial(self._listener.gone, pending, gone.rank))
+            self._rank.loop.soon(partial(self._gone, pending, gone.rank))
             return
         if isinstance(wait, CollectiveWait):
             self.collectives_at_once = max(self.collectives_at_once, self._rank.threads.poll(pending, wait))
@@ -89,7 +85,7 @@ class Exchanges:
         pending.sends = [(self._rank.job.rank_of(destination), num_bytes) for destination in destinations]
         if not sources and not destinations:
             pending.result = list
-            self._rank.loop.soon(partial(self._listener.complete, pending))
+            self._rank.loop.soon(partial(self._complete, pending))
         elif self._expect(pending, *sources, *destinations):
             mix = self._rank.transport.collectives.mix
             self._begin(pending, lambda: mix(value, sources, destinations, number))

@@ -142,7 +142,7 @@ def _check(group: Group, job: Job, backend: str) -> None:
 
 def _transport(group: Group, job: Job, backend: str, timeout_s: float) -> Transport:
     carrier = group.backend(backend, job.start.device, timeout_s)
-    if not (carrier.carries_messages or job.synchronous):
+    if not (carrier.concurrent or job.synchronous):
         group.say(
             f"messages are staged in host memory and go over gloo: {backend} has neither tags nor receives "
             "from anybody"

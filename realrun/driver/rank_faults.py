@@ -178,7 +178,7 @@ class Outages:
     """The outages of one rank; its alarms in ``loop`` are late by the time for which it was stopped."""
 
     def __init__(self, job: Job, log: RankLog, loop: Loop, life: Life) -> None:
-        self._rank, self._log, self._loop, self._churn, self._life = log.rank, log, loop, job.churn, life
+        self._log, self._loop, self._churn, self._life = log, loop, job.churn, life
         self._begun_s = max([life.begun_s, *(until_s for _, until_s in log.away)])
         self._in_time = iter(()) if job.churn is None else job.churn.outages(log.rank)
         self._await_next()
@@ -188,7 +188,7 @@ class Outages:
         churn = self._churn
         for fault, units in () if churn is None else zip(churn.faults, churn.units, strict=True):
             for workers in units if fault.at_step == step and step not in self._life.struck else ():
-                if self._rank in workers:
+                if self._log.rank in workers:
                     self._fail(outage_of(fault, self._loop.now, workers), step)
 
     def _await_next(self) -> None:
@@ -214,7 +214,7 @@ class Outages:
             zero_s, folder = self._loop.zero_s, Path(self._life.folder)
             if self._churn is not None and self._churn.policy == "shrink":
                 self._log.away.append((since_s, math.inf))
-                torch.save(((), encode(self._log), self._log.models), folder / f"log-{self._rank}")
-            note = {"rank": self._rank, "zero_s": zero_s, "over_s": outage.over_s, "step": step}
-            (folder / f"killed-{self._rank}").write_text(json.dumps(note))
+                torch.save(((), encode(self._log), self._log.models), folder / f"log-{self._log.rank}")
+            note = {"rank": self._log.rank, "zero_s": zero_s, "over_s": outage.over_s, "step": step}
+            (folder / f"killed-{self._log.rank}").write_text(json.dumps(note))
             os.kill(os.getpid(), signal.SIGKILL)

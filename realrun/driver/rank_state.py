@@ -48,3 +48,4 @@ class Rank:
     life: Life
     standing: Standing | None  # where the living go on without who fails
     in_flight: set[ClusterPending] = field(default_factory=set)
+    died_s: dict[int, float] = field(default_factory=dict)  # who is known to have died, and since when

@@ -10,7 +10,7 @@ import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from queue import Empty
 from typing import Any, Final, TypeVar
 
@@ -48,7 +48,7 @@ class Group:
     Attributes:
         runs: number of jobs run so far.
         broken: a run has failed; nothing more can be run.
-        lazy_groups: by members, the groups used by collectives.
+        lazy_group: the process group of some ranks; connects when first needed.
         ordered_backends: by name, the backends used by jobs.
         shown: lines printed by rank 0.
         standing: what this process resumes from in its next group, where a run is not over with this one.
@@ -59,19 +59,13 @@ class Group:
     store: Store
     gloo: dist.ProcessGroupGloo
     life: SignsOfLife
+    lazy_group: Callable[[tuple[int, ...]], LazyGroup]
     threads: ThreadPool = field(default_factory=ThreadPool)
     runs: int = 0
     broken: bool = False
-    lazy_groups: dict[tuple[int, ...], LazyGroup] = field(default_factory=dict)
     ordered_backends: dict[str, OrderedBackend] = field(default_factory=dict)
     shown: set[str] = field(default_factory=set)
     standing: Any = None
-
-    def lazy_group(self, members: tuple[int, ...]) -> LazyGroup:
-        """The process group of some ranks; connects when first needed."""
-        if members not in self.lazy_groups:
-            self.lazy_groups[members] = lazy_group(self.store, members, self.rank)
-        return self.lazy_groups[members]
 
     def backend(self, name: str, device: torch.device, timeout_s: float) -> Backend:
         """Connect, once, torch's backend ``name`` for mixes and collectives; a collective call.
@@ -121,7 +115,8 @@ def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
     allow_open_files(size)
     Control(store, rank, size).meet("join", 0, timeout_s)
     gloo = _in_time("gloo", partial(connect, store, "gloo", rank, size), timeout_s)
-    return Group(rank, size, store, gloo, SignsOfLife(store, rank, timeout_s, "worker"))
+    life = SignsOfLife(store, rank, timeout_s, "worker")
+    return Group(rank, size, store, gloo, life, cache(partial(lazy_group, store, rank)))
 
 
 def _in_time(backend: str, connecting: Callable[[], _T], timeout_s: float) -> _T:

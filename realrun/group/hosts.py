@@ -46,7 +46,6 @@ def workers_of(names: Sequence[str], wanted: Mapping[str, int] | None) -> list[i
     ranks: dict[str, list[int]] = {}
     for rank, name in enumerate(names):
         ranks.setdefault(name if wanted is None else _named(name, wanted), []).append(rank)
-    mistakes = []
     if wanted is not None:
         mistakes = [
             f"{host} runs {_processes(ranks.get(host, []))}, cluster.hosts wants {count}"
@@ -58,8 +57,8 @@ def workers_of(names: Sequence[str], wanted: Mapping[str, int] | None) -> list[i
             for host, there in ranks.items()
             if host not in wanted
         ]
-    if mistakes:
-        raise InputError("; ".join(mistakes))
+        if mistakes:
+            raise InputError("; ".join(mistakes))
     order = [rank for host in (wanted or ranks) for rank in ranks[host]]
     workers = [0] * len(names)
     for worker, rank in enumerate(order):

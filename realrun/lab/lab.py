@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Link, Network
-from paceline.sim.network.stock_tcp import HostTuning, TcpSettings
+from paceline.sim.network.stock_tcp import TcpSettings
 
 from . import enter, kernel
 from .namespaces import INTERFACE, address
@@ -41,8 +41,7 @@ class Lab:
 
     Args:
         network: to be emulated. A link or cap without a limit runs as fast as the machine.
-        hosts: ``tuned`` removes TCP's ramp-up and idle restart; ``stock`` keeps the kernel's defaults.
-        tcp: settings of stock hosts; None: the kernel's.
+        tcp: settings of stock hosts; None: tuned ones, without TCP's ramp-up and idle restart.
         queue: discipline of every link, see ``paceline.realrun.lab.queues``.
 
     Raises:
@@ -57,7 +56,6 @@ class Lab:
         self,
         network: Network,
         *,
-        hosts: HostTuning = "tuned",
         tcp: TcpSettings | None = None,
         queue: Discipline = "fair",
     ) -> None:
@@ -65,7 +63,7 @@ class Lab:
             key = "loss" if tcp.loss else "connections"
             raise InputError(f"the lab loses nothing and has one connection; leave tcp.{key} out")
         self._network = network
-        self._hosts = hosts if tcp is None else tcp.model_dump_json()
+        self._tcp = "tuned" if tcp is None else tcp.model_dump_json()
         self._queue: Discipline = queue
         self._namespaces: list[int] = []
         self._user_namespace = -1
@@ -131,7 +129,7 @@ class Lab:
         with its_lines, ours, theirs:
             command = [sys.executable, "-m", "paceline.realrun.lab.switch"]
             self._switch = subprocess.Popen(
-                [*command, str(self._network.num_hosts), self._hosts, str(theirs.fileno())],
+                [*command, str(self._network.num_hosts), self._tcp, str(theirs.fileno())],
                 stdin=its_lines.fileno(),
                 stdout=its_lines.fileno(),
                 pass_fds=[theirs.fileno()],

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.sim.errors import InputError
-from paceline.sim.network.stock_tcp import HostTuning, TcpSettings
+from paceline.sim.network.stock_tcp import TcpSettings
 
 from . import kernel
 from .queues import MTU_BYTES
@@ -65,19 +65,18 @@ def _set(wanted: Mapping[str, str]) -> None:
             ) from error
 
 
-def make_host(host: int, hosts: HostTuning, tcp: TcpSettings | None = None) -> Host:
+def make_host(host: int, tcp: TcpSettings | None) -> Host:
     """Move this process into a new network namespace and set it up as ``host``.
 
-    ``tcp``: of stock hosts; None: the kernel's defaults. ``InputError``: the kernel refuses or drops a
-    setting.
+    ``tcp``: of stock hosts; None: they are tuned. ``InputError``: the kernel refuses or drops a setting.
     """
     kernel.unshare(kernel.CLONE_NEWNET)
     namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     if kernel.sysctl_path("net.ipv6").exists():
         for name, value in _ALWAYS.items():
             kernel.sysctl_path(name).write_text(value)
-    wanted = _TUNED_SYSCTLS if hosts == "tuned" else {} if tcp is None else sysctls(tcp)
-    metrics = _TUNED_METRICS if hosts == "tuned" else {}
+    wanted = _TUNED_SYSCTLS if tcp is None else sysctls(tcp)
+    metrics = _TUNED_METRICS if tcp is None else {}
     if tcp is not None and tcp.initial_window != TcpSettings().initial_window:
         metrics = {"initcwnd": tcp.initial_window}
     _set(wanted)

@@ -26,9 +26,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
-from typing import Generic, Protocol, TypeVar
-
-from typing_extensions import override
+from typing import Generic, TypeVar
 
 from paceline.sim.errors import InputError
 from paceline.sim.traffic.fifo import CellQueues
@@ -36,7 +34,6 @@ from paceline.sim.traffic.fifo import CellQueues
 MTU_BYTES = 1500
 
 P = TypeVar("P")
-P_in = TypeVar("P_in", contravariant=True)
 Leave = Callable[[float, P], None]
 """Called with the time at which a packet's last byte leaves its last link, which may lie ahead."""
 
@@ -47,19 +44,6 @@ class Path:
 
     links: tuple[int, ...]
     cap_bytes_per_s: float = math.inf
-
-
-class Queue(Protocol[P_in]):
-    """The interface of a discipline. Times never decrease from call to call."""
-
-    def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P_in) -> None:
-        """Let a packet of ``flow`` reach the first link of ``path``; call ``advance(now_s)`` first."""
-
-    def advance(self, now_s: float) -> None:
-        """Do everything that happens up to ``now_s``."""
-
-    def next_s(self) -> float:
-        """Time of the next thing for ``advance`` to do; ``inf`` if nothing waits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +84,7 @@ class _Flow(Generic[P]):
         self.since_s = now_s
 
 
-class Fair(Queue[P]):
+class Fair(Generic[P]):
     """Serves the flows that wait at a link at equal rates: see the head of this module.
 
     A packet of at most one MTU whose flow has nothing waiting passes at its slowest link's full speed and
@@ -120,15 +104,15 @@ class Fair(Queue[P]):
         self._events: list[tuple[float, int, _Flow[P]]] = []
         self._turn = 0
 
-    @override
     def next_s(self) -> float:
+        """Time of the next thing for ``advance`` to do; ``inf`` if nothing waits."""
         events = self._events
         while events and events[0][2].turn != events[0][1]:
             heappop(events)
         return events[0][0] if events else math.inf
 
-    @override
     def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P) -> None:
+        """Let a packet of ``flow`` reach the first link of ``path``; call ``advance(now_s)`` first."""
         f = self._flows.get(flow) or self._new_flow(flow, path)
         if not f.path:
             self._leave(now_s, packet)
@@ -158,8 +142,8 @@ class Fair(Queue[P]):
                 link.flows[f] = hop
             self._share(f.path, now_s)
 
-    @override
     def advance(self, now_s: float) -> None:
+        """Do everything that happens up to ``now_s``, which never decreases."""
         events = self._events
         while events and events[0][0] <= now_s:
             time_s, turn, flow = heappop(events)
@@ -269,7 +253,7 @@ def _order(num_links: int, paths: Iterable[Path]) -> list[int]:
     return rank
 
 
-class Fifo(Queue[P]):
+class Fifo(Generic[P]):
     """Serves packets in order of arrival at every link: ``paceline.sim.traffic.fifo``.
 
     Arguments as for ``Fair``.
@@ -283,12 +267,12 @@ class Fifo(Queue[P]):
         self._leave = leave
         self._flows: dict[Hashable, tuple[int, ...]] = {}
 
-    @override
     def next_s(self) -> float:
+        """Time of the next thing for ``advance`` to do; ``inf`` if nothing waits."""
         return self._cells.next_s()
 
-    @override
     def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P) -> None:
+        """Let a packet of ``flow`` reach the first link of ``path``; call ``advance(now_s)`` first."""
         links = self._flows.get(flow)
         if links is None:
             capped = math.isfinite(path.cap_bytes_per_s)
@@ -299,6 +283,6 @@ class Fifo(Queue[P]):
         else:
             self._leave(now_s, packet)
 
-    @override
     def advance(self, now_s: float) -> None:
+        """Do everything that happens up to ``now_s``, which never decreases."""
         self._cells.advance(now_s)

@@ -1,4 +1,4 @@
-"""The switch of a lab's hosts: ``python -m paceline.realrun.lab.switch HOSTS tuned|stock|JSON SOCKET``.
+"""The switch of a lab's hosts: ``python -m paceline.realrun.lab.switch HOSTS tuned|JSON SOCKET``.
 
 It makes the hosts, then reads packets from their TUN devices and writes each to its destination's when it is
 due. All times are computed (``queues``, ``delays``) and do not depend on the loop's delays, except that a
@@ -36,14 +36,14 @@ from heapq import heappop, heappush
 import numpy.random  # noqa: F401 - else numpy loads it at a run's first draw: 8 ms in which no packet is read
 
 from paceline.sim.errors import InputError
-from paceline.sim.network.stock_tcp import HostTuning, TcpSettings
+from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.network.variation import AddedLatencies, Factors, LinkChanges, bandwidth_changes
 
 from . import kernel, start
 from .delays import Delay
 from .namespaces import INTERFACE, Host, address, make_host
 from .protocol import PLAN, Forwarding, Statistics
-from .queues import Fair, Fifo, Queue
+from .queues import Fair, Fifo
 
 HEADER_BYTES = 10  # virtio_net_hdr
 _COMMANDS, _ANSWERS = 0, 1  # standard input and output
@@ -112,7 +112,7 @@ class Switch:
     def _set_plan(self, plan: Forwarding) -> None:
         paths = [path for path, _ in plan.routes.values()]
         discipline = Fifo[Packet] if plan.queue == "fifo" else Fair[Packet]
-        self._queue: Queue[Packet] = discipline(plan.bandwidth_bytes_per_s, paths, self._leave)
+        self._queue = discipline(plan.bandwidth_bytes_per_s, paths, self._leave)
         if "token_bucket" in (plan.queue, self._plan.queue):
             for number, host in enumerate(self._hosts):
                 kernel.setns(host.namespace, kernel.CLONE_NEWNET)
@@ -296,7 +296,7 @@ def _answer(value: Mapping[str, object]) -> None:
         data = data[os.write(_ANSWERS, data) :]
 
 
-def _make_hosts(count: int, hosts: HostTuning, tcp: TcpSettings | None) -> tuple[list[Host], int | None]:
+def _make_hosts(count: int, tcp: TcpSettings | None) -> tuple[list[Host], int | None]:
     """Make the hosts, in a new user namespace if need be; return it too."""
     user_namespace = None
     try:
@@ -304,20 +304,20 @@ def _make_hosts(count: int, hosts: HostTuning, tcp: TcpSettings | None) -> tuple
     except PermissionError:
         kernel.enter_user_namespace()
         user_namespace = os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    return [make_host(host, hosts, tcp) for host in range(count)], user_namespace
+    return [make_host(host, tcp) for host in range(count)], user_namespace
 
 
 def main(count: int, kind: str, namespaces: int) -> None:
     """Run the switch of ``count`` hosts.
 
-    ``kind``: ``tuned``, ``stock`` or ``TcpSettings`` in JSON; ``namespaces``: the socket that gets them.
+    ``kind``: ``tuned``, or ``TcpSettings`` in JSON; ``namespaces``: the socket that gets them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # packets form no cycles, and a collection would be a pause
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        tcp = TcpSettings.model_validate_json(kind) if kind.startswith("{") else None
-        hosts, user_namespace = _make_hosts(count, "tuned" if kind == "tuned" else "stock", tcp)
+        tcp = None if kind == "tuned" else TcpSettings.model_validate_json(kind)
+        hosts, user_namespace = _make_hosts(count, tcp)
     except (OSError, InputError) as error:
         _answer({"error": str(error)})
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -16,7 +16,6 @@ from paceline.sim.errors import InputError, shorten
 from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.prepare import churn_of, prepare, seeds_of
 from paceline.sim.faults.outages import Churn
-from paceline.sim.network.network import Network
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts, begin_parts, open_parts
 from paceline.sim.scenario.repeats import AutoRepeats
@@ -27,7 +26,7 @@ from ..driver.collect import RankResult
 from ..driver.one_run import run_job
 from ..driver.rank_log import Timing
 from ..group.group import Group
-from ..lab.protocol import Statistics
+from ..lab import Lab
 from ..transport.device import device_of
 
 
@@ -85,20 +84,9 @@ class Result:
 
 
 class RankPool(Protocol):
-    """Processes that do one real run after another: launched for it, or those of a job."""
+    """Processes that do one real run after another: launched for it, perhaps in a lab, or those of a job."""
 
-    @property
-    def settings(self) -> tuple[Mapping[str, str], ...]:
-        """A lab's settings of each host, as read back; () without a lab."""
-        return ()
-
-    def statistics(self) -> Statistics | None:
-        """Statistics of a lab's switch since the last change of network; None without a lab."""
-        return None
-
-    def shape(self, network: Network) -> None:
-        """Emulate another network between runs (lab only). ``InputError``: more hosts than the lab."""
-        return
+    lab: Lab | None = None
 
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
         """Execute one run; ``progress`` is called with rank 0's step count. ``InputError``: the request has

@@ -31,7 +31,6 @@ from paceline.sim.config.free_memory import free_for_all_bytes
 from paceline.sim.config.units import format_bytes
 from paceline.sim.config.user_code.code_files import code_folders
 from paceline.sim.errors import InputError, KeyedError
-from paceline.sim.network.network import Network
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
 
@@ -40,7 +39,6 @@ from ..group.group import allow_open_files
 from ..group.store import Control
 from ..lab import Lab
 from ..lab.lab import python_environment
-from ..lab.protocol import Statistics
 from .cells import REQUEST, RankPool, Result, RunRequest
 from .lives import next_life, next_view
 from .run_state import AFTER_A_RECORD_S, RunState
@@ -128,7 +126,7 @@ class Processes(RankPool):
         timeout_s: float = 60.0,
         faults: Mapping[int, int] | None = None,
     ) -> None:
-        self._lab = lab
+        self.lab = lab
         self._popen = popen if lab is None else lab.popen
         self._timeout_s = timeout_s
         self._faults = dict(faults or {})
@@ -147,27 +145,13 @@ class Processes(RankPool):
 
     def __enter__(self) -> Self:
         self._folder = Path(self._stack.enter_context(make_temporary_folder()))
-        if self._lab is not None:
-            self._stack.enter_context(self._lab)
+        if self.lab is not None:
+            self._stack.enter_context(self.lab)
         self._stack.callback(self._end)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
-
-    @property
-    @override
-    def settings(self) -> tuple[Mapping[str, str], ...]:
-        return self._lab.settings if self._lab is not None else ()
-
-    @override
-    def statistics(self) -> Statistics | None:
-        return self._lab.statistics() if self._lab is not None else None
-
-    @override
-    def shape(self, network: Network) -> None:
-        if self._lab is not None:
-            self._lab.reconfigure(network)
 
     @override
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:

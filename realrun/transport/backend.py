@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from .buffers import StagingBuffers
-
 WaitFunction = Callable[[], object]
 """Blocks until an operation is complete; for a helper thread. Raises ``connections.PeerGone``."""
 
@@ -39,13 +37,10 @@ class Backend(Protocol):
     Each raises ``connections.PeerGone`` if it begins at once and a connection is closed already.
     """
 
-    survives: bool
-    """Whether the remaining ranks can continue after the death of a member."""
-    carries_messages: bool
-    """Whether it supports tags and any-source receives, which messages need."""
-
-    def staging_buffers(self, element_bytes: float, device: torch.device) -> StagingBuffers:
-        """Staging buffers reachable by the backend, for the values of one run on ``device``."""
+    concurrent: bool
+    """Whether operations run beside each other, told apart by tags: then it carries messages too, and the
+    remaining ranks can continue after the death of a member.
+    """
 
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
         """Begin a torch collective: ``begin`` is called with the process group of ``members``."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import BarrierOptions, Store
 from typing_extensions import override
@@ -15,9 +14,7 @@ from paceline.sim.program import operations as ops
 
 from . import connections
 from .backend import Backend, BatchedSendReceive, Routes, WaitFunction
-from .buffers import StagingBuffers
 from .connections import CollectiveWait, connect, finish, receive, send
-from .device import CPU
 from .threads import Turns
 
 LazyGroup = Callable[[Callable[[dist.ProcessGroupGloo], dist.Work]], Callable[[], dist.Work]]
@@ -26,7 +23,7 @@ RuntimeError if a member is missing or a connection is closed.
 """
 
 
-def lazy_group(store: Store, members: tuple[int, ...], rank: int) -> LazyGroup:
+def lazy_group(store: Store, rank: int, members: tuple[int, ...]) -> LazyGroup:
     """A process group of ``members`` (ascending) that connects when its first collective begins.
 
     Connecting needs all members, so the helper thread of the first operation does it. Operations begin in the
@@ -44,18 +41,13 @@ class Gloo(Backend):
     Their process group is that of ``everybody``, or the ``lazy_group`` of some members.
     """
 
-    survives = True
-    carries_messages = True
+    concurrent = True
 
     def __init__(
         self, everybody: dist.ProcessGroupGloo, lazy_group: Callable[[tuple[int, ...]], LazyGroup]
     ) -> None:
         self._everybody = everybody
         self._lazy_group = lazy_group
-
-    @override
-    def staging_buffers(self, element_bytes: float, device: torch.device) -> StagingBuffers:
-        return StagingBuffers(element_bytes, staging=device != CPU)  # gloo reaches only host memory
 
     @override
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:

@@ -19,7 +19,6 @@ from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store
 from typing_extensions import override
 
 from .backend import Backend, BatchedSendReceive, Routes, WaitFunction
-from .buffers import StagingBuffers
 from .connections import FOREVER, begin
 from .device import SideStream
 from .threads import Turns
@@ -28,8 +27,7 @@ from .threads import Turns
 class OrderedBackend(Backend):
     """One rank's queue of all mixes and collectives over torch's ``backend``."""
 
-    survives = False
-    carries_messages = False
+    concurrent = False
 
     def __init__(self, backend: str, device: torch.device, store: Store, rank: int, size: int) -> None:
         if backend == "nccl":
@@ -49,10 +47,6 @@ class OrderedBackend(Backend):
     def connect(self) -> WaitFunction:
         """Connect all ranks; subsets of them can exchange messages only after that."""
         return self._in_turn(self._everybody, lambda group: None)
-
-    @override
-    def staging_buffers(self, element_bytes: float, device: torch.device) -> StagingBuffers:
-        return StagingBuffers(element_bytes, device)
 
     @override
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:

@@ -15,6 +15,7 @@ from . import connections
 from .backend import Backend, TransferInFlight, WaitFunction
 from .buffers import StagingBuffers
 from .connections import PROBE_TAG, PeerGone, message_tag
+from .device import CPU
 from .rank_collectives import Collectives
 
 
@@ -88,8 +89,9 @@ class Transport:
         element_bytes: float,
         device: torch.device,
     ) -> None:
-        values = backend.staging_buffers(element_bytes, device)
-        messages = values if backend.carries_messages else StagingBuffers(element_bytes, staging=True)
+        # gloo, which carries the messages in any case, reaches only host memory.
+        messages = StagingBuffers(element_bytes, staging=device != CPU or not backend.concurrent)
+        values = messages if backend.concurrent else StagingBuffers(element_bytes, device)
         self.messages = Messages(gloo, messages)
         self.collectives = Collectives(rank, values, backend)
-        self.survives = backend.survives
+        self.survives = backend.concurrent

@@ -7,8 +7,8 @@ that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -37,21 +37,6 @@ _NO_EXCHANGE: Final = (
 )
 
 
-@dataclass(frozen=True)
-class TimelineRow:
-    """One worker up to some time.
-
-    Attributes:
-        worker: its rank.
-        main: ``compute``, ``communicate`` and ``wait`` -> intervals in seconds, disjoint.
-        background: transfers of started operations and of services, after their peers had started.
-    """
-
-    worker: int
-    main: dict[str, list[Box]]
-    background: list[Box]
-
-
 def shown_span_s(runs: Sequence[pd.DataFrame]) -> float:
     """The common time span: some steps and an exchange of each run, less if the fastest needs less."""
     needed = [max(_steps_end_s(run, _STEPS), _first_exchange_s(run)) for run in runs]
@@ -59,15 +44,17 @@ def shown_span_s(runs: Sequence[pd.DataFrame]) -> float:
     return min(max(needed, default=0.0), min(most, default=0.0)) or 1.0
 
 
-def timeline_rows(events: pd.DataFrame, end_s: float, workers: int) -> list[TimelineRow]:
-    """The first ``workers`` workers of one run, by rank, up to ``end_s``."""
+def timeline_rows(events: pd.DataFrame, end_s: float, workers: int) -> dict[int, dict[str, list[Box]]]:
+    """Rank -> activity -> disjoint intervals up to ``end_s``, of the first ``workers`` workers of one run.
+
+    Beside ``compute``, ``communicate`` and ``wait`` there is ``background``: transfers of started operations
+    and of services, after their peers had started.
+    """
     shown = events[(events["start_s"] < end_s) & (events["worker"] < workers)]
-    return [
-        _timeline_row(int(str(worker)), mine, end_s) for worker, mine in shown.groupby("worker", sort=True)
-    ]
+    return {int(str(worker)): _activities(mine, end_s) for worker, mine in shown.groupby("worker", sort=True)}
 
 
-def _timeline_row(worker: int, events: pd.DataFrame, end_s: float) -> TimelineRow:
+def _activities(events: pd.DataFrame, end_s: float) -> dict[str, list[Box]]:
     operation = events["operation"].astype(str)
     computes = operation.isin(COMPUTING)
     gradients = events[computes]
@@ -78,11 +65,12 @@ def _timeline_row(worker: int, events: pd.DataFrame, end_s: float) -> TimelineRo
     wait = _union(zip(awaited["start_s"], peer_s, strict=True), end_s)
     communicate = _union(zip(peer_s, awaited["end_s"], strict=True), end_s)
     beside = events[~operation.isin(_NO_EXCHANGE) & ((events["task"] > 0) | (events["handle"] >= 0))]
-    return TimelineRow(
-        worker,
-        {"compute": compute, "communicate": _without(communicate, compute), "wait": _without(wait, compute)},
-        _union(zip(beside["peer_s"], beside["end_s"], strict=True), end_s),
-    )
+    return {
+        "compute": compute,
+        "communicate": _without(communicate, compute),
+        "wait": _without(wait, compute),
+        "background": _union(zip(beside["peer_s"], beside["end_s"], strict=True), end_s),
+    }
 
 
 def _steps_end_s(run: pd.DataFrame, steps: int) -> float:
@@ -112,19 +100,10 @@ def _union(boxes: Iterable[Box], end_s: float) -> list[Box]:
 
 def _without(boxes: Sequence[Box], holes: Sequence[Box]) -> list[Box]:
     """Disjoint intervals less other disjoint intervals."""
-    out: list[Box] = []
-    for start, end in boxes:
-        for left, right in holes:
-            if right <= start or left >= end:
-                continue
-            if left > start:
-                out.append((start, left))
-            start = right
-            if start >= end:
-                break
-        if start < end:
-            out.append((start, end))
-    return out
+    lefts, rights = (np.array(holes).reshape(-1, 2)[:, side].tolist() for side in (0, 1))
+    free = list(zip([-math.inf, *rights], [*lefts, math.inf], strict=True))
+    parts = ((max(start, left), min(end, right)) for start, end in boxes for left, right in free)
+    return [part for part in parts if part[0] < part[1]]
 
 
 def draw_timeline(study: ReportSources, part: SourceRuns, workers: int) -> Picture:
@@ -149,10 +128,10 @@ def draw_timeline(study: ReportSources, part: SourceRuns, workers: int) -> Pictu
         drawn.supylabel("worker", fontsize=10, color=INK)
     data = pd.DataFrame(
         [
-            (label, row.worker, phase, *box)
+            (label, worker, phase, *box)
             for label, rows in shown.items()
-            for row in rows
-            for phase, boxes in [*row.main.items(), ("background", row.background)]
+            for worker, activities in rows.items()
+            for phase, boxes in activities.items()
             for box in boxes
         ],
         columns=["label", "worker", "phase", "start_s", "end_s"],
@@ -160,15 +139,15 @@ def draw_timeline(study: ReportSources, part: SourceRuns, workers: int) -> Pictu
     return picture(drawn, f"{study.key}-timeline-{part.source}", data, key=PHASE_KEY)
 
 
-def _draw_rows(ax: Axes, rows: Sequence[TimelineRow], unit_s: float) -> None:
-    for phase, colour in PHASES.items():
-        boxes = [(*box, i - 0.38, i + 0.18) for i, row in enumerate(rows) for box in row.main[phase]]
+def _draw_rows(ax: Axes, rows: Mapping[int, Mapping[str, list[Box]]], unit_s: float) -> None:
+    heights = {"background": (0.24, 0.42)}
+    for phase, colour in {**PHASES, "background": PHASES["communicate"]}.items():
+        top, bottom = heights.get(phase, (-0.38, 0.18))
+        boxes = [(*box, i + top, i + bottom) for i, row in enumerate(rows.values()) for box in row[phase]]
         _draw_boxes(ax, boxes, unit_s, colour)
-    beneath = [(*box, i + 0.24, i + 0.42) for i, row in enumerate(rows) for box in row.background]
-    _draw_boxes(ax, beneath, unit_s, PHASES["communicate"])
     ax.set_ylim(len(rows) - 0.4, -0.6)
     every = max(1, len(rows) // 4)
-    ax.set_yticks(range(0, len(rows), every), [str(rows[i].worker) for i in range(0, len(rows), every)])
+    ax.set_yticks(range(0, len(rows), every), list(map(str, rows))[::every])
     ax.tick_params(axis="y", length=0)
     ax.grid(False)
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from paceline.sim.records.summary import SchemeSummary, is_by_step
+from paceline.sim.records.summary import is_by_step
 
 from .. import words
 from ..folders import ReportSources
@@ -43,7 +43,7 @@ def draw_cost(study: ReportSources, per_step: bool) -> Picture:
     ]
     by_step = is_by_step(study.main.results.summary)
     labels = {place: _wrapped(row["label"]) for place, _, row in bars}
-    lengths = [words.step_s(row) if per_step else _run_s(row, by_step) for _, _, row in bars]
+    lengths = [words.step_s(row) if per_step else words.run_s(row, by_step) for _, _, row in bars]
     near = [length for length in lengths if length <= _FAR * float(np.median(lengths))]
     limit = max(lengths) if len(near) == len(lengths) else 1.3 * max(near)
     name, unit_s = words.time_unit([limit / 2])
@@ -87,12 +87,6 @@ def draw_cost(study: ReportSources, per_step: bool) -> Picture:
         for (_, _, row), length in zip(bars, lengths, strict=True)
     )
     return picture(drawn, f"{study.key}-{'step' if per_step else 'run'}-cost", data, key=PHASE_KEY)
-
-
-def _run_s(row: SchemeSummary, by_step: bool) -> float:
-    """A run's time as in the tables: the time to the target, or its bound; else the wall clock."""
-    to_target_s = None if by_step else row["time_to_target_s"]["median"] or row["at_least_s"]
-    return to_target_s or row["wall_clock_s"]
 
 
 def _wrapped(label: str) -> list[str]:

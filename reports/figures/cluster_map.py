@@ -87,11 +87,13 @@ def _name(ax: Axes, places: Mapping[str, Point], graph: nx.Graph[str], node: str
     far = 4 + size**0.5 / 2
     ha = {-1: "right", 0: "center", 1: "left"}[round(right)]
     va = {-1: "top", 0: "center", 1: "bottom"}[round(up)]
-    annotate(ax, graph.nodes[node]["text"], (x, y), (far * right, far * up), ha=ha, va=va, zorder=4)
+    about = graph.nodes[node]
+    text = about.get("text") or (_node_text(node, about["hosts"]) if about["hosts"] else node)
+    annotate(ax, text, (x, y), (far * right, far * up), ha=ha, va=va, zorder=4)
 
 
 def _graph(cluster: Mapping[str, Any]) -> nx.Graph[str]:
-    """Nodes with ``hosts`` and ``text``, links with ``latency_s`` and ``bandwidth`` ("" for unlimited)."""
+    """Nodes with ``hosts``, the switch with a ``text``, links with ``latency_s`` and ``bandwidth``."""
     network = cluster["network"]
     if network.get("sites"):
         return _sites(network)
@@ -99,7 +101,7 @@ def _graph(cluster: Mapping[str, Any]) -> nx.Graph[str]:
         return _links(network["graph"], (network.get("host") or {}).get("gpus", 1))
     graph: nx.Graph[str] = nx.Graph()
     graph.add_node("switch", hosts=0, text="one switch")
-    graph.add_node("workers", hosts=cluster["workers"], text=_node_text("workers", cluster["workers"]))
+    graph.add_node("workers", hosts=cluster["workers"])
     graph.add_edge(
         "switch",
         "workers",
@@ -111,8 +113,7 @@ def _graph(cluster: Mapping[str, Any]) -> nx.Graph[str]:
 
 def _sites(network: Mapping[str, Any]) -> nx.Graph[str]:
     graph: nx.Graph[str] = nx.Graph()
-    for site, count in network["sites"].items():
-        graph.add_node(site, hosts=count, text=_node_text(site, count))
+    graph.add_nodes_from((site, {"hosts": count}) for site, count in network["sites"].items())
     between = network.get("between") or {}
     latencies = between.get("latency", {})
     for a, b in itertools.combinations(network["sites"], 2):
@@ -126,20 +127,13 @@ def _sites(network: Mapping[str, Any]) -> nx.Graph[str]:
 
 def _links(description: Mapping[str, Any], gpus: int) -> nx.Graph[str]:
     graph: nx.Graph[str] = nx.Graph()
-    ranks: dict[str, list[int]] = {}
-    for rank, host in enumerate(description["hosts"]):
-        ranks.setdefault(host, []).append(rank)
     for link in description["links"]:
         graph.add_edge(
             link["source"], link["target"], latency_s=parse_seconds(link["latency"]),
             bandwidth=_rate(link.get("bandwidth")),
         )  # fmt: skip
-    graph.add_nodes_from(ranks)
-    for node in graph:
-        mine = ranks.get(node, [])
-        graph.nodes[node].update(
-            hosts=gpus * len(mine), text=_node_text(str(node), gpus * len(mine)) if mine else str(node)
-        )
+    graph.add_nodes_from(description["hosts"])
+    nx.set_node_attributes(graph, {each: gpus * description["hosts"].count(each) for each in graph}, "hosts")
     return graph
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
-from paceline.sim.records.intervals import median_ratio
-from paceline.sim.records.summary import Equal, race_s
+from paceline.sim.records.intervals import median_ratio, or_inf
+from paceline.sim.records.rates import seconds_to_levels
+from paceline.sim.records.summary import Equal, TuningTrial, orders_of_trials, race_s
 from paceline.sim.records.verdict import find_winner
-from paceline.sim.seeds import Floats
 
 from .. import words
 from ..folders import ReportSources, SourceRuns
@@ -22,19 +23,8 @@ from .metric_curves import make_log
 _LEVELS: Final = 100
 _HIGHEST: Final = 10.0
 """Ratio to the first at which the figure ends."""
-
-
-def seconds_to_levels(times_s: Floats, scores: Floats, levels: Floats) -> Floats:
-    """Seconds to each level of a rising score, interpolated between scores; infinite without one."""
-    best = np.maximum.accumulate(scores)
-    after = np.searchsorted(best, levels)
-    after[after == 0] = 1  # met by the first score
-    reached = after < len(best)
-    seconds = np.full(len(levels), np.inf)
-    to, start = after[reached], after[reached] - 1
-    part = np.clip((levels[reached] - best[start]) / np.maximum(best[to] - best[start], 1e-300), 0.0, 1.0)
-    seconds[reached] = times_s[start] + part * (times_s[to] - times_s[start])
-    return seconds
+_OPEN: Final = 0.25
+"""Opacity of the strip where the order is open by learning rate."""
 
 
 def runs_scored(frame: pd.DataFrame, metric: str) -> dict[tuple[str, int], pd.DataFrame]:
@@ -47,7 +37,9 @@ def rank_levels(part: SourceRuns, equal: Equal, target: float) -> pd.DataFrame:
     """Columns level, first, label and ratio: the median paired ratio of a scheme's time to the first's.
 
     ``_LEVELS`` levels at equal distances up to the target, whose times are the runs' own. Levels that all
-    runs passed before their second scoring, or that no scheme reaches in most repeats, are left out.
+    runs passed before their second scoring, or that no scheme reaches in most repeats, are left out. Where
+    learning rates were tuned, low and high are the ends of the same ratio over those of ``RateOrders``, and
+    settled_by_rates says whether the first is first at three.
     """
     sign = -1.0 if equal["falling"] else 1.0
     runs = runs_scored(part.results.metrics, equal["metric"])
@@ -61,12 +53,34 @@ def rank_levels(part: SourceRuns, equal: Equal, target: float) -> pd.DataFrame:
         seconds[-1] = race_s(row, by_step=False)
         for at_level, time_s in zip(times, seconds, strict=True):
             at_level.setdefault(row["label"], {})[row["seed"]] = float(time_s)
+    tuned = [
+        each
+        for each in part.results.summary.get("tuning", [])
+        if part.source == "simulated" and any("levels" in trial for trial in each["trials"])
+    ]
     rows = []
     for level, at_level in zip(sign * levels, times, strict=True):
         if (first := find_winner(at_level)) is not None:
-            ratios = {label: median_ratio(mine, at_level[first]) for label, mine in at_level.items()}
-            rows += [(level, first, label, ratio) for label, ratio in ratios.items()]
-    return pd.DataFrame(rows, columns=["level", "first", "label", "ratio"])
+            trial_s = partial(_trial_s, sign=sign, level=level, target=target)
+            orders = orders_of_trials(tuned, part.rows, at_level.keys(), first, trial_s)
+            for label, mine in at_level.items():
+                line: dict[str, Any] = {
+                    "level": level, "first": first, "label": label,
+                    "ratio": median_ratio(mine, at_level[first]),
+                }  # fmt: skip
+                if orders is not None:
+                    ratios = [or_inf(each) for each in orders["behind"].get(label, [1.0])]
+                    line |= {"low": min(ratios), "high": max(ratios), "settled_by_rates": orders["settled"]}
+                rows.append(line)
+    return pd.DataFrame(rows)
+
+
+def _trial_s(trial: TuningTrial, *, sign: float, level: float, target: float) -> float:
+    """Seconds of a trial to a level of the score; to the target those of the verdict."""
+    if level == target:
+        return or_inf(trial["time_to_target_s"])
+    scores, times_s = np.array(trial["levels"]).reshape(-1, 2).T
+    return float(seconds_to_levels(times_s, sign * scores, np.array([sign * level]))[0])
 
 
 def draw_levels(study: ReportSources) -> Picture | None:
@@ -78,22 +92,30 @@ def draw_levels(study: ReportSources) -> Picture | None:
     data = rank_levels(study.main, equal, target["value"])
     if not len(data):
         return None
+    seen, lows = (data.filter(columns).to_numpy() for columns in (["ratio", "high"], ["low"]))
+    highest = max(1.5, 1.1 * seen[seen <= _HIGHEST].max())
+    lowest = min([1.0, *lows[lows >= 1 / _HIGHEST]])
     with figure(WIDTH_IN, 2.9) as drawn:
         ax = drawn.subplots()
         for label, mine in data.groupby("label", sort=False):
             ratio = mine["ratio"].where(mine["ratio"] <= _HIGHEST, math.nan)
             style = study.styles[str(label)]
+            if "low" in mine:
+                low, high = (mine[end].clip(lowest, _HIGHEST) for end in ("low", "high"))
+                ax.fill_between(mine["level"], low, high, color=style.stand_in, alpha=0.16, linewidth=0)
+                ax.plot(mine["level"], mine[["low", "high"]], color=style.stand_in, linewidth=0.6)
             ax.plot(mine["level"], ratio, color=style.stand_in, linewidth=2, dashes=style.dashes)
-        levels = data.drop_duplicates("level")[["level", "first"]].to_numpy().tolist()
+        firsts = ["level", "first", "settled_by_rates"]
+        levels = data.drop_duplicates("level").reindex(columns=firsts, fill_value=True).to_numpy().tolist()
         apart = (levels[-1][0] - levels[0][0]) / max(len(levels) - 1, 1) / 2
-        for first, group in groupby(levels, key=lambda each: each[1]):
-            ends = [level for level, _ in group]
+        for (first, settled), group in groupby(levels, key=lambda each: each[1:]):
+            at = [level for level, *_ in group]
             ax.axvspan(
-                ends[0] - apart, ends[-1] + apart, 0, 0.05, color=study.styles[first].stand_in, linewidth=0
-            )
+                at[0] - apart, at[-1] + apart, 0, 0.05, color=study.styles[first].stand_in, linewidth=0,
+                alpha=None if settled else _OPEN,
+            )  # fmt: skip
         make_log(ax, "y")
-        highest = max(1.5, 1.1 * data["ratio"][data["ratio"] <= _HIGHEST].max())
-        ax.set_ylim(highest**-0.07, highest)  # the strip lies below 1
+        ax.set_ylim(lowest * (highest / lowest) ** -0.07, highest)  # the strip lies below all
         if equal["falling"]:
             ax.invert_xaxis()
         ax.set(xlabel=f"target: {words.plain(equal['metric'])}", ylabel="time to it, over the first's")

@@ -57,7 +57,10 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
     """
     frames = {part.source: _scores(part, metric, by) for part in study.parts}
     every = pd.concat(list(frames.values()))
-    name, unit = _unit(every["x"].max() / 4, by)
+    typical = every["x"].max() / 4
+    name, unit = {
+        "time_s": words.time_unit([typical]), "bytes_sent": words.size_unit(typical), "step": ("", 1.0),
+    }[by]  # fmt: skip
     target = study.main.results.summary["target"]
     goal = target["value"] if target and target["metric"] == metric else None
     drawn_data, heights = [], [] if goal is None else [goal]
@@ -101,12 +104,6 @@ def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
         ax.set_ylabel(words.plain(metric) + whose + (", log scale" if ax.get_yscale() == "log" else ""))
     data = pd.concat(drawn_data) if drawn_data else pd.DataFrame()
     return picture(drawn, f"{study.key}-{metric}-{by}", data.rename(columns={"x": by}), study.styles)
-
-
-def _unit(typical: float, by: By) -> tuple[str, float]:
-    if by == "time_s":
-        return words.time_unit([typical])
-    return words.size_unit(typical) if by == "bytes_sent" else ("", 1.0)
 
 
 def set_limits(ax: Axes, heights: Sequence[float]) -> None:

@@ -48,7 +48,7 @@ def varied_keys(answer: Mapping[str, Any]) -> list[str]:
 
 def is_grid(answer: Mapping[str, Any]) -> bool:
     """Whether a sweep holds all combinations of its keys' values."""
-    values = [len(_values(answer, key)) for key in answer["settings"][0]["set"]]
+    values = [len(_values(answer, [key])) for key in answer["settings"][0]["set"]]
     return math.prod(values) == len(answer["settings"])
 
 
@@ -63,14 +63,14 @@ def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pict
         return None
     from matplotlib.patches import Rectangle
 
-    across, down = keys[-1], keys[0] if len(keys) == 2 else None
-    columns, rows = _values(answer, across), _values(answer, down) if down else [None]
+    across, down = keys[-1:], keys[:-1]
+    columns, rows = _values(answer, across), _values(answer, down)
     data = []
     with figure(2.0 + 0.9 * len(columns), 0.9 + 0.5 * len(rows)) as drawn:
         ax = drawn.subplots()
         for row in answer["settings"]:
             verdict = row["verdict"]
-            x, y = columns.index(row["set"][across]), rows.index(row["set"][down]) if down else 0
+            x, y = columns.index(_at(row, across)), rows.index(_at(row, down))
             ax.add_patch(
                 Rectangle(
                     (x - 0.5, y - 0.5), 1, 1,
@@ -81,13 +81,14 @@ def draw_winners(answer: Mapping[str, Any], styles: Mapping[str, Style]) -> Pict
             ax.text(x, y, _words(verdict), ha="center", va="center", fontsize=9, color=INK)
             data.append({**row["set"], "first": verdict["first"], "factor": verdict["factor"]})
         ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-        ax.set_xticks(range(len(columns)), [cut(show_value(value), _LABEL) for value in columns])
-        ax.set_yticks(range(len(rows)), [cut(show_value(value), _LABEL) if down else "" for value in rows])
+        for axis, values in ((ax.xaxis, columns), (ax.yaxis, rows)):
+            names = ("".join(map(show_value, each)) for each in values)
+            axis.set_ticks(range(len(values)), [cut(name, _LABEL) for name in names])
         ax.tick_params(length=0)
         ax.grid(False)
         ax.spines[:].set_visible(False)
-        names = short_keys(keys)
-        ax.set(xlabel=names[-1], ylabel=names[0] if down else "")
+        *name_down, name_across = short_keys(keys)
+        ax.set(xlabel=name_across, ylabel="".join(name_down))
     firsts = {row["verdict"]["first"] for row in answer["settings"]}
     shown = {label: style for label, style in styles.items() if label in firsts}
     return picture(drawn, "winners", pd.DataFrame(data), shown)
@@ -242,12 +243,15 @@ def _place(answer: Mapping[str, Any], key: str) -> int:
     return list(answer["settings"][0]["set"]).index(key)
 
 
-def _values(answer: Mapping[str, Any], key: str) -> Sequence[Any]:
-    values: list[Any] = []
-    for row in answer["settings"]:
-        if row["set"][key] not in values:
-            values.append(row["set"][key])
-    return values
+def _at(setting: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
+    """Values of a setting's keys."""
+    return [setting["set"][key] for key in keys]
+
+
+def _values(answer: Mapping[str, Any], keys: Sequence[str]) -> list[list[Any]]:
+    """All that settings have at these keys; one empty list where there is no key."""
+    every = [_at(row, keys) for row in answer["settings"]]
+    return [each for place, each in enumerate(every) if every.index(each) == place]
 
 
 def _words(verdict: Mapping[str, Any]) -> str:

@@ -48,11 +48,10 @@ class Gap:
 
 def gap(part: SourceRuns) -> Gap | None:
     """Decompose the gap between the best and the second of a table; None without both medians and steps."""
-    if len(part.rows) < 2:
+    costs = list(filter(None, map(_costs, part.rows[:2])))
+    if len(costs) < 2:
         return None
-    one, two = (_costs(row) for row in part.rows[:2])
-    if one is None or two is None:
-        return None
+    one, two = costs
     steps = (one[0] + two[0]) / 2
     both = (sum(one[1:]) + sum(two[1:])) / 2
     phases_s = ((b - a) * steps for a, b in zip(one[1:], two[1:], strict=True))
@@ -65,16 +64,14 @@ def gap(part: SourceRuns) -> Gap | None:
     )
 
 
-def _costs(row: SchemeSummary) -> tuple[float, float, float, float] | None:
+def _costs(row: SchemeSummary) -> list[float] | None:
     """Steps to the target, and the computing, transferring and waiting time of a step."""
     time_s, steps, wall_s = row["time_to_target_s"]["median"], row["steps_to_target"], row["wall_clock_s"]
     if not time_s or not steps or not wall_s:
         return None
     shares = row["time_s"]
-    compute, communicate, wait = (
-        time_s / steps * part / wall_s for part in (shares["compute"], shares["communicate"], shares["wait"])
-    )
-    return steps, compute, communicate, wait
+    phases = shares["compute"], shares["communicate"], shares["wait"]
+    return [steps, *(time_s / steps * part / wall_s for part in phases)]
 
 
 def draw_waterfall(study: ReportSources, of: Gap) -> Picture:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from .schedule import Round, Schedule, refuse_many, split_evenly
+from .collective import Round, Schedule, refuse_many, split_evenly
 
 _GLOO_SEGMENT_BYTES = 1024 * 1024
 _GLOO_ELEMENT_BYTES = 4
@@ -184,15 +184,13 @@ def _halving_exchanges(core: int, rank: int) -> list[tuple[int, range, range]]:
     """(peer, received chunks, sent chunks) of a rank in order; there are ``core`` chunks, a power of two."""
     scatter = []
     mine = range(core)
-    distance = 1
-    while distance < core:
+    for k in range(core.bit_length() - 1):
         half = len(mine) // 2
         kept, sent = mine[:half], mine[half:]
-        if rank & distance:
+        if rank >> k & 1:
             kept, sent = sent, kept
-        scatter.append((rank ^ distance, kept, sent))
+        scatter.append((rank ^ (1 << k), kept, sent))
         mine = kept
-        distance *= 2
     return scatter + [(peer, sent, kept) for peer, kept, sent in reversed(scatter)]
 
 

@@ -1,4 +1,4 @@
-"""A collective as blocks and posts, in arrays.
+"""A collective as blocks and posts, in arrays; schedules, of which one is made; and bytes between hosts.
 
 A *block* is bytes from one rank to another, in equal pieces. A *post* is a point in the program of one rank:
 it happens after the post before it, when some of the rank's blocks have ended (sent, for the sender; arrived,
@@ -8,17 +8,25 @@ and its receiver has posted it: a round of a table is one post; receives posted 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.free_memory import free_bytes
+from ..config.limits import MAX_MESSAGES
+from ..config.units import format_bytes
+from ..errors import RunError
 from ..seeds import Floats, Integers
-from .schedule import Round, Schedule
+
+_MESSAGE_BYTES: Final = 600
+"""Approximate memory of one message while a collective is laid out."""
+_FEW_MESSAGES: Final = 100_000
+"""Collectives of up to this many messages always fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,12 +176,6 @@ class Collective:
         return tuple(round(each) for each in sent.tolist())
 
     @cached_property
-    def any_needs(self) -> bool:
-        """Whether any block waits for another."""
-        lists = self.ends, self.after, self.behind
-        return any(len(each.flat) for each in lists)
-
-    @cached_property
     def streams(self) -> Lists:
         """[B] the previous block of the same stream, one per ordered pair of ranks."""
         return Lists.grouped(*fronts(self.source * self.ranks + self.destination), self.messages)
@@ -224,6 +226,73 @@ def posted_ahead(
         receives=Lists.grouped(destination, numbers, ranks),
         sends=Lists.grouped(source, numbers, ranks),
         rendezvous=False,
+    )
+
+
+# --- schedules: the messages of a collective, round by round ------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a rank: all its receives are posted, then all its sends.
+
+    It is complete when each message has arrived or left.
+
+    Attributes:
+        receives: (source, bytes) of each message.
+        sends: (destination, bytes) of each message.
+    """
+
+    receives: tuple[tuple[int, int], ...]
+    sends: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """The messages of one collective.
+
+    Two workers swap 100 bytes:
+
+    >>> swap = Schedule(
+    ...     rounds=(
+    ...         (Round(receives=((1, 100),), sends=((1, 100),)),),
+    ...         (Round(receives=((0, 100),), sends=((0, 100),)),),
+    ...     ),
+    ...     window=1,
+    ... )
+    >>> [sum(size for one in rounds for _, size in one.sends) for rounds in swap.rounds]
+    [100, 100]
+
+    Attributes:
+        rounds: ``rounds[rank]`` in order; ranks may have different numbers of them.
+        window: how many rounds of one rank are in flight. Its round i begins when its rounds up to i - window
+            are complete: 1 is strictly in order.
+    """
+
+    rounds: tuple[tuple[Round, ...], ...]
+    window: int
+
+
+def split_evenly(num_bytes: int, pieces: int) -> list[int]:
+    """Split ``num_bytes`` into integer sizes that differ by at most one."""
+    return [(k + 1) * num_bytes // pieces - k * num_bytes // pieces for k in range(pieces)]
+
+
+def refuse_many(name: str, ranks: int, messages: int) -> None:
+    """Raise ``RunError``, before allocation, for more than ``MAX_MESSAGES`` or than fit into free memory."""
+    if messages <= _FEW_MESSAGES:
+        return
+    needed, free = float(messages * _MESSAGE_BYTES), free_bytes()
+    if messages <= MAX_MESSAGES and needed <= free:
+        return
+    why = (
+        f"at most {MAX_MESSAGES:,} are followed"
+        if messages > MAX_MESSAGES
+        else f"they need about {format_bytes(needed)} of memory, and {format_bytes(free)} are free"
+    )
+    raise RunError(
+        f"{name} among {ranks:,} workers has {messages:,} messages; {why}: use smaller groups, or for "
+        "all-reduces another algorithm (collectives.all_reduce, auto on transport ideal)"
     )
 
 
@@ -278,3 +347,48 @@ def _list_messages(schedule: Schedule, first: Integers, what: str) -> Integers:
         table[:, 3] = first[rank] + np.repeat(np.arange(len(rounds)), lengths // 2)
         tables.append(table)
     return np.concatenate(tables)
+
+
+# --- bytes that hosts send to each other --------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Sends:
+    """Messages, or sums of messages: source, destination and bytes of each [m]."""
+
+    source: Integers
+    destination: Integers
+    num_bytes: Integers
+
+    @cached_property
+    def of_hosts(self) -> dict[int, list[tuple[int, int]]]:
+        """Source -> destination and bytes of each message that is not empty."""
+        hosts = dict[int, list[tuple[int, int]]]()
+        columns = self.source.tolist(), self.destination.tolist(), self.num_bytes.tolist()
+        for source, destination, num_bytes in zip(*columns, strict=True):
+            if num_bytes:
+                hosts.setdefault(source, []).append((destination, num_bytes))
+        return hosts
+
+
+@lru_cache(maxsize=64)
+def sends_of(collectives: tuple[tuple[Collective, tuple[int, ...]], ...]) -> Sends:
+    """Sends of simultaneous collectives, each with the hosts of its ranks."""
+    columns = []
+    for collective, members in collectives:
+        source, destination, num_bytes = collective.sent
+        hosts = np.array(members)
+        columns.append((hosts[source], hosts[destination], num_bytes))
+    return Sends(*map(np.concatenate, zip(*columns, strict=True)))
+
+
+def add_up(times: Mapping[Sends, int | Integers], hosts: int) -> Sends:
+    """Sums by source and destination of sends that happened this many times: one number, or one per host."""
+    keys, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for sends, number in times.items():
+        keys.append(sends.source * hosts + sends.destination)
+        sizes.append(sends.num_bytes * (number if isinstance(number, int) else number[sends.source]))
+    pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
+    sums = np.zeros(len(pairs), np.int64)
+    np.add.at(sums, place, np.concatenate(sizes))
+    return Sends(*np.divmod(pairs, hosts), sums)

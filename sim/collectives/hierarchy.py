@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ..seeds import Integers
-from .schedule import Round, Schedule, refuse_many, split_evenly
+from .collective import Round, Schedule, refuse_many, split_evenly
 
 MAX_COLUMNS: Final = 16
 """Most owners in a site of single hosts: messages grow with them, and this many fill any pipe."""
@@ -132,8 +132,11 @@ def _up_and_down(
     ranks: Sequence[int], phase: int, part: _Part, sizes: Sequence[Sequence[int]], most: Sequence[int]
 ) -> Iterator[tuple[int, int, int, _Part]]:
     """(phase, source, destination, part) of each message from one tier on outwards, and back to it."""
-    if phase == len(sizes):
-        yield from _between_sites(ranks, phase, part)
+    if phase == len(sizes):  # between sites
+        parts = _cut(part, len(ranks))
+        for (position, owner), (other, peer) in permutations(enumerate(ranks), 2):
+            yield phase, owner, peer, parts[other]
+            yield phase + 1, owner, peer, parts[position]
         return
     groups = sizes[phase]
     firsts = list(accumulate(groups[:-1], initial=0))
@@ -145,13 +148,6 @@ def _up_and_down(
                     yield phase, rank, owner, piece
                     yield 2 * len(sizes) + 1 - phase, owner, rank, piece
         yield from _up_and_down(owners, phase + 1, piece, sizes, most)
-
-
-def _between_sites(owners: Sequence[int], phase: int, part: _Part) -> Iterator[tuple[int, int, int, _Part]]:
-    parts = _cut(part, len(owners))
-    for (position, owner), (other, peer) in permutations(enumerate(owners), 2):
-        yield phase, owner, peer, parts[other]
-        yield phase + 1, owner, peer, parts[position]
 
 
 def _cut(part: _Part, number: int) -> list[_Part]:

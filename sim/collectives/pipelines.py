@@ -32,11 +32,14 @@ from .collective import (
     Collective,
     CollectiveBlock,
     Lists,
+    Schedule,
     fronts,
     of_blocks,
     of_rounds,
     posted_ahead,
+    refuse_many,
     sort_in_steps,
+    split_evenly,
 )
 from .hierarchy import (
     Sites,
@@ -47,7 +50,6 @@ from .hierarchy import (
     host_sizes,
     place_ranks,
 )
-from .schedule import Schedule, refuse_many, split_evenly
 
 RING_PIECES: Final = 64
 """Pieces of a chunk in the ideal ring: only the first piece pays the latency."""
@@ -116,7 +118,7 @@ def _over_trees(trees: Sequence[list[int]], sites: Sites, num_bytes: int, segmen
     n = len(trees[0])
     planned: list[tuple[bool, int, int, int, int, int]] = []  # (down, level, segment, tree, child, bytes)
     for tree, (parents, part) in enumerate(zip(trees, split_evenly(num_bytes, len(trees)), strict=True)):
-        height, depth = _heights(parents), _depths(parents)
+        height, depth = _heights_and_depths(parents)
         count = max(1, min(segments, -(-part // TREE_SEGMENT_BYTES)))
         refuse_many("a double tree", n, 2 * len(trees) * count * (n - 1))
         for segment, size in enumerate(split_evenly(part, count)):
@@ -166,25 +168,15 @@ def _children(parents: list[int]) -> list[list[int]]:
     return children
 
 
-def _heights(parents: list[int]) -> list[int]:
-    height = [0] * len(parents)
+def _heights_and_depths(parents: list[int]) -> tuple[list[int], list[int]]:
+    height, depth = [0] * len(parents), [0] * len(parents)
     for rank in range(len(parents)):
-        above, child = 1, rank
-        while parents[child] >= 0:
-            child = parents[child]
-            height[child] = max(height[child], above)
-            above += 1
-    return height
-
-
-def _depths(parents: list[int]) -> list[int]:
-    depths = []
-    for rank in range(len(parents)):
-        depth, child = 0, rank
-        while parents[child] >= 0:
-            depth, child = depth + 1, parents[child]
-        depths.append(depth)
-    return depths
+        above = rank
+        while parents[above] >= 0:
+            above = parents[above]
+            depth[rank] += 1
+            height[above] = max(height[above], depth[rank])
+    return height, depth
 
 
 @lru_cache(maxsize=64)
@@ -195,13 +187,8 @@ def hierarchical(sites: Sites, num_bytes: int) -> Collective:
     """
     if not num_bytes:
         return of_blocks(count_ranks(sites), ())
-    even = _even_hierarchy(sites)
+    even = without_rendezvous(hierarchical_all_reduce(sites, even_length(sites)))
     return replace(even, num_bytes=num_bytes / (even_length(sites) / even.num_bytes))
-
-
-@lru_cache(maxsize=8)
-def _even_hierarchy(sites: Sites) -> Collective:
-    return without_rendezvous(hierarchical_all_reduce(sites, even_length(sites)))
 
 
 @lru_cache(maxsize=64)
@@ -454,6 +441,7 @@ def in_turn(collective: Collective, sites: Sites) -> Collective:
     return replace(c, behind=Lists.grouped(owner, front, c.messages))
 
 
+@lru_cache(maxsize=8)
 def without_rendezvous(schedule: Schedule) -> Collective:
     """Turn a schedule with a window of 1 into blocks whose receives are posted ahead.
 

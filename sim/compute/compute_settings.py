@@ -20,7 +20,6 @@ from ..config.units import BoundedSeconds, BytesPerSecond, FlopsPerSecond, Steps
 from ..config.user_code import call as user_code
 from ..jitter import Jitter
 from ..seeds import Floats
-from . import attached
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,9 @@ class Trace(Settings):
         if not isinstance(data, Mapping) or data.get("durations") or data.get("workers"):
             return data
         if isinstance(data.get("attached"), str):
-            record = read_beside(info, data["attached"], attached.load, "attached")
+            from .attached import load
+
+            record = read_beside(info, data["attached"], load, "attached")
             return {**data, "workers": tuple(map(_as_text, record.gradients_s()))}
         column, event = data.get("column"), data.get("event", "ProfilerStep")
         if not isinstance(column, str | None) or not isinstance(event, str):

@@ -176,11 +176,11 @@ def follow_links(path: Path) -> Path:
 
 
 @contextmanager
-def claim(path: Path) -> Iterator[None]:
+def claim(path: Path) -> Iterator[Path]:
     """Lock ``path`` against other processes, by a locked file beside it that the block's end removes.
 
-    The lock ends with this process; file systems without locks refuse nobody. Raises ``InputError`` if
-    another process has claimed it, or nothing can be written there.
+    Yields the path without links. The lock ends with this process; file systems without locks refuse nobody.
+    Raises ``InputError`` if another process has claimed it, or nothing can be written there.
     """
     path = follow_links(path)
     if not path.name:
@@ -202,7 +202,7 @@ def claim(path: Path) -> Iterator[None]:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # not the lock's fault
             where = f" ({lock})" if os.path.lexists(lock) and not full else ""
             raise InputError(f"cannot write {path}: {error.strerror or error}{where}") from error
-        yield
+        yield path
 
 
 _OWNER: Final = b"process "
@@ -289,9 +289,8 @@ def claim_folder(folder: Path) -> Iterator[None]:
 
     Raises ``InputError`` if another command writes to it, or nothing can be written there.
     """
-    folder = follow_links(folder)
-    with claim(folder):
-        remove_unfinished_writes(folder)
+    with claim(folder) as real:
+        remove_unfinished_writes(real)
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,9 +14,8 @@ from ..errors import SchemeError
 from ..program import operations as ops
 from ..program.averaging import combined, part, root_of
 from ..program.encoding import Payload, decoded
-from ..traffic.alike import Alike, AlikeTransfers
 from ..traffic.clock import Clock
-from ..traffic.flows import Flows
+from ..traffic.flows import Alike, AlikeTransfers, Flows
 from ..traffic.placing import Placed, in_turn_apart, place
 from ..traffic.rendezvous import Tag
 from ..traffic.transfers import Transfers
@@ -23,35 +23,20 @@ from .job import PRICED_WORK, Job
 from .tasks.clocked import Pending
 
 
+@dataclass(slots=True, eq=False)
 class _CollectiveInFlight:
-    __slots__ = (
-        "alike",
-        "can_wait",
-        "early",
-        "flows",
-        "inputs",
-        "joined_s",
-        "last_s",
-        "left",
-        "members",
-        "placed",
-        "result",
-        "waiting",
-    )
-
-    def __init__(self, members: tuple[int, ...], placed: Placed, alike: Alike | None) -> None:
-        self.members = members
-        self.placed = placed
-        self.alike = alike  # None: it is not to be in flight as classes
-        self.can_wait = True  # no member does anything beside it
-        self.flows: Flows | None = None  # None: it is priced
-        self.joined_s: dict[int, float] = {}
-        self.waiting: dict[int, Pending] = {}  # members still in the collective
-        self.inputs: dict[int, Payload | None] = {}
-        self.early: list[Pending] = []  # complete before all had joined
-        self.last_s = 0.0
-        self.result: Any = None
-        self.left = len(members)
+    members: tuple[int, ...]
+    placed: Placed
+    alike: Alike | None  # None: it is not to be in flight as classes
+    left: int  # members still in it
+    can_wait: bool = True  # no member does anything beside it
+    flows: Flows | None = None  # None: it is priced
+    joined_s: dict[int, float] = field(default_factory=dict)
+    waiting: dict[int, Pending] = field(default_factory=dict)  # members still in the collective
+    inputs: dict[int, Payload | None] = field(default_factory=dict)
+    early: list[Pending] = field(default_factory=list)  # complete before all had joined
+    last_s: float = 0.0
+    result: Any = None
 
 
 class CollectivesInFlight:
@@ -157,7 +142,7 @@ class CollectivesInFlight:
         only_alike = all(other.alike is not None for other in self._on_shared.values())
         if priced and everybody and idle and only_alike and not placed.always_apart:
             alike = placed.alike((0.0,) * len(members))
-        collective = self._open[tag] = _CollectiveInFlight(members, placed, alike)
+        collective = self._open[tag] = _CollectiveInFlight(members, placed, alike, len(members))
         if not priced or not (self._is_separate(collective) or (idle and (everybody or placed.access_only))):
             ended = partial(self._through, tag=tag)
             collective.flows = placed.flows(self._clock, self._transfers, tag, ended)

@@ -264,12 +264,6 @@ class EventDriver(ClockedRunner[Pending]):
 
     # --- gradients ------------------------------------------------------------------------------
 
-    def _value(self, task: _Task, point: Tensor, ticket: int) -> Tensor:
-        if self._deferred is not None:
-            return self._deferred.take(ticket)
-        self._received[task.rank] = ticket
-        return point
-
     @override
     def next_gradient_s(self, rank: int) -> float:
         return self.job.computing.duration_s(self.job.rank_of(rank), self._gradients[rank])
@@ -299,8 +293,11 @@ class EventDriver(ClockedRunner[Pending]):
 
     def _gradient_value(self, pending: Pending) -> Tensor:
         if pending.reply is None:
-            operation: ops.Gradient = pending.operation  # type: ignore[assignment]
-            pending.reply = self._value(pending.task, operation.point, pending.ticket)
+            if self._deferred is not None:
+                pending.reply = self._deferred.take(pending.ticket)
+            else:
+                self._received[pending.task.rank] = pending.ticket
+                pending.reply = pending.operation.point  # type: ignore[attr-defined]
         value: Tensor = pending.reply
         return value
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from ..config.free_memory import free_bytes
-from ..config.limits import MAX_WORKERS
 from ..config.units import format_bytes
 from ..errors import KeyedError
 from ..scenario.entries import WorkloadEntry
 from ..scenario.schema import Scenario
 from ..training.snapshots import Keep, keep_rule
 from ..workloads import find_task
+from ..workloads.layers.layer_settings import FLOAT_BYTES
 from ..workloads.partition import BATCH_BLOCK, EPOCH_BLOCK
 
-_NUMBER_BYTES: Final = 4
 _INDEX_BYTES: Final = 8
 _ORDERS: Final = 3
 """Orders of the examples in memory at once while they are spread over the workers."""
@@ -28,9 +27,6 @@ _WORKER_BYTES: Final = 20_000
 
 def check_memory(scenario: Scenario) -> None:
     """Raise ``KeyedError``, with both amounts and the largest part, if a scenario exceeds free memory."""
-    workers = scenario.cluster.workers
-    if workers > MAX_WORKERS:
-        raise KeyedError(("cluster", "workers"), f"must be at most {MAX_WORKERS}, not {workers}")
     _refuse_more_than_free(estimate_bytes(scenario))
 
 
@@ -74,7 +70,7 @@ def estimate_bytes(scenario: Scenario) -> dict[str, float]:
     facts = find_task(workload.task).facts(workload.options, scenario.seed)
     parts = clock | _training_bytes(workload, workers, scenario.seed)
     if scenario.stop.target is not None:  # else no step between two scorings is looked up
-        model_bytes = facts.num_parameters * _NUMBER_BYTES
+        model_bytes = facts.num_parameters * FLOAT_BYTES
         parts[KEPT] = float(workers * kept_rule(scenario, model_bytes).between * model_bytes)
     return parts
 
@@ -83,12 +79,12 @@ def _training_bytes(workload: WorkloadEntry, workers: int, seed: int) -> dict[st
     facts = find_task(workload.task).facts(workload.options, seed)
     copies = _COPIES + workload.optimizer.num_moments
     drawn = workload.drawn_examples(workers)
-    rows = drawn // workload.drawn_batches * (facts.example_numbers + 2 * facts.activations) * _NUMBER_BYTES
-    each_example = facts.example_numbers * _NUMBER_BYTES + _ORDERS * _INDEX_BYTES
+    rows = drawn // workload.drawn_batches * (facts.example_numbers + 2 * facts.activations) * FLOAT_BYTES
+    each_example = facts.example_numbers * FLOAT_BYTES + _ORDERS * _INDEX_BYTES
     shard = facts.num_examples if workload.partition.kind == "replicated" else facts.num_examples // workers
     ahead = BATCH_BLOCK * drawn + max(EPOCH_BLOCK, shard)
     return {
-        MODELS: float(workers * facts.num_parameters * _NUMBER_BYTES * copies),
+        MODELS: float(workers * facts.num_parameters * FLOAT_BYTES * copies),
         EXAMPLES: float(facts.num_examples * each_example),
         BATCHES: float(rows + workers * ahead * _INDEX_BYTES),
     }

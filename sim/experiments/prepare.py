@@ -93,8 +93,7 @@ def _with_training(scenario: Scenario, device: torch.device) -> Scenario:
         "examples": problem.workload.scored_examples(evaluate.examples),
         "keep": evaluate.keep or format_keep(kept_rule(scenario, problem.workload.start.nbytes)),
     }
-    if (filled := evaluate.model_copy(update=left_open)) != evaluate:
-        scenario = scenario.model_copy(update={"evaluate": filled})
+    scenario = scenario.model_copy(update={"evaluate": evaluate.model_copy(update=left_open)})
     if scenario.gradients == "auto":
         return scenario.model_copy(update={"gradients": _method_for(problem)})
     if scenario.gradients == "batched" and (reason := cannot_batch(problem.workload, problem.batches)):
@@ -179,10 +178,7 @@ def _library_named(undecided: Scenario, names: dict[str, dict[str, str]]) -> tup
 
 def _with_names(scenario: Scenario, chosen: _Chosen, assumed: str | None = None) -> Scenario:
     update = {"chosen": chosen, "assumed": assumed}
-    collectives = scenario.collectives.model_copy(update=update)
-    if collectives == scenario.collectives:
-        return scenario
-    return scenario.model_copy(update={"collectives": collectives})
+    return scenario.model_copy(update={"collectives": scenario.collectives.model_copy(update=update)})
 
 
 def with_units(scenario: Scenario) -> Scenario:

@@ -99,17 +99,25 @@ def _simulate(
     scorer_of: Callable[[Job], Scorer[torch.Tensor]],
 ) -> Run:
     reason = "the event driver is asked for"
+    report = report_steps(job, progress)
     if engine != "event":
-        run = _in_lockstep(job, progress, scorer_of)
-        if isinstance(run, Run):
-            return run
-        reason = run
+        from ..drivers.lockstep.exact import why_not
+        from ..drivers.lockstep.lockstep_driver import LockstepDriver
+
+        reason = why_not(job)
+        if not reason:
+            scorer = _begun_scorer(job, scorer_of)
+            try:
+                outcome = LockstepDriver(job, scorer, progress=report).run()
+            except RunError as error:  # the event driver shows whether it is the scheme's own
+                reason = str(error)
+            else:
+                return replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
         if engine == "lockstep":
             raise InputError(f"--engine lockstep: {shorten(job.label)}: {reason}; use --engine auto")
     from ..drivers.event import EventDriver
 
     scorer = _begun_scorer(job, scorer_of)
-    report = report_steps(job, progress)
     priced = profile is None  # whose range is that of messages
     if job.shrinks:
         from ..drivers.views import Views
@@ -143,24 +151,6 @@ def engine_of(job: Job) -> tuple[Engine, str]:
         except RunError as error:
             reason = str(error)
     return ("event", reason) if reason else ("lockstep", "")
-
-
-def _in_lockstep(
-    job: Job, progress: Progress | None, scorer_of: Callable[[Job], Scorer[torch.Tensor]]
-) -> Run | str:
-    """The run in lockstep; or why that is not possible."""
-    from ..drivers.lockstep.exact import why_not
-    from ..drivers.lockstep.lockstep_driver import LockstepDriver
-
-    reason = why_not(job)
-    if reason:
-        return reason
-    scorer = _begun_scorer(job, scorer_of)
-    try:
-        outcome = LockstepDriver(job, scorer, progress=report_steps(job, progress)).run()
-    except RunError as error:  # the event driver shows whether it is the scheme's own
-        return str(error)
-    return replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
 
 
 def _begun_scorer(job: Job, scorer_of: Callable[[Job], Scorer[torch.Tensor]]) -> Scorer[torch.Tensor]:

@@ -12,8 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Final, cast
+
+import numpy as np
 
 from .. import seeds
+from ..records.rates import RATE, seconds_to_levels
 from ..records.run import Run, metric_name
 from ..records.summary import Tuned, TuningTrial, mean_time_s
 from ..records.unfinished import NOTHING_KEPT, Parts
@@ -22,6 +26,9 @@ from ..scenario.schema import Scenario
 from ..scenario.tuning_grid import SEEDS, Tune, with_values
 from ..workloads import find_task
 from .jobs import PlannedRun
+
+_KEPT: Final = 40
+"""Levels between the first score of a trial and the target whose times are kept."""
 
 
 def next_trials(scenario: Scenario, done: Sequence[Run], parts: Parts = NOTHING_KEPT) -> list[PlannedRun]:
@@ -65,8 +72,7 @@ def with_chosen(scenario: Scenario, tuned: Sequence[Tuned]) -> Scenario:
 def planned_trials(scenario: Scenario, tried: Sequence[TuningTrial]) -> list[tuple[dict[str, Value], int]]:
     """Values and seeds of a scheme's next round: all points, then the best ones, then none."""
     tune = scenario.tune
-    if tune is None:
-        return []
+    assert tune is not None
     first, *others = tuning_seeds(scenario)
     points = list(tune.points())
     if not tried:
@@ -84,14 +90,31 @@ def tuning_seeds(scenario: Scenario) -> list[int]:
 
 def _tried(scenario: Scenario, done: Sequence[Run]) -> list[list[TuningTrial]]:
     """The trials of each scheme, from the runs of whole rounds."""
-    metric, _ = deciding_score(scenario)
+    metric, falling = deciding_score(scenario)
+    target = scenario.stop.target
     runs = iter(done)
     tried: list[list[TuningTrial]] = [[] for _ in scenario.schemes]
     for _ in range(2):
         for own in tried:
-            planned = planned_trials(scenario, own)
-            own += [trial_of(*each, run, metric) for each, run in zip(planned, runs, strict=False)]
+            for (values, seed), run in zip(planned_trials(scenario, own), runs, strict=False):
+                trial = trial_of(values, seed, run, metric)
+                if RATE in values and target is not None and seed == tuning_seeds(scenario)[0]:
+                    trial["levels"] = _levels(run, metric, target.value, falling)
+                own.append(trial)
     return tried
+
+
+def _levels(run: Run, metric: str, target: float, falling: bool) -> list[list[float]]:
+    """Scores at equal distances from a run's first to the target, and seconds to each, as far as it got."""
+    scores = [(each.time_s, each.metrics.get(metric)) for each in run.evaluations]
+    known = np.array(scores, float).reshape(-1, 2)  # no score is no number
+    if np.isnan(known[:, 1]).all():
+        return []
+    sign = -1.0 if falling else 1.0
+    times_s, scored = known[~np.isnan(known[:, 1])].T
+    levels = np.linspace(scored[0], target, _KEPT + 1)
+    seconds = seconds_to_levels(times_s, sign * scored, sign * levels)
+    return cast(list[list[float]], np.stack([levels, seconds], 1)[np.isfinite(seconds)].tolist())
 
 
 def trial_of(values: dict[str, Value], seed: int, run: Run, metric: str) -> TuningTrial:

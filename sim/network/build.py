@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from typing import Any, Final
 
 from ..config.limits import MAX_TIME_S, MIN_RATE
@@ -50,12 +49,12 @@ def build_graph(settings: Graph, workers: int) -> Network:
                 links.append(Link(f"{a}->{b}", link.bandwidth))
     routes: dict[tuple[int, int], Route] = {}
     for source, name in enumerate(hosts):
-        before, _ = nx.dijkstra_predecessor_and_distance(graph, name)
+        paths = nx.single_source_dijkstra_path(graph, name)
         for destination, other in enumerate(hosts):
-            if other not in before:
+            if other not in paths:
                 raise InputError(f"host {quote(name)} cannot reach host {quote(other)}; add links")
             if source != destination:
-                crossed = [graph.edges[edge] for edge in _edges_to(other, before)]
+                crossed = [graph.edges[edge] for edge in pairwise(paths[other])]
                 routes[source, destination] = Route(
                     links=tuple(edge["link"] for edge in crossed if edge["link"] is not None),
                     latency_s=math.fsum(edge["latency_s"] for edge in crossed),
@@ -69,15 +68,6 @@ def build_graph(settings: Graph, workers: int) -> Network:
         per_flow_bytes_per_s=(),
         routes=routes,
     )
-
-
-def _edges_to(node: Any, before: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, Any]]:
-    """Edges on the way to a node, first edge first; each goes through the first predecessor."""
-    edges = []
-    while before[node]:
-        edges.append((before[node][0], node))
-        node = before[node][0]
-    return edges[::-1]
 
 
 def build_network(settings: NetworkSettings, workers: int) -> Network:
@@ -205,13 +195,7 @@ def _vary(links: tuple[Link, ...], variation: Variation) -> tuple[Link, ...]:
 
 
 def _build_sites(settings: NetworkSettings, workers: int) -> Network:
-    if settings.sites is None or settings.within is None:
-        sites = {"all": workers}
-        inside_s, access, upload = settings.latency or 0.0, settings.bandwidth, settings.upload
-    else:
-        sites = dict(settings.sites)
-        inside_s, access = settings.within.latency, settings.within.bandwidth
-        upload = settings.within.upload
+    sites, inside = settings.sites or {"all": workers}, settings.within or settings
     if sum(sites.values()) != workers:
         raise InputError(f"the sites hold {sum(sites.values())} workers, not {workers}")
 
@@ -224,10 +208,10 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
 
     up, down = dict[int, int](), dict[int, int]()
     gpus = settings.gpus
-    if access is not None:
+    if inside.bandwidth is not None:
         for host in range(workers // gpus):
-            card = add(f"host{host} up", access if upload is None else upload)
-            way_in = add(f"host{host} down", access)
+            card = add(f"host{host} up", inside.bandwidth if inside.upload is None else inside.upload)
+            way_in = add(f"host{host} down", inside.bandwidth)
             for worker in range(host * gpus, (host + 1) * gpus):
                 up[worker], down[worker] = card, way_in
 
@@ -240,6 +224,7 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
             enter[site] = add(f"{name} in", settings.uplink[name])
 
     latencies, caps = settings.of_pairs("latency"), settings.of_pairs("per_flow")
+    inside_s = inside.latency or 0.0
     return Network(
         sites=names,
         site_of=tuple(site for site, name in enumerate(names) for _ in range(sites[name])),

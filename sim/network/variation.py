@@ -15,7 +15,7 @@ from typing import Literal
 
 from .. import seeds
 from ..jitter import Jitter
-from .forms.varying import LinkTrace, Outage, SlowPeriods
+from .forms.varying import LinkTrace, Outage, SlowPeriods, Variation
 from .network import Link, Network
 
 
@@ -65,8 +65,11 @@ def changes_per_s(links: Sequence[Link]) -> float:
 
 def bandwidth_changes(links: Sequence[Link], seed: int) -> LinkChanges:
     """Bandwidths of varying links [bytes/s], each with its own random numbers of the run's ``seed``."""
-    varying = ((index, link) for index, link in enumerate(links) if link.variation is not None)
-    return LinkChanges({index: _steps(link, index, seed) for index, link in varying})
+    return LinkChanges({
+        index: _steps(link.variation, link.bandwidth_bytes_per_s, index, seed)
+        for index, link in enumerate(links)
+        if link.variation is not None
+    })  # fmt: skip
 
 
 class AddedLatencies:
@@ -96,14 +99,12 @@ def _first(steps: Iterator[tuple[float, float]], index: int) -> tuple[float, int
     return time_s, index, number
 
 
-def _steps(link: Link, index: int, seed: int) -> Iterator[tuple[float, float]]:
-    assert link.variation is not None
-    if link.variation.trace is not None:
-        return _traced(link.variation.trace, "bandwidth")
-    if link.variation.outages is not None:
-        return _interrupted(link.variation.outages, link.bandwidth_bytes_per_s)
-    assert link.variation.markov is not None
-    return _markov(link.variation.markov, link.bandwidth_bytes_per_s, index, seed)
+def _steps(variation: Variation, nominal: float, index: int, seed: int) -> Iterator[tuple[float, float]]:
+    if variation.trace is not None:
+        return _traced(variation.trace, "bandwidth")
+    if variation.markov is not None:
+        return _markov(variation.markov, nominal, index, seed)
+    return _interrupted(variation.outages or (), nominal)
 
 
 def _interrupted(outages: Sequence[Outage], nominal: float) -> Iterator[tuple[float, float]]:
@@ -136,17 +137,16 @@ class Factors:
     """Random factors of latencies: the k-th message from a host has the k-th factor of that host."""
 
     def __init__(self, jitter: Jitter, hosts: int, seed: int) -> None:
-        self._jitter, self._seed = jitter, seed
-        self._drawn = [0] * hosts
-        self._factors: list[list[float]] = [[] for _ in range(hosts)]
+        self._of_hosts = [_drawn(jitter, host, seed) for host in range(hosts)]
 
     def draw(self, source: int) -> float:
         """Factor of the next message from ``source``."""
-        block, offset = divmod(self._drawn[source], seeds.BLOCK)
-        self._drawn[source] += 1
-        if offset == 0:
-            self._factors[source] = self._jitter.factors(self._seed, source, "latency", block).tolist()
-        return self._factors[source][offset]
+        return next(self._of_hosts[source])
+
+
+def _drawn(jitter: Jitter, host: int, seed: int) -> Iterator[float]:
+    for block in count():
+        yield from jitter.factors(seed, host, "latency", block).tolist()
 
 
 class Latencies:

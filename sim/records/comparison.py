@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NotRequired
 
-import numpy as np
 from typing_extensions import TypedDict
 
 from ..errors import shorten
@@ -242,7 +241,7 @@ def off_pct(row: MeanRow) -> float:
 def mean_and_max(errors_pct: Iterable[float]) -> tuple[float, float] | None:
     """Mean and maximum of the absolute errors; None without errors."""
     sizes = [abs(error) for error in errors_pct]
-    return (math.fsum(sizes) / len(sizes), max(sizes)) if sizes else None
+    return (statistics.fmean(sizes), max(sizes)) if sizes else None
 
 
 @dataclass(frozen=True)
@@ -465,4 +464,4 @@ def coverage(predicted: Sequence[SchemeSummary], measured: Sequence[SchemeSummar
         interval = row["time_to_target_s"]
         if interval["low"] is not None:
             inside.append(interval["low"] <= medians[row["label"]] <= or_inf(interval["high"]))
-    return float(np.mean(inside)) if inside else None
+    return statistics.fmean(inside) if inside else None

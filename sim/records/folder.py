@@ -313,31 +313,24 @@ def _read_results(folder: Path, operations: bool = True) -> Results:
         of_sweep = next((f"; name one of a sweep, such as {each}" for each in folder.glob("0001")), "")
         raise InputError(f"{folder} is no result folder: it has no {name}{of_sweep}")
     verify_checksums(folder, _NEEDED, _ADDED)
-    try:
-        return _read_files(folder, operations)
-    except (InputError, MemoryError):
-        raise
-    except Exception as error:  # parsers raise many kinds
-        why = one_line(str(error), 200) or type(error).__name__
-        raise InputError(f"{folder} is damaged: {why}; make these results again") from error
-
-
-def _read_files(folder: Path, operations: bool) -> Results:
     from .formats import parquet
 
+    events = folder / EVENTS_FILE
     try:
-        summary = _read_summary(folder / SUMMARY_FILE)
         return Results(
-            summary=summary,
+            summary=_read_summary(folder / SUMMARY_FILE),
             metrics=parquet.read_metrics(folder / METRICS_FILE),
-            events=parquet.read_events(folder / EVENTS_FILE)
-            if operations
-            else parquet.frame_of(parquet.operations_of(())),
+            events=parquet.read_events(events) if operations else parquet.frame_of(parquet.operations_of(())),
             scenario=read_text(folder / SCENARIO_FILE, MAX_SCENARIO_BYTES),
             validation=read_validation(folder),
         )
+    except (InputError, MemoryError):
+        raise
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {folder}: {error}") from error
+    except Exception as error:  # parsers raise many kinds
+        why = one_line(str(error), 200) or type(error).__name__
+        raise InputError(f"{folder} is damaged: {why}; make these results again") from error
 
 
 def read_validation(folder: Path) -> Comparison | None:

@@ -3,7 +3,7 @@
 How many steps a scheme needs over another's depends on the rate by a factor of 1.5 and more, and what is the
 best rate of a small model says little of a large one's. So an order counts as settled only where it is the
 same at all three, with all-reduce held at its own best rate. Times are those of the trials of ``tune`` on the
-seed that all points have.
+seed that all points have: to the target, or to another level of the score.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 from typing_extensions import TypedDict
 
 from ..config.units import format_plain
+from ..seeds import Floats
 from .intervals import finite
 
 RATE: Final = "optimizer.lr"
@@ -32,8 +34,8 @@ class RateOrders(TypedDict):
         held: label of the scheme that is held at its best rate; None: there is no all-reduce.
         rates: of the optimiser, at most three.
         first: label of the first at each; None where none arrives.
-        behind: label -> its time over that of the first of the repeats at each rate; None where one of the
-            two does not arrive.
+        behind: label -> its time over that of the first of the repeats at each rate; None where it does not
+            arrive, 0 where it does and the first of the repeats does not.
     """
 
     text: str
@@ -88,3 +90,16 @@ def _first_of(column: Mapping[str, float], first: str) -> str | None:
 
 def _listed(rates: Sequence[float]) -> str:
     return " and ".join(map(format_plain, rates))
+
+
+def seconds_to_levels(times_s: Floats, scores: Floats, levels: Floats) -> Floats:
+    """Seconds to each level of a rising score, interpolated between scores; infinite without one."""
+    best = np.maximum.accumulate(scores)
+    after = np.searchsorted(best, levels)
+    after[after == 0] = 1  # met by the first score
+    reached = after < len(best)
+    seconds = np.full(len(levels), np.inf)
+    to, start = after[reached], after[reached] - 1
+    part = np.clip((levels[reached] - best[start]) / np.maximum(best[to] - best[start], 1e-300), 0.0, 1.0)
+    seconds[reached] = times_s[start] + part * (times_s[to] - times_s[start])
+    return seconds

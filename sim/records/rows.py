@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, Final, NotRequired, cast
 
 from pydantic import TypeAdapter
@@ -147,7 +147,7 @@ def run_of(row: RunRow, evaluations: Sequence[Evaluation], events: Sequence[Even
 def left_out_of(group: Sequence[Run]) -> list[str]:
     """Costs that the time of a step of these runs does not count, as phrases."""
     phrases = []
-    if idle_s := mean([run.time_s.idle for run in group]):
+    if idle_s := fmean([run.time_s.idle for run in group]):
         phrases.append(f"an idle end of {format_seconds(idle_s)}, after the first worker was through")
     if group[0].source == "simulated":
         phrases += untimed([name for run in group for name in run.exchanges or ()])
@@ -156,15 +156,10 @@ def left_out_of(group: Sequence[Run]) -> list[str]:
 
 def mean_shares(group: Sequence[Run]) -> Shares:
     """Time shares of a worker, the mean over runs."""
-    parts = {part: mean([getattr(run.time_s, part) for run in group]) for part in Shares.__annotations__}
+    parts = {part: fmean([getattr(run.time_s, part) for run in group]) for part in Shares.__annotations__}
     return cast(Shares, {part: s for part, s in parts.items() if s or part not in ("idle", "down")})
 
 
 def mean_sums(group: Sequence[Run]) -> MeanSums:
     """Sums over workers, the mean over runs."""
-    return cast(MeanSums, {name: mean([getattr(run, name) for run in group]) for name in SUMS})
-
-
-def mean(values: Sequence[float]) -> float:
-    """The mean of a few numbers."""
-    return math.fsum(values) / len(values)
+    return cast(MeanSums, {name: fmean([getattr(run, name) for run in group]) for name in SUMS})

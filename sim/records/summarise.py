@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -11,9 +12,9 @@ import numpy as np
 from ..errors import InputError, quote
 from .carry.break_even import Scope
 from .carry.noise import describe_gradients, hint
-from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
+from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio, or_inf
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
-from .rows import left_out_of, mean, mean_shares, mean_sums, row_of
+from .rows import left_out_of, mean_shares, mean_sums, row_of
 from .run import Evaluation, Run, Source, falls
 from .scenario_facts import Goal, TransportRecord, facts_of, read_facts
 from .summary import (
@@ -23,8 +24,10 @@ from .summary import (
     SchemeSummary,
     Summary,
     Tuned,
+    is_by_step,
     is_uneven,
     race_s,
+    race_times,
     verdict_of,
 )
 from .verdict import chance_to_win, find_verdict, find_winner, find_winners
@@ -57,34 +60,32 @@ def summarise(
         InputError: two runs share source, label and seed.
     """
     groups = _grouped(runs)
-    by_step = target is None and not any(run.reached_target for run in runs)
     rows = [_row(group, (facts or {}).get(group[0].label, {})) for group in groups.values()]
-    winner: SchemeSummary | None = None
-    paired, equal = 0, None
-    for source in {run.source: None for run in runs}:
-        mine = [row for row in rows if row["source"] == source]
-        times = {label: _times(group, by_step) for (s, label), group in groups.items() if s == source}
-        label = find_winner(times)
-        best = next((row for row in mine if row["label"] == label), None)
-        shared = _compare(mine, times, best)
-        if source == runs[0].source:
-            winner, paired = None if best is not None and by_step and is_uneven(best) else best, shared
-            winners = groups[source, best["label"]] if best is not None else []
-            equal = equal_terms([run for run in runs if run.source == source], target, winners)
-    if equal is not None:
-        for row, group in zip(rows, groups.values(), strict=True):
-            row["score_at_equal_time"] = score_at(group, equal, "time_s")
-            row["score_at_equal_bytes"] = score_at(group, equal, "bytes_sent")
     summary = Summary(
         version=SUMMARY_VERSION,
         scenario=scenario_name,
         target=target,
         runs=[row_of(run) for run in runs],
         summary=rows,
-        winner=None if winner is None else winner["label"],
-        paired=paired,
-        equal=equal,
+        winner=None,
+        paired=0,
+        equal=None,
     )
+    by_step = is_by_step(summary)
+    for source in {run.source: None for run in runs}:
+        times, mine = race_times(summary, source), [row for row in rows if row["source"] == source]
+        label = find_winner(times)
+        best = next((row for row in mine if row["label"] == label), None)
+        shared = _compare(mine, times, best)
+        if source == runs[0].source:
+            summary["winner"] = None if best is None or (by_step and is_uneven(best)) else label
+            winners = [] if best is None else groups[source, best["label"]]
+            summary["paired"] = shared
+            summary["equal"] = equal_terms([run for run in runs if run.source == source], target, winners)
+    if (equal := summary["equal"]) is not None:
+        for row, group in zip(rows, groups.values(), strict=True):
+            row["score_at_equal_time"] = score_at(group, equal, "time_s")
+            row["score_at_equal_bytes"] = score_at(group, equal, "bytes_sent")
     optional: dict[str, Any] = {"tuning": [*tuning] or None, "transport": transport, "proxy": proxy}
     optional |= {"choices": choices, "scope": scope}
     summary |= cast(Summary, {key: value for key, value in optional.items() if value is not None})
@@ -138,7 +139,7 @@ def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:
 
 
 def _row(group: Sequence[Run], facts: SchemeFacts) -> SchemeSummary:
-    time, step = (of_median(list(_times(group, by_step).values())) for by_step in (False, True))
+    times = [or_inf(run.time_to_target_s) for run in group]
     steps, least_steps = _to_target(group, lambda met: float(met.step), lambda run: run.iterations)
     sent, least_bytes = _to_target(group, lambda met: float(met.bytes_sent), lambda run: run.bytes_sent)
     row = SchemeSummary(
@@ -149,11 +150,11 @@ def _row(group: Sequence[Run], facts: SchemeFacts) -> SchemeSummary:
         reached=sum(run.reached_target for run in group),
         diverged=sum(run.status == "diverged" for run in group),
         partial=sum(run.status == "partial" for run in group),
-        time_to_target_s=time,
+        time_to_target_s=of_median(times),
         at_least_s=_to_target(group, lambda met: met.time_s, lambda run: run.wall_clock_s)[1],
         at_least_steps=least_steps,
         at_least_bytes=least_bytes,
-        step_s=step,
+        step_s=of_median([race_s(row_of(run), by_step=True) for run in group]),
         ratio_to_best=UNKNOWN,
         wins=0.0,
         p_win=None,
@@ -161,37 +162,31 @@ def _row(group: Sequence[Run], facts: SchemeFacts) -> SchemeSummary:
         bytes_to_target=sent,
         score_at_equal_time=None,
         score_at_equal_bytes=None,
-        wall_clock_s=mean([run.wall_clock_s for run in group]),
-        iterations=mean([run.iterations for run in group]),
+        wall_clock_s=fmean([run.wall_clock_s for run in group]),
+        iterations=fmean([run.iterations for run in group]),
         **mean_sums(group),  # type: ignore[typeddict-item]  # it may hold no other key
         time_s=mean_shares(group),
     )
     paces = [run.pace for run in group if run.pace is not None]
     if len(paces) == len(group):
         row["step_shares"] = [
-            None if None in each else mean([share for share in each if share is not None])
+            None if None in each else fmean([share for share in each if share is not None])
             for each in zip(*(pace.shares for pace in paces if pace.shares), strict=True)
         ]
         averages = [[each or math.inf for each in pace.average_s] for pace in paces]
-        row["average_s"] = [finite(mean(each)) for each in zip(*averages, strict=True)]
+        row["average_s"] = [finite(fmean(each)) for each in zip(*averages, strict=True)]
         row["leaves_out"] = left_out_of(group)
     if costs := [run.faults for run in group if run.faults]:
         lost_s = sum(each["down_s"] + each["repeated_s"] + each["writing_s"] for each in costs)
         row["goodput"] = 1.0 - lost_s / (sum(run.wall_clock_s for run in group) or 1.0)
         if len(group) >= ENOUGH_DRAWS:
-            in_order = sorted(_times(group, by_step=False).values())
-            row["time_to_target_p90_s"] = finite(in_order[math.ceil(0.9 * len(group)) - 1])
+            row["time_to_target_p90_s"] = finite(sorted(times)[math.ceil(0.9 * len(group)) - 1])
     if points := [each for run in group for each in run.gradients]:
         row["gradients"] = describe_gradients(points)
     measured = row["source"] == "measured"
     left_out = {"bounds": measured, "random": measured, "draws": not facts.get("draws")}
     row |= cast(SchemeSummary, {name: fact for name, fact in facts.items() if not left_out.get(name)})
     return row
-
-
-def _times(group: Sequence[Run], by_step: bool) -> dict[int, float]:
-    """Seed -> the times that schemes are compared by (``race_s``); by seed, so that order cannot matter."""
-    return dict(sorted((run.seed, race_s(row_of(run), by_step)) for run in group))
 
 
 def _to_target(

@@ -12,22 +12,24 @@ Everything here is plain JSON: ``None`` where a number is missing or not finite,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from statistics import fmean, median
-from typing import Final, Literal, NotRequired
+from typing import Final, Literal, NotRequired, TypeVar
 
 from typing_extensions import TypedDict
 
 from .carry.break_even import FEWEST_ROUNDS, PROXY_SAYS, Scope, find_break_even, too_few_rounds
 from .carry.noise import GradientSummary
-from .carry.score_error import ScoreSlices, error_of_ratio, score_error
+from .carry.score_error import error_of_ratio, score_error
 from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
-from .rates import RATE, find_orders
+from .rates import RATE, RateOrders, find_orders
 from .rows import RowFacts, RunRow
 from .run import OTHER_CLOCK, MeanSums, Source
 from .scenario_facts import CURVES, Goal, TransportRecord
 from .verdict import BreakEven, Tried, Value, Verdict, find_verdict, find_winner
+
+_T = TypeVar("_T")
 
 SUMMARY_VERSION: Final = 3
 """Version of ``summary.json``; changes when an older reader would misunderstand it."""
@@ -156,13 +158,16 @@ class TuningTrial(TypedDict):
     """One tuning run, before the comparison.
 
     ``values``: by key, as in ``tune``; ``seed``: no run of the comparison has it; ``time_to_target_s``: None
-    if it did not reach the target; ``score``: final value of ``Tuned.metric``.
+    if it did not reach the target; ``score``: final value of ``Tuned.metric``; ``levels``: values of that
+    between the first and the target, each with the seconds to it, as far as they were met; of tuned learning
+    rates on the seed of all points, absent in older folders.
     """
 
     values: dict[str, Value]
     seed: int
     time_to_target_s: float | None
     score: float | None
+    levels: NotRequired[list[list[float]]]
 
 
 class Tuned(TypedDict):
@@ -248,31 +253,28 @@ def main_source(summary: Summary) -> Source | None:
 def verdict_of(summary: Summary, source: Source) -> Verdict:
     """Word the verdict on the runs of one source: ``summary["verdict"]`` is that of the first run's."""
     rows = [row for row in summary["summary"] if row["source"] == source]
-    runs = [run for run in summary["runs"] if run["source"] == source]
     main, by_step = main_source(summary), is_by_step(summary)
-    times: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
-    at_least: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
-    slices: dict[str, dict[int, ScoreSlices]] = {row["label"]: {} for row in rows}
     ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
     by_luck = {row["label"] for row in rows if row.get("draws") and _averages(row) < FEWEST_ROUNDS}
-    for run in runs:
-        time_s = times[run["label"]][run["seed"]] = race_s(run, by_step)
+
+    def at_least_s(run: RunRow) -> float:
         ended = not (by_step or run["reached_target"] or run["status"] == "diverged")
         down = run["time_s"].get("down", 0.0) / (run["wall_clock_s"] or 1.0)  # of others, perhaps none
         sure = 0.0 if by_luck & {run["label"], ranked[0]} else 1 - down
-        at_least[run["label"]][run["seed"]] = sure * (run["wall_clock_s"] if ended else time_s)
-        if "slices" in run:
-            slices[run["label"]][run["seed"]] = run["slices"]
+        return sure * (run["wall_clock_s"] if ended else race_s(run, by_step))
+
+    times, at_least = race_times(summary, source), _by_seed(summary, source, at_least_s)
+    slices = _by_seed(summary, source, lambda run: run.get("slices"))
     exact = by_step and source == "simulated" and not any(map(_is_random, rows))
     uneven = {row["label"]: unevenness(row.get("step_shares", [])) for row in rows if is_uneven(row)}
     # Trials were simulated, and are about times to the target.
     tuned = [] if by_step or source != "simulated" else summary.get("tuning", [])
     tried = {each["label"]: _tried(each) for each in tuned}
-    errors = {label: error_of_ratio(slices[label], slices[ranked[0]]) for label in ranked}
+    of_first = slices.get(ranked[0], {})
+    errors = {label: error_of_ratio(slices.get(label, {}), of_first) for label in ranked}
     verdict = find_verdict(ranked, times, by_step, exact, uneven, at_least, tried, errors)
     verdict = _with_orders(verdict, rows, tuned)
-    if any(slices.values()):
-        of_runs = [run["slices"] for run in runs if "slices" in run]
+    if of_runs := [each for own in slices.values() for each in own.values()]:
         verdict["score_error"] = score_error(of_runs, errors.get(verdict["second"] or "", 0.0))
     if not by_step and (known := _break_even(summary, source, verdict)) is not None:
         verdict["break_even"] = known
@@ -282,9 +284,7 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
         steps = {label: most if met is None else met + 1 for label, (met, most) in ends.items()}
         if text := too_few_rounds(steps, summary["scope"]):
             verdict["few_rounds"] = text
-    costs: dict[str, dict[int, float]] = {row["label"]: {} for row in rows if "cost" in row}
-    for run in runs if costs else ():
-        costs[run["label"]][run["seed"]] = race_cost(run, by_step)
+    costs = _by_seed(summary, source, lambda run: race_cost(run, by_step) if "cost" in run else None)
     if (cheapest := find_winner(costs)) is not None:
         verdict["cheapest"] = cheapest
     return verdict
@@ -301,20 +301,14 @@ def _averages(row: SchemeSummary) -> float:
 
 
 def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven | None:
-    steps: dict[str, dict[int, float]] = {}
-    step_s: dict[str, dict[int, float]] = {}
-    ends: dict[str | None, list[list[float]]] = {}
+    def taken_s(run: RunRow) -> float | None:
+        met, time_s = run.get("steps_to_target"), run["time_to_target_s"]
+        return (time_s / met if met and time_s else _step_s(run)) or None
+
+    steps = _by_seed(summary, source, lambda run: run.get("steps_to_target") or math.inf)
+    step_s = _by_seed(summary, source, taken_s)
+    ends = _by_seed(summary, source, lambda run: run.get("steps_between"))
     between = (0.0, 0.0)
-    for run in summary["runs"]:
-        if run["source"] == source:
-            if "steps_between" in run:
-                ends.setdefault(run["label"], []).append(run["steps_between"])
-            met, taken = run.get("steps_to_target"), _step_s(run)
-            if met and run["time_to_target_s"]:
-                taken = run["time_to_target_s"] / met
-            steps.setdefault(run["label"], {})[run["seed"]] = met or math.inf
-            if taken:
-                step_s.setdefault(run["label"], {})[run["seed"]] = taken
     spoken = {None: "these runs say", CURVES: "these curves say"}
     whose = spoken.get(summary.get("proxy"), PROXY_SAYS)
     rates = [key for each in summary.get("tuning", []) for key in each["chosen"] if key.endswith("lr")]
@@ -323,32 +317,35 @@ def _break_even(summary: Summary, source: Source, verdict: Verdict) -> BreakEven
         under.append("one seed: no interval")
     doubtful = {run["label"]: None for run in summary["runs"] if OTHER_CLOCK in run.get("message", "")}
     under += [f"{label}'s curve is of another clock" for label in doubtful]
-    if {verdict["first"], verdict["second"]} <= ends.keys():
-        two = (ends[verdict["first"]], ends[verdict["second"]])
-        (low, high), (least, most) = ([median(each) for each in zip(*own, strict=True)] for own in two)
+    pair = (verdict["first"] or "", verdict["second"] or "")
+    if ends.keys() >= {*pair}:
+        two = (zip(*ends[label].values(), strict=True) for label in pair)
+        (low, high), (least, most) = ([median(each) for each in own] for own in two)
         between = (low / max(most, 1.0), high / max(least, 1.0))
     return find_break_even(verdict, steps, step_s, whose, ", ".join(under), summary.get("scope"), between)
 
 
-def _has_orders(tuned: Tuned) -> bool:
-    return RATE in tuned["chosen"] and not tuned.get("cut_off", False)
+def to_target(trial: TuningTrial) -> float:
+    """Seconds of a trial to the target; infinite where it did not arrive."""
+    return or_inf(trial["time_to_target_s"])
+
+
+def rate_times(tuned: Tuned, seconds: Callable[[TuningTrial], float] = to_target) -> dict[float, float]:
+    """Learning rate -> ``seconds`` of its best trial on the seed that all points have."""
+    times: dict[float, float] = {}
+    for trial in tuned["trials"]:
+        if trial["seed"] == tuned["trials"][0]["seed"]:
+            rate = float(trial["values"][RATE])
+            times[rate] = min(times.get(rate, math.inf), seconds(trial))
+    return times
 
 
 def _with_orders(verdict: Verdict, rows: Sequence[SchemeSummary], tuned: Sequence[Tuned]) -> Verdict:
     """The verdict with the orders by learning rate, where rates were tuned and there are two schemes."""
-    first = verdict["first"]
-    times: dict[str, dict[float, float]] = {each["label"]: {} for each in tuned if _has_orders(each)}
-    if first is None or not {first, verdict["second"]} <= times.keys():
+    first, by_repeats = verdict["first"], verdict["settled"]
+    orders = orders_of_trials(tuned, rows, {first, verdict["second"]}, first)
+    if orders is None:
         return verdict
-    for each in tuned:
-        seed, own = each["trials"][0]["seed"], times[each["label"]]
-        for trial in each["trials"]:
-            if trial["seed"] == seed:  # that of all points
-                rate = float(trial["values"][RATE])
-                own[rate] = min(own.get(rate, math.inf), or_inf(trial["time_to_target_s"]))
-    best = {each["label"]: float(each["chosen"][RATE]) for each in tuned}
-    held = next((row["label"] for row in rows if row["scheme"] == "all_reduce"), None)
-    orders, by_repeats = find_orders(times, first, best[held or first], held), verdict["settled"]
     return Verdict(
         **verdict | {
             "text": verdict["text"] + ("; open by learning rate" if by_repeats > orders["settled"] else ""),
@@ -356,6 +353,30 @@ def _with_orders(verdict: Verdict, rows: Sequence[SchemeSummary], tuned: Sequenc
             "settled_by_rates": orders["settled"], "rates": orders,
         }
     )  # fmt: skip
+
+
+def orders_of_trials(
+    tuned: Sequence[Tuned],
+    rows: Sequence[SchemeSummary],
+    among: Set[str | None],
+    first: str | None,
+    seconds: Callable[[TuningTrial], float] = to_target,
+) -> RateOrders | None:
+    """Orders at three learning rates (``find_orders``); None unless trials of all ``among`` tell them.
+
+    Args:
+        rows: the schemes, one of which may be all-reduce.
+        among: labels that the order is about.
+        first: label of the first of the repeats, one of these.
+        seconds: time of a trial, to the target or to another level; infinite where it did not arrive.
+    """
+    whole = [each for each in tuned if RATE in each["chosen"] and not each.get("cut_off", False)]
+    times = {each["label"]: rate_times(each, seconds) for each in whole}
+    if first is None or not among <= times.keys():
+        return None
+    best = {each["label"]: float(each["chosen"][RATE]) for each in tuned}
+    held = next((row["label"] for row in rows if row["scheme"] == "all_reduce"), None)
+    return find_orders(times, first, best[held or first], held)
 
 
 def _tried(tuned: Tuned) -> list[Tried]:
@@ -398,11 +419,18 @@ def race_s(run: RunRow, by_step: bool) -> float:
 def race_times(summary: Summary, source: Source | None) -> dict[str, dict[int, float]]:
     """Label -> seed -> ``race_s`` of the runs of a source."""
     by_step = is_by_step(summary)
-    times: dict[str, dict[int, float]] = {}
+    return _by_seed(summary, source, lambda run: race_s(run, by_step))
+
+
+def _by_seed(
+    summary: Summary, source: Source | None, of: Callable[[RunRow], _T | None]
+) -> dict[str, dict[int, _T]]:
+    """Label -> seed -> what ``of`` finds in the runs of a source, where it finds anything."""
+    columns: dict[str, dict[int, _T]] = {}
     for run in summary["runs"]:
-        if run["source"] == source:
-            times.setdefault(run["label"], {})[run["seed"]] = race_s(run, by_step)
-    return times
+        if run["source"] == source and (value := of(run)) is not None:
+            columns.setdefault(run["label"], {})[run["seed"]] = value
+    return columns
 
 
 def _step_s(run: RunRow) -> float | None:

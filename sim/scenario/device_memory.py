@@ -15,13 +15,12 @@ from ..errors import InputError
 from ..network.build import build_network
 from ..records.summary import MemoryRecord
 from ..schemes import find_scheme
-from ..schemes.common.held import Held, Sizes
+from ..schemes.common.held import Sizes
 from ..workloads import find_task
+from ..workloads.layers.layer_settings import FLOAT_BYTES
 from .entries import SchemeEntry, WorkloadEntry
 from .parts import Cluster
 
-NUMBER_BYTES: Final = 4
-"""Bytes of a parameter, a gradient and any other number that a worker holds."""
 GATHERED_COPIES: Final = 2
 """Copies of the largest layer on an island: parameters and gradients, gathered while it is computed."""
 
@@ -41,19 +40,26 @@ def device_memory(
     sizes = Sizes(cluster.workers, (entry.optimizer or workload.optimizer).num_moments, units)
     gpus = cluster.island.gpus if cluster.island is not None else 1
     share = model_bytes / gpus
-    parts = {
-        name: share * number for name, number in _named(scheme.held(entry.options, sizes)).items() if number
+    held = scheme.held(entry.options, sizes)
+    copies = {
+        "parameters": held.parameters,
+        "gradients": held.gradients,
+        "optimiser": held.optimizer,
+        "anchors": held.anchors,
+        "outer momentum": held.outer_momentum,
+        "in flight": held.in_flight,
     }
+    parts = {name: share * number for name, number in copies.items() if number}
     left_out = ["what the library keeps for itself"]
     profile = workload.layer_profile
     if gpus > 1 and profile is not None:
         largest = max(layer.parameters for layer in profile.layers)
-        parts["the layer that is gathered"] = float(GATHERED_COPIES * NUMBER_BYTES * largest)
+        parts["the layer that is gathered"] = float(GATHERED_COPIES * FLOAT_BYTES * largest)
     elif gpus > 1:
         left_out.append("layers gathered inside an island (which need workload.layer_profile)")
     outputs = sum(layer.outputs for layer in profile.layers) if profile is not None else 0
     if outputs:
-        parts["outputs of layers"] = workload.batch_size * outputs * NUMBER_BYTES / gpus
+        parts["outputs of layers"] = workload.batch_size * outputs * FLOAT_BYTES / gpus
         left_out.append("activations inside layers, as if computed again in the backward pass")
     else:
         left_out.append("activations")
@@ -85,19 +91,8 @@ def check_device_memory(workload: WorkloadEntry, cluster: Cluster, entry: Scheme
 def _model_bytes(workload: WorkloadEntry, seed: int) -> float:
     """Bytes of a model in memory; 0 if not known."""
     if workload.layer_profile is not None:
-        return float(NUMBER_BYTES * workload.layer_profile.num_parameters)
+        return workload.layer_profile.num_bytes
     if workload.payload is not None:
         return workload.payload
     facts = find_task(workload.task).facts(workload.options, seed)
-    return float(NUMBER_BYTES * facts.num_parameters)
-
-
-def _named(held: Held) -> dict[str, float]:
-    return {
-        "parameters": held.parameters,
-        "gradients": held.gradients,
-        "optimiser": held.optimizer,
-        "anchors": held.anchors,
-        "outer momentum": held.outer_momentum,
-        "in flight": held.in_flight,
-    }
+    return float(FLOAT_BYTES * facts.num_parameters)

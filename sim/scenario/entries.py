@@ -30,7 +30,7 @@ from ..topology.entry import BRIEF
 from ..training.curves.curves import Curves
 from ..training.optimizer import OptimizerSettings
 from ..workloads import TASKS, find_task
-from ..workloads.layers.layer_settings import FLOAT_BYTES, LayerProfile
+from ..workloads.layers.layer_settings import LayerProfile
 from ..workloads.partition import Partition
 from ..workloads.sampler import SamplerSettings
 
@@ -139,7 +139,7 @@ class WorkloadEntry(Settings):
     def model_bytes(self) -> float | None:
         """Bytes of one model on the wire; None: its own size."""
         if self.payload is None and self.layer_profile is not None:
-            return float(FLOAT_BYTES * self.layer_profile.num_parameters)
+            return self.layer_profile.num_bytes
         return self.payload
 
     @model_serializer(mode="wrap")

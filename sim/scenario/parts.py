@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..collectives.users import users_all_reduce
+from ..collectives.algorithm_registry import users_all_reduce
 from ..compute.compute_settings import Compute, Straggler
 from ..config.limits import MAX_EXAMPLES, MAX_MODEL_BYTES, MAX_STEPS, MAX_STRAGGLERS, MAX_WORKERS
 from ..config.problems import Mistake, mistake, place_errors, raise_mistakes
@@ -31,8 +31,7 @@ from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Bytes, Steps
 from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
-from ..faults.fault_settings import Fault, read_faults
-from ..faults.heartbeat import Heartbeats
+from ..faults.fault_settings import Fault, Heartbeats, read_faults
 from ..network.build import build_network
 from ..network.forms.graph import Graph
 from ..network.network_settings import NetworkSettings

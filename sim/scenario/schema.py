@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from ..collectives.users import users_all_reduce
+from ..collectives.algorithm_registry import users_all_reduce
 from ..config import yaml_file
 from ..config.limits import MAX_NAME, MAX_SCHEMES, MAX_SEED
 from ..config.problems import Mistake, explain, mistake, raise_mistakes
@@ -136,24 +136,15 @@ class Scenario(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _score_what_counts(cls, data: Any) -> Any:
-        """Default of ``stop.target.on``: ``evaluate.on``."""
+    def _complete(cls, data: Any) -> Any:
+        """Fill in prices of a table, the proxy, and ``evaluate.on`` as the default of ``stop.target.on``."""
+        data = with_proxy(fill_in(data))
         match data:
             case {"evaluate": {"on": on}, "stop": {"target": Mapping() as target} as stop} if read_on(
                 on
             ) in get_args(On):
                 return {**data, "stop": {**stop, "target": {"on": on, **target}}}
         return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _stand_in(cls, data: Any) -> Any:
-        return with_proxy(data)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in_prices(cls, data: Any) -> Any:
-        return fill_in(data)
 
     @field_validator("schemes", mode="after")
     @classmethod

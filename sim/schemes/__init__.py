@@ -21,7 +21,7 @@ SCHEMES: Final = Registry[Scheme](
         "easgd": "paceline.extras.papers.parameter_server:EASGD",
         "eamsgd": "paceline.extras.papers.parameter_server:EAMSGD",
         "downpour": "paceline.extras.papers.parameter_server:DOWNPOUR",
-        "diloco": ".outer.diloco:DILOCO", "slowmo": "paceline.extras.papers.slowmo:SLOWMO",
+        "diloco": ".diloco:DILOCO", "slowmo": "paceline.extras.papers.slowmo:SLOWMO",
         "gradient_tracking": "paceline.extras.papers.gradient_tracking:GRADIENT_TRACKING",
         "choco_sgd": "paceline.extras.papers.gradient_tracking:CHOCO_SGD",
         "halos": "paceline.extras.papers.halos:HALOS", "fedavg": "paceline.extras.papers.fedavg:FEDAVG",

@@ -12,7 +12,7 @@ arrived (``overlap/buckets.py``). ``part_reduce``: every worker owns a shard of 
 reduce-scattered, the owner alone updates its shard and keeps its optimiser state, and all gather the shards:
 the same update and the same bytes. ``buffers``: worker 0 broadcasts them before every forward pass, as
 DistributedDataParallel does (``broadcast_buffers``). ``compression``: gradients are sent encoded. ``quorum``,
-``deadline``: gradients of stragglers are left out (``quorum/rounds.py``). ``outer``: every ``period`` steps
+``deadline``: gradients of stragglers are left out (``common/rounds.py``). ``outer``: every ``period`` steps
 an outer step along the change since the last one, DiLoCo's with all workers as one; nothing more is sent.
 
 Source: Das et al., arXiv 1602.06709 (part-reduce and part-broadcast); QSGD: Alistarh et al., NeurIPS 2017.
@@ -35,9 +35,8 @@ from ..program.worker import Program, Worker
 from .common.buckets import Buckets, SendOrder
 from .common.compressed import CompressedAllReduce, average_in_flight, encodes_averages
 from .common.held import REPLACED, Held, Sizes, in_rounds
-from .outer.rule import OuterSteps, WithOuterSteps
-from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
-from .quorum.rounds import Rounds
+from .common.outer import OuterSteps, WithOuterSteps
+from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, publishes_averages
 
 

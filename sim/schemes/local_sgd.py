@@ -8,7 +8,7 @@ has a module of its own.
 
 ``local_sgd``: ``period`` is constant. Steps are counted from the end of the warm-up, in which models are
 averaged at every step. With ``quorum`` or ``deadline`` a straggler is left out; it abandons the rest of its
-period and takes the average (``quorum/rounds.py``). Source: Stich, ICLR 2019; CPSGD (constant period) in
+period and takes the average (``common/rounds.py``). Source: Stich, ICLR 2019; CPSGD (constant period) in
 Jiang and Agrawal, arXiv 2007.06134, whose FULLSGD is ``all_reduce``.
 
 ``post_local_sgd``: synchronous SGD first, local SGD from step ``switch_at`` on.
@@ -33,8 +33,7 @@ from ..program.worker import Program, Worker
 from .common.compressed import RoundTime, encodes_averages
 from .common.exchange import ModelExchange, Momentum, averages_in_flight, pack, unpack
 from .common.held import Held, Sizes, in_rounds
-from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
-from .quorum.rounds import Rounds
+from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, one_period, publishes_averages
 
 

@@ -9,13 +9,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from textwrap import dedent
-from typing import Annotated, Any, Final
-
-import torch
-from pydantic import Field
+from typing import Any, Final
 
 from .. import topology
-from ..config.limits import MAX_FACTOR
 from ..config.settings import Settings
 from ..errors import InputError
 from ..network.network import Network
@@ -36,11 +32,6 @@ def one_period(options: Any, workers: int) -> int:
 def publishes_averages(options: Any) -> On:
     """``publishes`` of a scheme with an average, or an outer model, of all workers."""
     return "averaged"
-
-
-def publishes_leader(options: Any) -> On:
-    """``publishes`` of a scheme with a leader or servers."""
-    return "leader"
 
 
 def publishes_none(options: Any) -> On:
@@ -166,20 +157,3 @@ class Scheme:
         """Create the coroutines of one worker, not yet running."""
         program = self.program(worker, options)
         return program if isinstance(program, Program) else Program(program)
-
-
-Spread = Annotated[
-    float,
-    Field(
-        ge=0,
-        le=MAX_FACTOR,
-        description="standard deviation of workers' initial models around the common one",
-    ),
-]
-
-
-def scattered(worker: Worker, spread: float) -> torch.Tensor:
-    """This worker's first model, [..., d]: x(0) + ``spread`` times its own standard normal numbers."""
-    if spread == 0:
-        return worker.start
-    return worker.start + spread * worker.normal("start", 0, worker.start.shape[-1:])

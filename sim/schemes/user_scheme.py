@@ -22,7 +22,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -65,27 +65,14 @@ def user_scheme(path: str) -> Scheme:
     return _scheme(path, scheme)
 
 
-@dataclass(frozen=True)
-class UserScheme(Scheme):
-    """A scheme that does not declare whether it is synchronous: a trial of its first steps shows it."""
-
-    @override
-    def in_step(self, options: Settings) -> bool:
-        return _only_patterns(self.program, options)
-
-
 @lru_cache(maxsize=64)
 def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
-    try:
-        options = options_of(function, skip=1)
-    except InputError as error:
-        raise InputError(f"{quote(path)}: {error}") from None
+    options = options_of(path, function, skip=1)
 
     def program(worker: Worker, options: Settings) -> Program:
         worker = replace(worker, start=worker.start.clone())  # the user's code may write into it
-        given = {name: getattr(options, name) for name in type(options).model_fields}
         with user_code.report_errors(quote(path), SchemeError):
-            returned = function(worker, **given)
+            returned = function(worker, **dict(options))
         if inspect.iscoroutine(returned):
             returned = Program(returned)
         if not isinstance(returned, Program):
@@ -99,8 +86,11 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         return math.lcm(_repeats_after(program, given), 1 if mixing is None else mixing.period or 1)
 
     functools.update_wrapper(program, function, ("__doc__",), ())
-    # What the function draws is unknown.
-    return UserScheme(path, program, options, True, check=_plan_of, cycle=cycle, draws=lambda given: True)
+    # What the function draws is unknown, and a trial of its first steps shows whether it is synchronous.
+    return Scheme(
+        path, program, options, True, check=_plan_of, cycle=cycle, draws=lambda given: True,
+        depends_on_timing=lambda given: not _only_patterns(program, given),
+    )  # fmt: skip
 
 
 def _plan_of(options: Any, workers: int) -> topology.Plan | None:

@@ -1,21 +1,25 @@
-"""One collective in flight, block by block, over a network shared with other traffic."""
+"""One collective in flight over a network shared with other traffic: block by block, or class by class."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+from typing_extensions import override
+
+from ..collectives.classes import Classes, find_classes
 from ..collectives.collective import Collective
 from ..collectives.pricing import BlockCosts
-from ..network.transfer import TransferModel
+from ..network.transfer import TransferModel, route_pairs
 from .clock import Clock
-from .rendezvous import Tag
+from .rendezvous import Tag, Transfer
+from .sharing import FairSharing
 from .transfers import Transfers
 
 
-@dataclass(frozen=True, eq=False)
 class _Wiring:
     """Dependences of a collective, in plain lists by block, by post or by rank.
 
@@ -34,65 +38,33 @@ class _Wiring:
         num_open: by rank, the number of ends of its blocks.
     """
 
-    source: list[int]
-    destination: list[int]
-    num_bytes: list[float]
-    pieces: list[float]
-    rank: list[int]
-    receives: list[list[int]]
-    sends: list[list[int]]
-    own: list[list[int]]
-    next_post: list[int]
-    before: list[int]
-    num_ends: list[int]
-    waited_for: list[list[int]]
-    needs: list[int]
-    in_front: list[int]
-    needed_by: list[list[int]]
-    then: list[list[int]]
-    num_open: list[int]
+    def __init__(self, c: Collective) -> None:
+        self.source: list[int] = c.source.tolist()
+        self.destination: list[int] = c.destination.tolist()
+        self.num_bytes: list[float] = c.num_bytes.tolist()
+        self.pieces: list[float] = c.pieces.tolist()
+        self.rank: list[int] = c.post_rank.tolist()
+        self.receives, self.sends = c.receives.tolist(), c.sends.tolist()
+        both = zip(self.receives, self.sends, strict=True)
+        self.own = [sorted((*a, *b), key=lambda each: (self.source[each], each)) for a, b in both]
+        self.before: list[int] = c.post_before.tolist()
+        ends = c.ends.tolist()
+        self.num_ends = list(map(len, ends))
+        self.next_post, self.waited_for = [-1] * len(ends), [[-1, -1] for _ in self.source]
+        for post, (of, earlier) in enumerate(zip(self.rank, self.before, strict=True)):
+            if earlier >= 0:
+                self.next_post[earlier] = post
+            for block in ends[post]:
+                self.waited_for[block][self.source[block] != of] = post
+        self.needs, self.in_front = list(map(len, c.after.tolist())), list(map(len, c.behind.tolist()))
+        self.needed_by = c.after.inverse(c.messages).tolist()
+        self.then = c.behind.inverse(c.messages).tolist()
+        for block, waiting in enumerate(self.then):  # the same sender's first
+            waiting.sort(key=lambda each: self.source[each] != self.source[block])
+        self.num_open: list[int] = np.bincount([*self.source, *self.destination], minlength=c.ranks).tolist()
 
 
-@lru_cache(maxsize=64)
-def _wire(c: Collective) -> _Wiring:
-    source, destination, n = c.source.tolist(), c.destination.tolist(), c.messages
-    rank, before, ends = c.post_rank.tolist(), c.post_before.tolist(), c.ends.tolist()
-    next_post, waited_for = [-1] * len(rank), [[-1, -1] for _ in source]
-    num_open = [0] * c.ranks
-    for post, (of, earlier) in enumerate(zip(rank, before, strict=True)):
-        if earlier >= 0:
-            next_post[earlier] = post
-        for block in ends[post]:
-            waited_for[block][source[block] != of] = post
-    for of in (*source, *destination):
-        num_open[of] += 1
-    receives, sends = c.receives.tolist(), c.sends.tolist()
-    after, behind = c.after.tolist(), c.behind.tolist()
-    then = c.behind.inverse(n).tolist()
-    for block, waiting in enumerate(then):  # the same sender's first
-        waiting.sort(key=lambda each: source[each] != source[block])
-    return _Wiring(
-        source=source,
-        destination=destination,
-        num_bytes=c.num_bytes.tolist(),
-        pieces=c.pieces.tolist(),
-        rank=rank,
-        receives=receives,
-        sends=sends,
-        own=[
-            sorted((*a, *b), key=lambda each: (source[each], each))
-            for a, b in zip(receives, sends, strict=True)
-        ],
-        next_post=next_post,
-        before=before,
-        num_ends=[len(each) for each in ends],
-        waited_for=waited_for,
-        needs=[len(each) for each in after],
-        in_front=[len(each) for each in behind],
-        needed_by=c.after.inverse(n).tolist(),
-        then=then,
-        num_open=num_open,
-    )
+_wire = lru_cache(maxsize=64)(_Wiring)
 
 
 class Flows:
@@ -134,9 +106,8 @@ class Flows:
         self._ready = [not number for number in wiring.num_ends]
         self._open = wiring.num_open.copy()
         self._last_end_s = [0.0] * collective.ranks
-        blocks = range(
-            0 if self._rendezvous else len(wiring.source)
-        )  # with rendezvous, transfers match the ends
+        # With rendezvous, transfers match the ends.
+        blocks = range(0 if self._rendezvous else len(wiring.source))
         self._not_posted = [2 for _ in blocks]
         self._posted_s = [0.0 for _ in blocks]
         self._in_front = wiring.in_front.copy()
@@ -232,12 +203,11 @@ class Flows:
     def first_arrived(self, block: int, time_s: float) -> None:
         """The first piece of a block arrives at ``time_s``."""
         if self._wiring.needed_by[block]:
-            self._clock.at(time_s, self._pass_on, (block, self._first_there))
+            self._clock.at(time_s, self._first_arrived, block)
 
-    def _pass_on(self, arrived: tuple[int, Callable[[int], None]]) -> None:
-        block, call = arrived
+    def _first_arrived(self, block: int) -> None:
         for each in self._wiring.needed_by[block]:
-            call(each)
+            self._first_there(each)
 
     def _first_there(self, block: int) -> None:
         self._first_needs[block] -= 1
@@ -280,26 +250,23 @@ class Flows:
             if not self._in_front[each]:
                 self._try(each)
 
-    def _both_there(self, block: int) -> None:
-        self._last_there(block)
-        self._first_there(block)
-
     def _arrived(self, block: int) -> None:
         wiring = self._wiring
-        self._pass_on((block, self._both_there if wiring.pieces[block] == 1 else self._last_there))
+        for each in wiring.needed_by[block]:
+            self._last_there(each)
+            if wiring.pieces[block] == 1:
+                self._first_there(each)
         self.end(block, 1, wiring.destination[block], self._clock.now)
 
 
+@dataclass(slots=True, eq=False)
 class _End:
     """One end of a block whose ends rendezvous."""
 
-    __slots__ = ("block", "flows", "rank", "side")
-
-    def __init__(self, flows: Flows, block: int, side: int, rank: int) -> None:
-        self.flows = flows
-        self.block = block
-        self.side = side
-        self.rank = rank
+    flows: Flows
+    block: int
+    side: int
+    rank: int
 
     @property
     def owner(self) -> Any:
@@ -312,16 +279,14 @@ class _End:
         self.flows.end(self.block, self.side, self.rank, time_s)
 
 
+@dataclass(slots=True, eq=False)
 class Piece:
     """The first piece of a block, or all of the rest."""
 
-    __slots__ = ("block", "flows", "last", "left_s")
-
-    def __init__(self, flows: Flows, block: int, last: bool) -> None:
-        self.flows = flows
-        self.block = block
-        self.last = last
-        self.left_s = 0.0
+    flows: Flows
+    block: int
+    last: bool
+    left_s: float = 0.0
 
     def sent(self, time_s: float, peer_s: float) -> None:
         """See ``TransferSide``."""
@@ -335,3 +300,102 @@ class Piece:
             self.flows.last_left(self.block, self.left_s, time_s)
         else:
             self.flows.first_arrived(self.block, time_s)
+
+
+# --- on classes of like blocks: one flow for all blocks, one link for all links of a class --------
+
+_NO_TAG: Final = ("alike", 0, 0)
+"""Tag of blocks whose receives are posted ahead: it is never looked up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Alike:
+    """A collective on hosts of a network, in classes of like blocks.
+
+    Attributes:
+        classes: of its blocks.
+        model: how its messages travel.
+        costs: of the block of each class.
+        peak: [classes] largest bytes per second of a block.
+    """
+
+    classes: Classes
+    model: TransferModel
+    costs: BlockCosts
+    peak: list[float]
+
+    def flows(self, clock: Clock, transfers: AlikeTransfers, finished: Callable[[Any], None]) -> Flows:
+        """The collective as ``Flows`` among classes of ranks."""
+        c = self.classes.collective
+        open_classes = c.ranks
+
+        def end(owner: Any) -> None:
+            nonlocal open_classes
+            open_classes -= 1
+            if not open_classes:
+                del transfers.alike[flows]
+            finished(owner)
+
+        flows = Flows(c, tuple(range(c.ranks)), self.model, self.costs, clock, transfers, _NO_TAG, end)
+        transfers.alike[flows] = self
+        return flows
+
+
+def find_alike(
+    c: Collective, ready: tuple[int, ...], members: tuple[int, ...], model: TransferModel, costs: BlockCosts
+) -> Alike | None:
+    """Find the classes of a collective; None where few blocks are alike, or shares of links are uneven.
+
+    Args:
+        c: its rank i is ``members[i]``.
+        ready: [ranks] equal numbers for ranks that join together.
+        members: hosts.
+        model: how messages travel.
+        costs: of the blocks.
+    """
+    if not model.shares_evenly or c.rendezvous or len(c.post_rank) > c.ranks or not c.messages:
+        return None
+    routes = route_pairs(c.source, c.destination, members, model)
+    classes = find_classes(
+        c,
+        np.array(ready),
+        np.stack([costs.latency_s, routes.bytes_per_s]),
+        routes.links,
+        np.array(model.bandwidths_bytes_per_s),
+    )
+    if classes is None:
+        return None
+    one = classes.one
+    of_one = BlockCosts(
+        costs.piece_s[one], costs.latency_s[one], costs.back_s[one], costs.overhead_s, costs.announcements
+    )
+    return Alike(classes, model, of_one, routes.bytes_per_s[one].tolist())
+
+
+class AlikeTransfers(Transfers):
+    """Transfers of collectives with the same classes of links as a ``first`` one.
+
+    Attributes:
+        alike: of all collectives in flight, by their flows.
+    """
+
+    def __init__(self, clock: Clock, model: TransferModel, first: Alike) -> None:
+        super().__init__(clock, model)
+        self._links = first.classes
+        self._sharing = FairSharing(first.classes.bandwidths)
+        self.alike: dict[Flows, Alike] = {}
+
+    def can_take(self, other: Alike) -> bool:
+        """Whether a collective has the same classes of links."""
+        ours, theirs = self._links, other.classes
+        return ours.bandwidths == theirs.bandwidths and bool((ours.of_link == theirs.of_link).all())
+
+    @override
+    def _plan_route(self, source: int, destination: int, transfer: Transfer) -> None:
+        piece = transfer.sender
+        assert isinstance(piece, Piece)
+        of, block = self.alike[piece.flows], piece.block
+        weight = of.classes.weight[block]
+        transfer.source, transfer.destination, transfer.weight = source, destination, weight
+        transfer.latency_s, transfer.links = float(of.costs.latency_s[block]), of.classes.links[block]
+        transfer.num_bytes, transfer.cap = transfer.num_bytes * weight, of.peak[block] * weight

@@ -10,15 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from ..collectives.classes import TIE, time_alike
-from ..collectives.collective import Collective
+from ..collectives.collective import Collective, sends_of
 from ..collectives.pricing import BlockCosts, Layout, StreamCosts, Times, completion_s, lay_out
-from ..collectives.sends import sends_of
-from ..network.routes import RouteArrays, route_pairs
-from ..network.transfer import TransferModel
+from ..network.transfer import RouteArrays, TransferModel, route_pairs
 from ..seeds import Floats, Integers
-from .alike import Alike, AlikeTransfers, find_alike
 from .clock import Clock
-from .flows import Flows
+from .flows import Alike, AlikeTransfers, Flows, find_alike
 from .rendezvous import Tag
 from .streams import Streams
 from .transfers import Transfers
@@ -199,7 +196,11 @@ class Placed:
     def _all_at_once(self, ready_s: tuple[float, ...]) -> list[float]:
         """Completion with all blocks as flows, equal ones merged; empty where one block waits for another."""
         model, c = self.model, self.collective
-        if c.any_needs or c.rendezvous or not model.shares_evenly:
+        if (
+            any(map(len, (c.ends.flat, c.after.flat, c.behind.flat)))
+            or c.rendezvous
+            or not model.shares_evenly
+        ):
             return []
         joined_s = np.array([each + model.launch_s for each in ready_s])
         left_s = time_alike(
@@ -257,7 +258,8 @@ class PlacedOnEach:
 
     def completion(self, ready_s: Floats) -> tuple[Floats, Floats]:
         """``Placed.completion`` on each cluster: [clusters, ranks], as is ``ready_s``."""
-        if len(self.each) > 1 and self._apart:
+        apart = all(each.always_apart and each.costs.stream is None for each in self.each)
+        if len(self.each) > 1 and apart:
             times = self.times(ready_s)
             return times.done_s.T, times.idle_s.T
         both_s = [own.completion(tuple(row)) for own, row in zip(self.each, ready_s.tolist(), strict=True)]
@@ -267,10 +269,6 @@ class PlacedOnEach:
         """Times by the recursion, with a column for each cluster."""
         joined_s = ready_s.T + [placed.model.launch_s for placed in self.each]
         return completion_s(self.each[0].layout, joined_s, self._costs)
-
-    @cached_property
-    def _apart(self) -> bool:
-        return all(each.always_apart and each.costs.stream is None for each in self.each)
 
     @cached_property
     def _costs(self) -> BlockCosts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Tag = str | tuple[str, int, int]
@@ -20,14 +20,12 @@ class TransferSide(Protocol):
         """The message of ``sender`` arrives at ``time_s`` (now or later); it was posted at ``peer_s``."""
 
 
+@dataclass(slots=True, eq=False)
 class Notice:
     """A receiver's announcement in transit to the sender; ``then`` is called with its arrival time."""
 
-    __slots__ = ("arrival_s", "then")
-
-    def __init__(self) -> None:
-        self.arrival_s: float | None = None
-        self.then: Callable[[float], None] | None = None
+    arrival_s: float | None = None
+    then: Callable[[float], None] | None = None
 
     def arrives(self, time_s: float) -> None:
         """Set the time of arrival."""
@@ -72,19 +70,17 @@ class Transfer:
     weight: int
 
 
+@dataclass(slots=True, eq=False)
 class Posted:
     """Unmatched posts of one tag, by source * n + destination, oldest first.
 
     ``known``: by destination, the sources of sends it has learnt of; only once it has received from anybody.
     """
 
-    __slots__ = ("known", "receives", "sends")
-
-    def __init__(self) -> None:
-        # Lists, few longer than one and none empty: deques of all pairs would fill the processor's cache.
-        self.sends: dict[int, list[Transfer]] = {}
-        self.receives: dict[int, list[Transfer]] = {}
-        self.known: dict[int, deque[int]] | None = None
+    # Lists, few longer than one and none empty: deques of all pairs would fill the processor's cache.
+    sends: dict[int, list[Transfer]] = field(default_factory=dict)
+    receives: dict[int, list[Transfer]] = field(default_factory=dict)
+    known: dict[int, deque[int]] | None = None
 
 
 def take_first(posted: dict[int, list[Transfer]], key: int) -> Transfer | None:

@@ -6,15 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
-from ..collectives.algorithm_registry import Algorithm, Builder, algorithms, posted
+from ..collectives.algorithm_registry import Algorithm, Builder, algorithms, posted, users_all_reduce
 from ..collectives.collective import Collective
 from ..collectives.hierarchy import Sites, host_sizes
 from ..collectives.pipelines import least_latencies, nccl_choice
-from ..collectives.users import users_all_reduce
 from ..config.units import format_seconds
 from ..config.user_code.call import is_import_path
 from ..network.transfer import TransferModel
@@ -72,7 +71,6 @@ class Choice:
     chosen: Algorithms
     model: TransferModel
     bytes_per_parameter: float
-    _by_site: dict[tuple[int, ...], tuple[tuple[int, ...], Sites]] = field(default_factory=dict, repr=False)
 
     def collective_of(
         self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
@@ -122,19 +120,8 @@ class Choice:
 
     def by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
         """``members`` sorted by site, and how many each site, or each node of a site, has."""
-        if members not in self._by_site:
-            self._by_site[members] = self._sort_by_site(members)
-        return self._by_site[members]
-
-    def _sort_by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
-        site_of, nodes = self.model.network.site_of, self.model.network.nodes
-        order = tuple(sorted(members, key=lambda host: (site_of[host], nodes[host], host)))
-        in_nodes: dict[int, Counter[int]] = {}
-        for host in order:
-            in_nodes.setdefault(site_of[host], Counter())[nodes[host]] += 1
-        if all(max(of_site.values()) == 1 for of_site in in_nodes.values()):
-            return order, tuple(of_site.total() for of_site in in_nodes.values())
-        return order, tuple(tuple(of_site.values()) for of_site in in_nodes.values())
+        network = self.model.network  # a user's may have lists
+        return _sort_by_site(members, tuple(network.site_of), tuple(network.nodes))
 
     @cached_property
     def _library(self) -> str:
@@ -179,6 +166,19 @@ class Choice:
                 name = fastest(self.candidates(what), sites, num_bytes, order, self.model)
             taken[key] = name
         return taken[key]
+
+
+@lru_cache(maxsize=64)
+def _sort_by_site(
+    members: tuple[int, ...], site_of: tuple[int, ...], nodes: tuple[int, ...]
+) -> tuple[tuple[int, ...], Sites]:
+    order = tuple(sorted(members, key=lambda host: (site_of[host], nodes[host], host)))
+    in_nodes: dict[int, Counter[int]] = {}
+    for host in order:
+        in_nodes.setdefault(site_of[host], Counter())[nodes[host]] += 1
+    if all(max(of_site.values()) == 1 for of_site in in_nodes.values()):
+        return order, tuple(of_site.total() for of_site in in_nodes.values())
+    return order, tuple(tuple(of_site.values()) for of_site in in_nodes.values())
 
 
 def fastest(

@@ -279,7 +279,8 @@ class FairSharing:
             else:
                 bound = share * (1 + TIE)
                 full = {link for link in links if count[link] and residual[link] <= bound * count[link]}
-                held, flows = _divide(flows, full)
+                held = [flow for flow in flows if not full.isdisjoint(flow.links)]
+                flows = [flow for flow in flows if full.isdisjoint(flow.links)]
                 rates += [(flow, numerator * flow.weight, divisor) for flow in held]
                 if flows:
                     self._take(held, links, numerator, divisor)
@@ -370,14 +371,6 @@ def _lowest_level(links: list[int], residual: list[float], count: list[int]) -> 
             if here < share:
                 share, numerator, divisor = here, residual[link], count[link]
     return share, numerator, divisor
-
-
-def _divide(flows: list[_Flow], full: set[int]) -> tuple[list[_Flow], list[_Flow]]:
-    held: list[_Flow] = []
-    others: list[_Flow] = []
-    for flow in flows:
-        (others if full.isdisjoint(flow.links) else held).append(flow)
-    return held, others
 
 
 def _apply(now_s: float, rates: _Rates, changed: list[tuple[float, int]]) -> None:

@@ -16,8 +16,8 @@ the one at the head counts for the buffer (a later one is complete when its own 
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -35,6 +35,7 @@ ANNOUNCEMENT_BYTES: Final = 100
 """Size of a receive's announcement, with headers; it takes no time of its own unless it waits."""
 
 
+@dataclass(slots=True, eq=False)
 class _Stream:
     """One direction of one connection.
 
@@ -46,13 +47,11 @@ class _Stream:
         copied_s: of the latest copy from a device; a smaller message does not overtake it.
     """
 
-    __slots__ = ("arrival_s", "busy", "copied_s", "unsent_bytes", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[_Message | tuple[Notice, float]] = deque()
-        self.busy = False
-        self.unsent_bytes = 0.0
-        self.arrival_s = self.copied_s = 0.0
+    waiting: deque[_Message | tuple[Notice, float]] = field(default_factory=deque)
+    busy: bool = False
+    unsent_bytes: float = 0.0
+    arrival_s: float = 0.0
+    copied_s: float = 0.0
 
     def arrives(self, time_s: float) -> float:
         """The arrival, no earlier than the previous one."""
@@ -79,7 +78,7 @@ class Streams(Transfers):
     def __init__(self, clock: Clock, model: TransferModel) -> None:
         super().__init__(clock, model)
         self._device_copy_s_per_byte = model.device_copy_s_per_byte / 2  # at each end
-        self._streams: dict[tuple[int, int], _Stream] = {}
+        self._streams = defaultdict[tuple[int, int], _Stream](_Stream)
         self._leaving: dict[int, tuple[_Message, float]] = {}
         self._in_line = model.queue == "fifo"
         self._notices: dict[int, tuple[Notice, _Stream, float]] = {}
@@ -91,12 +90,6 @@ class Streams(Transfers):
     @override
     def uses(self, host: int) -> bool:
         return self._at_host[host] > 0
-
-    def _stream(self, source: int, destination: int) -> _Stream:
-        stream = self._streams.get((source, destination))
-        if stream is None:
-            stream = self._streams[source, destination] = _Stream()
-        return stream
 
     @override
     def _announce(self, receiver: int, sender: int) -> Announced:
@@ -111,19 +104,18 @@ class Streams(Transfers):
         return notice
 
     def _announce_in_line(self, receiver: int, sender: int) -> Notice:
-        assert self._sharing is not None
         self._send_word(receiver, sender)
         latency_s = self._announcement * self._latency_s(receiver, sender)
         links = self._network.route(receiver, sender).links
         number = self._sharing.start(self._clock.now, links, ANNOUNCEMENT_BYTES, float("inf"))
         self._solve_late()
         notice = Notice()
-        self._notices[number] = (notice, self._stream(receiver, sender), latency_s)
+        self._notices[number] = (notice, self._streams[receiver, sender], latency_s)
         return notice
 
     @override
     def _enqueue(self, transfer: Transfer, start_s: float) -> None:
-        stream = self._stream(transfer.source, transfer.destination)
+        stream = self._streams[transfer.source, transfer.destination]
         start_s = max(start_s, self._clock.now)
         if copy_s := self._device_copy_s_per_byte * transfer.num_bytes:
             start_s = stream.copied_s = max(start_s + copy_s, stream.copied_s)

@@ -56,20 +56,19 @@ class Transfers:
         self._latencies = variation.Latencies(model.network, model.seed, model.added_latency_s)
         self._constant_s: dict[int, float] = {}  # latencies that never vary, by source * n + destination
         self._changes = variation.bandwidth_changes(model.network.links, model.seed)
-        self._bandwidths = model.bandwidths_bytes_per_s
-        if model.queue != "fair" and model.sharing != "none":
+        bandwidths = model.bandwidths_bytes_per_s
+        self._shares = model.sharing != "none"  # else each message has its links alone
+        self._sharing: FairSharing | FifoSharing = FairSharing(bandwidths)
+        if model.queue != "fair" and self._shares:
             from .fifo import FifoSharing
 
-            self._sharing: FairSharing | FifoSharing | None = FifoSharing(self._bandwidths)
-        else:
-            self._sharing = FairSharing(self._bandwidths) if model.sharing != "none" else None
+            self._sharing = FifoSharing(bandwidths)
         self._by_rtt = model.sharing == "rtt"
         self._uneven, self._seed = model.uneven, model.seed
         self._uneven_s = model.uneven_s or (0.0,)
         self._uneven_s_per_byte = model.uneven_s_per_byte or (0.0,)
         self._shared = [0] * model.network.num_hosts  # shares drawn so far, by host
         self._alone: dict[int, float] = {}
-        self._timings: dict[int, tuple[float, float]] = {}  # of messages that share no link and never vary
         self.posts = rendezvous.Posts(rendezvous.Posted)
         self._flows: dict[int, rendezvous.Transfer] = {}
         self._hosts = None
@@ -92,7 +91,7 @@ class Transfers:
     @property
     def work(self) -> int:
         """Number of matched transfers, more where they are queued cell by cell."""
-        return self.begun + (0 if self._sharing is None else self._sharing.queued_work)
+        return self.begun + self._sharing.queued_work
 
     def uses(self, host: int) -> bool:
         """Whether bytes of a host are still in flight though their sender is done."""
@@ -199,7 +198,7 @@ class Transfers:
     def replay(self, start_s: float, begin: Callable[[], None]) -> None:
         """Begin transfers in the past, on links that nothing else has used since, and continue them now."""
         sharing, watch, self.watch = self._sharing, self.watch, None
-        if isinstance(sharing, FairSharing):
+        if self._shares and isinstance(sharing, FairSharing):
             self._sharing = beside = sharing.beside()
             self._solving, self._alarm_s = False, float("inf")
             self._clock.replay(start_s, begin)
@@ -233,7 +232,10 @@ class Transfers:
         sender_s = transfer.sender_s
         start_s = sender_s if sender_s >= announced_s else announced_s
         start_s += self._pattern_overhead_s if transfer.plain else self._overhead_s
-        if self._sharing is None:
+        self._set_out(source, destination, transfer, start_s)
+
+    def _set_out(self, source: int, destination: int, transfer: rendezvous.Transfer, start_s: float) -> None:
+        if not self._shares:
             self._leave_alone(source, destination, transfer, start_s)
             return
         self._plan_route(source, destination, transfer)
@@ -245,19 +247,12 @@ class Transfers:
     def _leave_alone(
         self, source: int, destination: int, transfer: rendezvous.Transfer, start_s: float
     ) -> None:
-        timing = self._timings.get(source * self._workers + destination)
-        latency_s, rate = timing or self._timing(source, destination)
-        sent_s = start_s + transfer.num_bytes / rate
+        latency_s = self._latency_s(source, destination)
+        sent_s = start_s + transfer.num_bytes / self._rate_alone(source, destination)
         transfer.sender.sent(sent_s, transfer.receiver_s)
         transfer.receiver.received(
             transfer.slot, transfer.sender, source, sent_s + latency_s, transfer.sender_s
         )
-
-    def _timing(self, source: int, destination: int) -> tuple[float, float]:
-        timing = self._latency_s(source, destination), self._rate_alone(source, destination)
-        if self._latencies.constant:
-            self._timings[source * self._workers + destination] = timing
-        return timing
 
     def _plan_route(self, source: int, destination: int, transfer: rendezvous.Transfer) -> None:
         route = self._network.route(source, destination)
@@ -283,11 +278,7 @@ class Transfers:
         transfer.sender = transfer.receiver = side
         transfer.sender_s = transfer.receiver_s = self._clock.now
         transfer.num_bytes, transfer.slot, transfer.plain = num_bytes, 0, True
-        if self._sharing is None:
-            self._leave_alone(source, destination, transfer, start_s)
-            return
-        self._plan_route(source, destination, transfer)
-        Transfers._enqueue(self, transfer, start_s)
+        self._set_out(source, destination, transfer, start_s)
 
     def _enqueue(self, transfer: rendezvous.Transfer, start_s: float) -> None:
         if start_s <= self._clock.now:
@@ -316,14 +307,10 @@ class Transfers:
         return max(1, round(_EVEN * transfer.weight / min(max(slower, 1 / _MOST_UNEVEN), _MOST_UNEVEN)))
 
     def _rate_alone(self, source: int, destination: int) -> float:
-        known = self._alone.get(source * self._workers + destination)
-        if known is not None:
-            return known
-        route = self._network.route(source, destination)
-        cap = route.per_flow_bytes_per_s * self._model.efficiency
-        rate = min([cap, *(self._bandwidths[link] for link in route.links)])
-        self._alone[source * self._workers + destination] = rate
-        return rate
+        key = source * self._workers + destination
+        if key not in self._alone:
+            self._alone[key] = self._model.alone_bytes_per_s(source, destination)
+        return self._alone[key]
 
     def _arrive(self, number: int, sent_s: float) -> None:
         transfer = self._flows.pop(number)
@@ -344,7 +331,6 @@ class Transfers:
         return self._hosts.begin(transfer, num_bytes)
 
     def _share(self, transfer: rendezvous.Transfer, num_bytes: float, cap: float) -> int:
-        assert self._sharing is not None
         number = self._sharing.start(self._clock.now, transfer.links, num_bytes, cap, transfer.weight)
         self._solve_late()
         return number
@@ -356,7 +342,6 @@ class Transfers:
 
     def _solve(self, _: None) -> None:
         """At the end of this instant, finish flows and solve the rates of the others."""
-        assert self._sharing is not None
         self._solving = False
         now_s = self._clock.now
         finish = self._arrive if self._hosts is None else self._hosts.finish

@@ -79,16 +79,12 @@ def _users_kind(path: str, maker: Callable[..., Any]) -> RuleKind:
     expected = "a class, or a function, that makes an object with init(x) and update(x, gradient, moments, k)"
     if not callable(maker):
         raise InputError(f"{quote(path)} is {format_value(maker)}; it must be {expected}")
-    try:
-        options = user_code.options_of(maker, without=("parameters",))
-    except InputError as error:
-        raise InputError(f"{quote(path)}: {error}") from None
+    options = user_code.options_of(path, maker, without=("parameters",))
     shaped = "parameters" in inspect.signature(maker).parameters
 
     def make(given: Settings, parameters: Parameters) -> Rule:
-        chosen = {key: getattr(given, key) for key in type(given).model_fields}
         with user_code.report_errors(quote(path)):
-            rule: Rule = maker(**chosen, parameters=parameters) if shaped else maker(**chosen)
+            rule: Rule = maker(**dict(given), **({"parameters": parameters} if shaped else {}))
         if not all(callable(getattr(rule, method, None)) for method in ("init", "update")):
             raise InputError(f"{quote(path)} made {format_value(rule)}; it must be {expected}")
         return rule

@@ -223,7 +223,7 @@ class Scorer(Generic[V]):
         if self.workload is not None:
             self._snapshots = Snapshots(start, self.every, remember=self.target is not None)
             models = dict(enumerate(start))
-            self._judge(self._evaluate(self._snapshots.last(0.0, models, None)))
+            self._judge(self._evaluate(self._snapshots.latest.ended(0.0, models, None)))
 
     def lose(self, worker: int, time_s: float) -> None:
         """Note that a worker is lost, and its model with it: from now on the others are scored."""
@@ -236,17 +236,13 @@ class Scorer(Generic[V]):
         """
         if self._snapshots is None:
             return False
-        self._check_notes(published.notes)
         for name, value in published.notes.items():
-            self._notes.setdefault((name, published.step + 1), array("d")).append(value)
-        return self._take(published)
-
-    def _check_notes(self, notes: Mapping[str, float]) -> None:
-        for name in notes:
             if name in NO_METRICS or name.partition("_on_")[0] in self.evaluations[0].metrics:
                 raise SchemeError(
                     f"a scheme cannot note '{name}': a column of that name is there; call it otherwise"
                 )
+            self._notes.setdefault((name, published.step + 1), array("d")).append(value)
+        return self._take(published)
 
     @property
     def scores(self) -> bool:
@@ -283,7 +279,7 @@ class Scorer(Generic[V]):
         if self._snapshots is None:
             return
         self.settle()
-        end = self._snapshots.last(time_s, finals, leader)
+        end = self._snapshots.latest.ended(time_s, finals, leader)
         last = self.evaluations[-1]
         if end.step > last.step and (
             self.reached_s is None or time_s + self._later(end).time_s > last.time_s

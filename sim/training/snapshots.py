@@ -131,11 +131,6 @@ class Published(Generic[V]):
     averaged: V | None = None
     notes: Mapping[str, float] = field(default_factory=lambda: _NO_NOTES)
 
-    @property
-    def brings_model(self) -> bool:
-        """Whether there is anything new to score."""
-        return self.value is not None or self.averaged is not None
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
@@ -258,7 +253,9 @@ class ScoringInterval(Generic[V]):
         """All instants inside with a new kept model or average: the number of changes until then."""
         moments, kept = [], False
         for number, (change, following) in enumerate(pairwise(self.changes), 1):
-            kept |= isinstance(change, Published) and change.brings_model
+            kept |= isinstance(change, Published) and (
+                change.value is not None or change.averaged is not None
+            )
             if kept and not is_one_instant(change.time_s, following.time_s):
                 moments += [] if is_one_instant(change.time_s, self.end.time_s) else [number]
                 kept = False
@@ -277,17 +274,17 @@ class Snapshots(Generic[V]):
 
     ``remember``: intervals get their ``changes``, which hold on to all models of an interval. ``totals``: the
     steps of all workers together at which to score, in place of ``every``. ``due_s`` is the instant to
-    score as soon as it has passed; None: none yet.
+    score as soon as it has passed; None: none yet. ``latest``: the models of now.
     """
 
     def __init__(
         self, start: Sequence[V], every: int, remember: bool, totals: Sequence[int] | None = None
     ) -> None:
-        self._latest_models = LatestModels(start)
+        self.latest = LatestModels(start)
         self._stride = every * len(start)
         self._totals = totals
         self._remember = remember
-        self._before = self._latest_models.copy()
+        self._before = self.latest.copy()
         self._changes: list[Published[V] | WorkerLost] = []
         self._next = self._after(0)
         self.due_s: float | None = None
@@ -295,11 +292,11 @@ class Snapshots(Generic[V]):
     def take(self, change: Published[V] | WorkerLost) -> ScoringInterval[V] | None:
         """Apply a change, no earlier than the previous one; returns the interval it completes, if any."""
         complete = self.close() if self.has_passed(change.time_s) else None
-        self._latest_models.take(change)
+        self.latest.take(change)
         if self._remember:
             self._changes.append(change)
-        if isinstance(change, Published):
-            self._reach(change.time_s)
+        if self.due_s is None and self.latest.total >= self._next:
+            self.due_s = change.time_s
         return complete
 
     def _after(self, total: int) -> int:
@@ -307,10 +304,6 @@ class Snapshots(Generic[V]):
             return (total // self._stride + 1) * self._stride
         place = bisect_right(self._totals, total)
         return self._totals[place] if place < len(self._totals) else sys.maxsize
-
-    def _reach(self, time_s: float) -> None:
-        if self.due_s is None and self._latest_models.total >= self._next:
-            self.due_s = time_s
 
     def has_passed(self, time_s: float) -> bool:
         """Whether an instant is to be scored, and is over at ``time_s``."""
@@ -320,16 +313,12 @@ class Snapshots(Generic[V]):
         """The interval that ends at the instant to score, or with the snapshot ``end``."""
         if end is None:
             assert self.due_s is not None
-            end = self._latest_models.snapshot(self.due_s)
+            end = self.latest.snapshot(self.due_s)
         interval = ScoringInterval(self._before, self._changes, end)
-        self._before, self._changes = self._latest_models.copy(), []
-        self._next = self._after(self._latest_models.total)
+        self._before, self._changes = self.latest.copy(), []
+        self._next = self._after(self.latest.total)
         self.due_s = None
         return interval
-
-    def last(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> Snapshot[V]:
-        """The snapshot of the end of a run, with the last models of the present workers, kept or not."""
-        return self._latest_models.ended(time_s, finals, leader)
 
     def forget(self) -> None:
         """Keep no more changes: the target has been met, and no crossing is left to find."""

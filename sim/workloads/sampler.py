@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -229,14 +230,6 @@ def _place(sums: Floats, target: float) -> int:
     return min(int(np.searchsorted(sums, target, side="right")), last)
 
 
-@dataclass
-class _Table:
-    """The known gradient norms of a worker's examples, before its gradient number ``index``."""
-
-    norms: WeightedKeys
-    index: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class Sampler:
     """Draws ``batch_size`` examples per gradient of a worker, whose gradient 0 begins with an empty table.
@@ -249,7 +242,9 @@ class Sampler:
     batch_size: int
     seed: int
     smoothness: Floats | None = None
-    _tables: dict[int, _Table] = field(default_factory=dict, init=False, repr=False)
+    _tables: dict[int, WeightedKeys] = field(default_factory=dict, init=False, repr=False)
+    """Known gradient norms of each worker's examples, before its gradient number ``_next``."""
+    _next: Counter[int] = field(default_factory=Counter, init=False, repr=False)
     _couplings: dict[int, Coupling] = field(default_factory=dict, init=False, repr=False)
 
     def draw(self, worker: int, index: int) -> Draw:
@@ -260,11 +255,10 @@ class Sampler:
         shard, theta = self.shards[worker], self.settings.reweighting.theta
         n, size = len(shard), self.batch_size
         if index == 0:
-            self._tables[worker] = _Table(WeightedKeys(n))
-        table = self._tables.get(worker)
-        if table is None or table.index != index:
+            self._tables[worker], self._next[worker] = WeightedKeys(n), 0
+        if self._next[worker] != index:
             raise SchemeError(f"worker {worker}: with a sampler gradient {index} needs the one before it")
-        norms = table.norms
+        norms = self._tables[worker]
         coupling = self.coupling(worker) if self.settings.srg_plus is not None else None
         uniforms = self._uniforms(worker, index)
         drawn: list[int] = []
@@ -300,10 +294,9 @@ class Sampler:
 
     def refresh(self, worker: int, draw: Draw, norms: Floats) -> None:
         """Update the table with the norms [m] of the gradients of a draw's examples."""
-        table = self._tables[worker]
         for place, key in draw.refreshed:
-            table.norms.change(key, float(norms[place]))
-        table.index += 1
+            self._tables[worker].change(key, float(norms[place]))
+        self._next[worker] += 1
 
     def coupling(self, worker: int) -> Coupling:
         """The coupling of ``srg_plus`` among a worker's examples."""

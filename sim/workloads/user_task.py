@@ -80,19 +80,13 @@ def user_task(path: str) -> Task:
 
 @lru_cache(maxsize=64)
 def _task(path: str, build: Build) -> Task:
-    try:
-        options = options_of(build, without=("seed",))
-    except InputError as error:
-        raise InputError(f"{quote(path)}: {error}") from None
+    options = options_of(path, build, without=("seed",))
     seeded, place = "seed" in inspect.signature(build).parameters, user_code.format_place(build)
 
     @lru_cache(maxsize=2)
     def call(options: Settings, seed: int) -> tuple[Workload, tuple[str, ...]]:
-        given = {name: getattr(options, name) for name in type(options).model_fields}
-        if seeded:
-            given["seed"] = seed
         with user_code.report_errors(quote(path)), initial_weights(seed):
-            returned = build(**given)
+            returned = build(**dict(options), **({"seed": seed} if seeded else {}))
         try:
             return _workload(path, returned)
         except InputError as error:

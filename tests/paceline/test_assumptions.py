@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from typer.main import get_group
 from typer.testing import CliRunner
 
 from paceline.commands.app import COMMANDS, app
-from paceline.commands.measure import lab_app
-from paceline.extras.topology.command import topology_app
 from paceline.reports.assumptions import assumed, assumed_in
 from paceline.sim.records.scenario_facts import TransportRecord, read_facts
 from paceline.sim.scenario.schema import dump, parse
@@ -56,23 +53,19 @@ OVER_PROCESSES: Final[dict[str, list[str]]] = {
 }  # fmt: skip
 NO_TIME: Final = {
     "probe": "measures, and names the hosts",
-    "calibrate": "fits measurements, and names the hosts that these were taken on",
     "lab check": "measures this machine",
     "netem": "prints commands with the scenario's own numbers",
     "replay": "compares models",
-    "topology show": "counts steps",
-    "topology compare": "counts steps",
-    "schema": "no number", "list": "no number", "new": "no number", "help": "no number",
-    "import": "prints what files of other tools hold, each value with its file",
-}  # fmt: skip
+}
+"""Commands that take a scenario or its results, and print no time that follows from them."""
 
 
 def commands() -> Iterator[str]:
-    """All commands, those of groups too."""
-    groups = {"topology": topology_app, "lab": lab_app}
-    for name in COMMANDS:
-        inside = get_group(groups[name]).commands if name in groups else {"": None}
-        yield from (f"{name} {each}".strip() for each in inside)
+    """Commands that take a scenario or a result folder, those of groups too."""
+    for name, command in COMMANDS.items():
+        for inner, each in getattr(command, "commands", {"": command}).items():
+            if {"scenario", "folder", "folders"} & {parameter.name for parameter in each.params}:
+                yield f"{name} {inner}".strip()
 
 
 def test_each_command_states_it_or_prints_no_time() -> None:
@@ -196,7 +189,8 @@ def test_a_large_model_s_messages_are_not_small() -> None:
 
 def test_settings_of_a_sweep_are_put_together() -> None:
     latencies = (1, 20, 30, 40, 80)
-    law, *beyond, more = assumed_in(known_of(f"cluster.network.latency={x} ms") for x in latencies)
+    settings = [{"transport": known_of(f"cluster.network.latency={x} ms")} for x in latencies]
+    law, *beyond, more = assumed_in({"settings": settings})
     assert law.startswith(LAW)
     assert re.findall("latency [0-9]+ ms", " ".join(beyond)) == [f"latency {x} ms" for x in latencies[1:4]]
     assert more == "1 more: --json has them by setting."

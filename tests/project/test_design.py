@@ -19,7 +19,7 @@ from benchmarks.validation.campaign import (
 from benchmarks.validation.design import CELLS, DesignPoint, Disturbance, computation_s, spread, worst
 from benchmarks.validation.page import bars, choices, met, page
 from paceline.realrun.calibration import cluster_probes
-from paceline.realrun.calibration.chance import other_wake_ups
+from paceline.realrun.calibration.validate import other_wake_ups
 from paceline.realrun.launch.cells import with_draws
 from paceline.sim.drivers.job import UNRECORDED, Recording
 from paceline.sim.errors import InputError

@@ -45,6 +45,7 @@ SLOW = {
 
 LATER = {
     ("sim/drivers/lockstep/exact.py", "..event"),  # a user's own scheme has a trial on both drivers
+    ("sim/compute/compute_settings.py", ".attached"),  # times of gradients from a record
     ("sim/compute/compute_settings.py", ".traces"),  # times of steps from a file
     ("sim/drivers/job.py", "..training"),  # a run that is scored by measured curves
     ("sim/experiments/choice.py", "..drivers"),  # what cannot run in lockstep

@@ -5,25 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from paceline.reports.figures.levels import draw_levels, rank_levels, seconds_to_levels
+from paceline.reports.figures.levels import draw_levels, rank_levels
 from paceline.reports.figures.ratio_map import draw_break_even
-from paceline.reports.folders import read_sources
-from paceline.reports.page import by_other_models
+from paceline.reports.folders import ReportSources, read_sources
+from paceline.reports.page import by_other_models, render
 from paceline.sim.records.folder import write_results
 from paceline.sim.records.run import Evaluation, Run
-from paceline.sim.records.summary import SchemeFacts
+from paceline.sim.records.summary import SchemeFacts, Tuned, TuningTrial, verdict_of
 from tests.support.made_runs import made_bounds, made_run, made_scenario
 
 LOSS = "stop: {target: {metric: train_loss, value: 0.5}}\n"
-
-
-def test_levels_between_scores_are_interpolated_and_a_dip_is_none() -> None:
-    times, scores = np.array([0.0, 1.0, 2.0, 4.0]), np.array([0.1, 0.5, 0.3, 0.9])
-    found = seconds_to_levels(times, scores, np.array([0.05, 0.3, 0.5, 0.7, 0.9, 0.91]))
-    assert found.tolist() == pytest.approx([0.0, 0.5, 1.0, 3.0, 4.0, np.inf])
 
 
 def falling(label: str, *scores: tuple[float, float]) -> Run:
@@ -52,6 +48,133 @@ def test_the_first_depends_on_the_level(tmp_path: Path) -> None:
     picture = draw_levels(study)
     assert picture is not None
     assert picture.data.equals(found)
+
+
+Curve = list[tuple[float, float]]
+"""Losses and the seconds to them."""
+
+RATES = (0.1, 0.2, 0.4)
+
+
+def straight(end_s: float | None) -> Curve:
+    """From a loss of 2.5 straight to the target; never there: to 1.5 in 4 s."""
+    return [(2.5, 0.0), (1.5, 4.0) if end_s is None else (0.5, end_s)]
+
+
+def tuned(label: str, *curves: Curve, keep: bool = True) -> Tuned:
+    """A trial for each rate; the second rate is chosen. ``keep``: whether levels are known."""
+    trials = [
+        TuningTrial(
+            values={"optimizer.lr": rate}, seed=-1, score=None,
+            time_to_target_s=curve[-1][1] if curve[-1][0] == 0.5 else None,
+        )
+        for rate, curve in zip(RATES, curves, strict=False)
+    ]  # fmt: skip
+    for trial, curve in zip(trials, curves, strict=True):
+        if keep:
+            trial["levels"] = [[*each] for each in curve]
+    chosen = trials[1 % len(trials)]["values"]
+    return Tuned(label=label, chosen=chosen, at_edge=[], metric="train_loss", trials=trials)
+
+
+def raced(folder: Path, *tuning: Tuned) -> ReportSources:
+    """At any loss all_reduce takes twice the time of b, in the one repeat."""
+    runs = [
+        falling("all_reduce", (0.0, 2.5), (2.0, 2.1), (10.0, 0.5)),
+        falling("b", (0.0, 2.5), (1.0, 2.1), (5.0, 0.5)),
+    ]
+    write_results(folder, made_scenario("s", LOSS), "s", runs, tuning=tuning)
+    (study,) = read_sources([folder])
+    return study
+
+
+def ranked(study: ReportSources) -> pd.DataFrame:
+    equal = study.main.results.summary["equal"]
+    assert equal is not None
+    return rank_levels(study.main, equal, 0.5)
+
+
+BENT: Curve = [(2.5, 0.0), (1.5, 3.0), (0.5, 12.0)]
+"""Down to 1.5 in 3 s, and in 9 s more to 0.5."""
+
+
+def test_bands_are_ratios_at_the_same_rates_with_all_reduce_at_its_best(tmp_path: Path) -> None:
+    """all_reduce at its best is at L after 5 (2.5 - L) s; b after 4, 2.5 and 3 (2.5 - L) s, bent at 1.5.
+
+    At the third rate b is at L after 3 + 9 (1.5 - L) s below 1.5, and later than all_reduce below 1.
+    """
+    study = raced(
+        tmp_path / "r",
+        tuned("all_reduce", straight(20.0), straight(10.0), straight(40.0)),
+        tuned("b", straight(8.0), straight(5.0), BENT),
+    )
+    found = ranked(study)
+    assert set(found["first"]) == {"b"}
+    of_b, behind = (found[found["label"] == label] for label in ("b", "all_reduce"))
+    assert of_b[["ratio", "low", "high"]].to_numpy().tolist() == [[1.0, 1.0, 1.0]] * 100
+    assert behind["ratio"].tolist() == pytest.approx([2.0] * 100)
+    assert behind["high"].tolist() == pytest.approx([2.0] * 100)
+    level = behind["level"]
+    at_bend = (5 * (2.5 - level)) / (3 + 9 * (1.5 - level))
+    expected = at_bend.where(level < 1.5, 5 / 3).clip(upper=10 / 8)
+    assert behind["low"].tolist() == pytest.approx(expected.tolist())
+    assert behind["settled_by_rates"].tolist() == (level > 1.0).tolist()
+    orders = verdict_of(study.main.results.summary, "simulated")["rates"]
+    ends = orders["behind"]["all_reduce"]
+    assert ends == [10 / 8, 10 / 5, 10 / 12]
+    assert behind[["low", "high"]].iloc[-1].tolist() == [min(x for x in ends if x), max(x for x in ends if x)]
+
+
+def test_the_figure_has_bands_and_a_pale_strip_where_the_order_is_open(tmp_path: Path) -> None:
+    study = raced(
+        tmp_path / "r",
+        tuned("all_reduce", straight(20.0), straight(10.0), straight(40.0)),
+        tuned("b", straight(8.0), straight(5.0), straight(None)),
+    )
+    picture = draw_levels(study)
+    assert picture is not None
+    assert picture.svg.count("opacity: 0.16") == 2
+    assert picture.svg.count("opacity: 0.25") == 1
+    assert picture.data["settled_by_rates"].tolist()[-1] is False
+    assert picture.data["low"].min() == 0.0  # at the third rate b, the first of the repeats, never arrives
+    assert "The strip is pale unless three rates agree" in render([tmp_path / "r"])
+
+
+@pytest.mark.parametrize("kind", ["without levels", "cut off", "one scheme"])
+def test_without_levels_of_whole_trials_the_figure_is_as_without_tuning(tmp_path: Path, kind: str) -> None:
+    curves = straight(20.0), straight(10.0), straight(40.0)
+    tuning = [tuned(label, *curves, keep=kind != "without levels") for label in ("all_reduce", "b")]
+    if kind == "cut off":
+        tuning = [Tuned(**each, cut_off=True) for each in tuning]
+    plain = draw_levels(raced(tmp_path / "plain"))
+    picture = draw_levels(raced(tmp_path / "r", *(tuning[:1] if kind == "one scheme" else tuning)))
+    assert plain is not None
+    assert picture is not None
+    assert picture.svg == plain.svg
+    assert picture.data.equals(plain.data)
+    assert list(picture.data) == ["level", "first", "label", "ratio"]
+    assert "A band holds" not in render([tmp_path / "r"])
+
+
+END_S = st.floats(1.0, 100.0) | st.none()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(END_S, END_S), min_size=1, max_size=3), st.booleans())
+def test_a_band_of_one_rate_or_of_equal_curves_has_no_width(
+    tmp_path_factory: pytest.TempPathFactory, ends: list[tuple[float | None, float | None]], alike: bool
+) -> None:
+    of_rates = [ends[0]] * len(ends) if alike else ends
+    curves = [[straight(end_s) for end_s in each] for each in zip(*of_rates, strict=True)]
+    tuning = [tuned(label, *own) for label, own in zip(("all_reduce", "b"), curves, strict=True)]
+    found = ranked(raced(tmp_path_factory.mktemp("law") / "r", *tuning))
+    assert (found["low"] <= found["high"]).all()
+    assert (found.loc[found["label"] == "b", ["low", "high"]] == 1.0).all(axis=None)
+    if alike or len(ends) == 1:
+        assert (found["low"] == found["high"]).all()
+    settled = found[found["settled_by_rates"]]
+    assert (settled["low"] >= 1.0).all()
+    assert len(ends) == 3 or settled.empty
 
 
 def test_the_ratio_by_another_scored_model_stands_beside_the_verdicts(tmp_path: Path) -> None:

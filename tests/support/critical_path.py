@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from paceline.sim.collectives.collective import Lists, of_rounds
+from paceline.sim.collectives.collective import Lists, Schedule, of_rounds
 from paceline.sim.collectives.pricing import BlockCosts, completion_s, lay_out
-from paceline.sim.collectives.schedule import Schedule
 from paceline.sim.seeds import Integers
 
 

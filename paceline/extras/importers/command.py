@@ -110,7 +110,7 @@ def _read(given: str, kind: str | None, answers: Answers) -> tuple[str, Readings
     placed = None if Path(given).exists() else _PLACED.fullmatch(given)
     if placed is None and "=" in given and not Path(given).exists():
         raise InputError(f"{given}: write ends in letters, digits and '_', as us_east-eu=FILE")
-    name, ends = (placed[3], (placed[1], placed[2])) if placed else (given, None)
+    name, ends = (placed[3], (placed[1], placed[2])) if placed else (given, ("", ""))
     content, whole = unpack(read_bytes(Path(name), MAX_FOREIGN_BYTES))
     if len(content) >= MAX_FOREIGN_BYTES:
         raise InputError(f"{name}: is larger than {MAX_FOREIGN_BYTES >> 20} MiB, which is too much")

@@ -38,12 +38,12 @@ class ForeignFile:
     Attributes:
         name: its path, as in messages.
         text: its content.
-        ends: the two places between which it was measured, if the user names them.
+        ends: the two places between which it was measured; "" where the user names none.
     """
 
     name: str
     text: str
-    ends: tuple[str, str] | None = None
+    ends: tuple[str, str] = ("", "")
     answers: Answers = Answers()
 
     def refuse(self, message: str, line: int = 0) -> InputError:

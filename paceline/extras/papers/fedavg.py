@@ -9,7 +9,7 @@ workers, at least one:
 The others compute nothing and wait for the end of the round; their steps count all the same. The optimiser
 begins each round anew. All do the same steps on batches of one size, so the mean has equal weights, where the
 paper's are in proportion to a worker's examples. With all workers, and plain SGD, it is ``local_sgd``. With
-``quorum`` or ``deadline`` a straggler's change is left out of the mean (``quorum/rounds.py``).
+``quorum`` or ``deadline`` a straggler's change is left out of the mean (``common/rounds.py``).
 
 Bytes per step and worker: over the period those of an all-reduce among m = |S| workers, 2 (m-1)/n models,
 and, unless m = n, of a broadcast of the mean to all, (n-1)/n models; ``compression`` encodes the first. Waits
@@ -40,8 +40,7 @@ from paceline.sim.schemes.common.compressed import (
     encodes_averages,
 )
 from paceline.sim.schemes.common.held import Held, Sizes, in_rounds
-from paceline.sim.schemes.quorum.options import Deadline, Quorum, check_quorum, leaves_out
-from paceline.sim.schemes.quorum.rounds import Chosen, Rounds
+from paceline.sim.schemes.common.rounds import Chosen, Deadline, Quorum, Rounds, check_quorum, leaves_out
 from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 
 

@@ -5,7 +5,6 @@ A step consists of pairs with weights of their own, symmetric and not negative; 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -47,7 +46,7 @@ def base(workers: int, options: MaxPeers, seed: int) -> Graphs:
     copies = [_simple(ranks[c * each : (c + 1) * each], k) for c in range(smooth)]
     split = _beside(copies) + _beside([_hyper_hypercube(ranks[r::each], k) for r in range(each)])
     simple = _simple(ranks, k)
-    return _sequence(workers, split if len(split) < len(simple) else simple)
+    return _sequence(workers, min(simple, split, key=len))
 
 
 def simple_base(workers: int, options: MaxPeers, seed: int) -> Graphs:
@@ -67,7 +66,8 @@ def hyper_hypercube(workers: int, options: MaxPeers, seed: int) -> Graphs:
     """
     k = options.peers
     if _smooth_part(workers, k) != workers:
-        needed = max(_prime_factors(workers)) - 1
+        primes = (p for p in range(k + 2, workers + 1) if workers % p == 0 and _smooth_part(p, p - 2) == 1)
+        needed = max(primes) - 1
         near = nearest_workers(workers, lambda n: _smooth_part(n, k) == n)
         raise InputError(
             f"hyper_hypercube with {k} peers needs workers without a prime factor above {k + 1}, not "
@@ -175,19 +175,13 @@ def _simple(ranks: Ranks, peers: int) -> list[WeightedPairs]:
     return _beside(tracks)
 
 
-def _prime_factors(number: int) -> list[int]:
-    factors, divisor = [], 2
-    while divisor * divisor <= number:
-        while number % divisor == 0:
-            factors.append(divisor)
-            number //= divisor
-        divisor += 1
-    return [*factors, number] if number > 1 else factors
-
-
 def _smooth_part(number: int, peers: int) -> int:
     """The largest divisor of ``number`` without a prime factor above ``peers`` + 1."""
-    return math.prod(prime for prime in _prime_factors(number) if prime <= peers + 1)
+    rough = number
+    for divisor in range(2, min(peers + 1, number) + 1):
+        while rough % divisor == 0:
+            rough //= divisor
+    return number // rough
 
 
 def _factors(number: int, largest: int) -> list[int]:

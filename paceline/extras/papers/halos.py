@@ -36,10 +36,12 @@ from paceline.sim.config.settings import Settings
 from paceline.sim.program import operations as ops
 from paceline.sim.program.encoding import Compression
 from paceline.sim.program.worker import Program, Worker
-from paceline.sim.schemes.common.held import Held, Sizes, encoded_share, on_a_server
+from paceline.sim.schemes.common.held import Held, Sizes, encoded_share
 from paceline.sim.schemes.common.inside import unit_groups
-from paceline.sim.schemes.outer.rule import buffers_in
-from paceline.sim.schemes.scheme import Scheme, one_period, publishes_leader
+from paceline.sim.schemes.common.outer import buffers_in
+from paceline.sim.schemes.scheme import Scheme, one_period
+
+from .servers import on_a_server, publishes_leader
 
 
 class SiteServer(Settings):

@@ -46,7 +46,9 @@ from paceline.sim.program.groups import Groups
 from paceline.sim.program.worker import Program, Worker
 from paceline.sim.schemes.common.held import Held
 from paceline.sim.schemes.common.inside import unit_groups
-from paceline.sim.schemes.scheme import Scheme, Spread, publishes_leader, scattered
+from paceline.sim.schemes.scheme import Scheme
+
+from .servers import Spread, publishes_leader, scattered
 
 
 class LeaderSgdOptions(Settings):

@@ -43,8 +43,10 @@ from paceline.sim.program.encoding import Compression, Payload
 from paceline.sim.program.worker import Program, Worker
 from paceline.sim.records.run import On
 from paceline.sim.schemes.common.compressed import CompressedAllReduce
-from paceline.sim.schemes.common.held import REPLACED, Held, Sizes, on_a_server
-from paceline.sim.schemes.scheme import Scheme, Spread, one_period, publishes_leader, scattered
+from paceline.sim.schemes.common.held import REPLACED, Held, Sizes
+from paceline.sim.schemes.scheme import Scheme, one_period
+
+from .servers import Spread, on_a_server, publishes_leader, scattered
 
 HostRank = Annotated[int, Field(ge=0, description="rank of the worker that hosts the centre")]
 

@@ -28,7 +28,7 @@ from paceline.sim.program.worker import Worker
 from paceline.sim.schemes.common.compressed import RoundTime, encodes_averages
 from paceline.sim.schemes.common.exchange import ModelExchange, Momentum, averages_in_flight
 from paceline.sim.schemes.common.held import REPLACED, Held, Sizes
-from paceline.sim.schemes.outer.rule import buffers_in
+from paceline.sim.schemes.common.outer import buffers_in
 from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 
 

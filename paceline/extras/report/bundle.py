@@ -182,11 +182,13 @@ def unpack(path: Path, scratch: Path) -> tuple[Path, Bundle]:
     bundle = read_bundle(path)
     folder = scratch / (path.stem.strip(".") or "bundle")  # never a parent folder
     folder.mkdir(parents=True)
-    (folder / SCENARIO_FILE).write_text(yaml_file.write(bundle.scenario), encoding="utf-8")
-    summary = json.dumps(bundle.summary, allow_nan=False)
-    (folder / SUMMARY_FILE).write_text(summary, encoding="utf-8")
     comparison = json.dumps(bundle.comparison, allow_nan=False)
-    (folder / VALIDATION_FILE).write_text(comparison, encoding="utf-8")
+    for name, text in (
+        (SCENARIO_FILE, yaml_file.write(bundle.scenario)),
+        (SUMMARY_FILE, json.dumps(bundle.summary, allow_nan=False)),
+        (VALIDATION_FILE, comparison),
+    ):
+        (folder / name).write_text(text, encoding="utf-8")
     try:
         TypeAdapter(Comparison).validate_json(comparison, strict=True)
     except ValidationError as error:

@@ -111,7 +111,7 @@ def search(
     """Look for a graph on which averaging is fast, with a fixed degree or number of edges."""
     from paceline.reports.assumptions import assumed
     from paceline.sim.config.files import check_out_file
-    from paceline.sim.topology.search import MADE_BY, Budget, Request, default_budget, describe, save
+    from paceline.sim.topology.search import MADE_BY, Request, default_budget, describe, save
     from paceline.sim.topology.search import search as find
 
     if objective not in ("spectral", "wall-clock"):
@@ -122,9 +122,12 @@ def search(
         raise InputError(f"--out {out}: the file is JSON; call it {instead}")
     if out is not None:
         check_out_file(out, [MADE_BY.encode()], sources=[] if scenario is None else [scenario])
-    usual = default_budget(workers)
-    budget = Budget(usual.moves if moves is None else moves, usual.restarts if restarts is None else restarts)
-    request = Request(workers, degree, edges, weights, seed, budget)
+    usual_moves, usual_restarts = default_budget(workers)
+    request = Request(
+        workers, degree, edges, weights, seed,
+        moves=usual_moves if moves is None else moves,
+        restarts=usual_restarts if restarts is None else restarts,
+    )  # fmt: skip
     result = find(request, step_time)
     document = describe(result, step_time) | {"transport": known}
     if out is not None:

@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.extras.topology.steps import exact_after, steps_until, transient_iterations
 from paceline.sim import seeds
 from paceline.sim.config.limits import MAX_WORKERS
 from paceline.sim.errors import InputError
@@ -27,6 +26,10 @@ _DECAY_STEPS: Final = 20, 300
 """The fewest and the most steps of the decay of disagreement."""
 _DECAY_STARTS: Final = 8
 """Random starts over which the decay of disagreement is averaged."""
+EXACT: Final = 1e-10
+"""A norm below this is rounding: averaging is exact."""
+_NORM_ROUNDING: Final = 1e-13
+"""Disagreement below this share of its start is rounding."""
 
 
 def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dict[str, Any]:
@@ -140,3 +143,44 @@ def _positions(graph: Matrix) -> NDArray[np.float64]:
         return np.asarray((places + 1.0) / 2.0)
     low, high = places.min(axis=0), places.max(axis=0)
     return np.asarray((places - low) / np.maximum(high - low, 1e-9))
+
+
+def exact_after(matrices: list[Matrix]) -> int | None:
+    """Number of steps of a periodic sequence until all have the mean, to rounding; None: never.
+
+    Searched within one period, or log2 n steps if longer, on random starts: exactness for
+    them is exactness for all with probability 1.
+    """
+    n = matrices[0].shape[0]
+    x = np.stack([spectra.fixed_start(n), np.roll(spectra.fixed_start(n), n // 3)], axis=1)
+    begun = np.linalg.norm(x)
+    for step in range(max(len(matrices), (n - 1).bit_length())):
+        x = np.asarray(matrices[step % len(matrices)] @ x)
+        if np.linalg.norm(x - x.mean(axis=0)) <= _NORM_ROUNDING * begun:
+            return step + 1
+    return None
+
+
+def steps_until(matrices: list[Matrix], epsilon: float) -> int:
+    """Number of steps of a periodic sequence that shrink any disagreement to ``epsilon`` of itself.
+
+    Within the first period this is counted step by step, later bounded by whole periods: T ln(epsilon) /
+    ln(norm of the period's product).
+    """
+    norm = spectra.product_norm(matrices)
+    if norm <= epsilon or norm < EXACT:
+        return next(
+            k
+            for k in range(1, len(matrices) + 1)
+            if spectra.product_norm(matrices[:k]) <= max(epsilon, EXACT)
+        )
+    return len(matrices) * math.ceil(math.log(epsilon) / math.log(norm) - 1e-12)
+
+
+def transient_iterations(workers: int, modulus: float) -> dict[str, float]:
+    """Steps, up to a constant, until decentralised SGD is as fast as with exact averages: n^3 rho^4 / (1 -
+    rho)^2 for equal data on all workers, (1 - rho)^4 for unequal data (after Ying et al., NeurIPS 2021).
+    """
+    gap = max(1.0 - modulus, np.finfo(np.float64).tiny ** 0.25)
+    top = workers**3 * modulus**4
+    return {"same_data": top / gap**2, "different_data": top / gap**4}

@@ -55,7 +55,7 @@ def record_table(record: Record) -> Table:
     """One line for each known property of a topology."""
     out = Table(box=None, show_header=False)
     epsilon = record["epsilon"]
-    transient = record["transient_iterations"]
+    transient = record["transient_iterations"] or {}
     rows = {
         "topology": record["name"],
         "workers": str(record["workers"]),
@@ -68,8 +68,8 @@ def record_table(record: Record) -> Table:
         "rate a step": _known(record["rate_per_step"], "z.6f"),
         f"steps to {epsilon:g}": _known(record["steps_to_epsilon"]),
         "exact after": _known(record["exact_after"]),
-        "transient iterations, same data": "-" if transient is None else f"{transient['same_data']:.3g}",
-        "and different data": "-" if transient is None else f"{transient['different_data']:.3g}",
+        "transient iterations, same data": _known(transient.get("same_data"), ".3g"),
+        "and different data": _known(transient.get("different_data"), ".3g"),
         "notes": ", ".join(notes(record)) or "-",
     }
     for name, value in rows.items():

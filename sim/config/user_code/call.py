@@ -251,32 +251,37 @@ def with_line(text: str, coroutine: object) -> str:
 _ANYTHING = bool | int | float | str | tuple[Any, ...] | None
 
 
-def options_of(function: Callable[..., Any], skip: int = 0, without: tuple[str, ...] = ()) -> type[Settings]:
+def options_of(
+    path: str, function: Callable[..., Any], skip: int = 0, without: tuple[str, ...] = ()
+) -> type[Settings]:
     """A settings model with one key per parameter, from the ``skip``-th on, ``without`` some by name.
 
     Types come from annotations, else from defaults. A parameter without a default is a required key. Raises
-    ``InputError`` if the signature cannot be read, or cannot be given by name.
+    ``InputError``, which names the function's ``path``, if the signature cannot be read, or cannot be given
+    by name.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
         options = [p for p in parameters[skip:] if p.name not in without]
         types = _types_of(function, options)
     except RAISED as error:  # annotations as text are evaluated
-        raise InputError(f"its signature cannot be read: {format_error(error)}") from None
+        raise InputError(f"{quote(path)}: its signature cannot be read: {format_error(error)}") from None
     if len(parameters) < skip:
-        raise InputError(f"it takes {len(parameters)} parameters; it needs {skip} before its options")
+        raise InputError(
+            f"{quote(path)}: it takes {len(parameters)} parameters; it needs {skip} before its options"
+        )
     fields: dict[str, Any] = {}
     for parameter in options:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise InputError(f"its parameter '{parameter.name}' cannot be given by name")
+            raise InputError(f"{quote(path)}: its parameter '{parameter.name}' cannot be given by name")
         default = ... if parameter.default is parameter.empty else parameter.default
-        kind = _type_of(parameter, types.get(parameter.name, Any))
+        kind = _type_of(path, parameter, types.get(parameter.name, Any))
         fields[parameter.name] = (kind, tuple(default) if isinstance(default, list) else default)
     try:
         return create_model("Options", __base__=Settings, **fields)
     except (PydanticSchemaGenerationError, NameError) as error:
         text = str(error).splitlines()[0]
-        raise InputError(f"its parameters cannot be options of a scenario: {text}") from None
+        raise InputError(f"{quote(path)}: its parameters cannot be options of a scenario: {text}") from None
 
 
 def _types_of(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
@@ -287,7 +292,7 @@ def _types_of(function: Callable[..., Any], parameters: Sequence[inspect.Paramet
     return get_type_hints(holder, getattr(inner, "__globals__", {}))
 
 
-def _type_of(parameter: inspect.Parameter, written: Any) -> Any:
+def _type_of(path: str, parameter: inspect.Parameter, written: Any) -> Any:
     if written is Any and parameter.default is not parameter.empty and parameter.default is not None:
         written = type(parameter.default)
     # Scenarios are hashed, so that lists are tuples in them.
@@ -295,6 +300,7 @@ def _type_of(parameter: inspect.Parameter, written: Any) -> Any:
         return tuple.__class_getitem__((*(get_args(written) or (_ANYTHING,)), ...))
     if written is dict or get_origin(written) is dict:
         raise InputError(
-            f"its parameter '{parameter.name}' is a mapping, which no option is; use several parameters"
+            f"{quote(path)}: its parameter '{parameter.name}' is a mapping, which no option is; use several "
+            "parameters"
         )
     return _ANYTHING if written is Any else written

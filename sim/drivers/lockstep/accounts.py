@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...collectives.sends import Sends, add_up
+from ...collectives.collective import Sends, add_up
 from ...records.accounting import EventLog, TimeBreakdown
 from ...records.run import HALF_SUM, RESUMPTIONS, UNTIMED_ENCODING, Event
 from ...seeds import Floats, Integers

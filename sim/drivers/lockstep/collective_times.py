@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...collectives.sends import sends_of
+from ...collectives.collective import sends_of
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import root_of
@@ -117,17 +117,14 @@ class CollectiveTimes:
             placed = self._placed.get((*kind, root, group))
             if placed is None:
                 placed = self._placed[*kind, root, group] = self._place(of_one_worker(operation), group)
-            joined.append(self._join(placed, joined_s, root))
+            times_s = joined_s[:, list(placed.each[0].members)]
+            last_s = times_s.max(axis=1, keepdims=True)
+            joined.append(JoinedCollective(placed, last_s, times_s - last_s, root))
         if self._shared and len(joined) > 1 and not all(each.on_each.each[0].access_only for each in joined):
             name = ops.name_of(type(operation))
             raise NotInLockstep(f"{name}: groups share links with each other (network.sharing)")
         self._joined = operation, joined_s, joined
         return joined
-
-    def _join(self, placed: PlacedOnEach, joined_s: Floats, root: int = -1) -> JoinedCollective:
-        times_s = joined_s[:, list(placed.each[0].members)]
-        last_s = times_s.max(axis=1, keepdims=True)
-        return JoinedCollective(placed, last_s, times_s - last_s, root)
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedOnEach:
         taken = [each.choice.collective_of(operation, members, members[0]) for each in self._jobs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -63,8 +63,7 @@ def _trial(job: Job) -> str:
         job, max_iterations=TRIED_STEPS, max_time_s=math.inf, recording=UNRECORDED,
         scoring=replace(job.scoring, curve=None, target=None, every=1, keep=1),
     )  # fmt: skip
-    expected, outcome = (_Tried.of(short, lockstep) for lockstep in (False, True))
-    differs = expected.difference(outcome)
+    differs = _difference(*_tried(short, lockstep=False), *_tried(short, lockstep=True))
     return (
         f"{differs} of its first {TRIED_STEPS} steps differ where all workers are one value"
         if differs
@@ -72,38 +71,34 @@ def _trial(job: Job) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Tried:
-    outcome: Outcome
-    evaluations: Sequence[Evaluation]
+def _tried(job: Job, *, lockstep: bool) -> tuple[Outcome, Sequence[Evaluation]]:
+    scorer = job.scorer()
+    scorer.begin([job.start] * job.workers)
+    if lockstep:
+        outcome = LockstepDriver(job, scorer).run()
+    else:
+        from ..event import EventDriver
 
-    @classmethod
-    def of(cls, job: Job, lockstep: bool) -> _Tried:
-        scorer = job.scorer()
-        scorer.begin([job.start] * job.workers)
-        if lockstep:
-            outcome = LockstepDriver(job, scorer).run()
-        else:
-            from ..event import EventDriver
+        outcome = EventDriver(job, [job.program(rank) for rank in range(job.workers)], scorer).run()
+    return outcome, run_record(job, outcome, scorer, "simulated").evaluations
 
-            outcome = EventDriver(job, [job.program(rank) for rank in range(job.workers)], scorer).run()
-        return cls(outcome, run_record(job, outcome, scorer, "simulated").evaluations)
 
-    def difference(self, other: _Tried) -> str:
-        """First difference beyond rounding; "" if there is none."""
-        ours, theirs = self.outcome, other.outcome
-        if not _close(ours.wall_s, theirs.wall_s, CLOCK_TOLERANCE):
+def _difference(
+    ours: Outcome, our_scores: Sequence[Evaluation], theirs: Outcome, their_scores: Sequence[Evaluation]
+) -> str:
+    """First difference beyond rounding; "" if there is none."""
+    if not _close(ours.wall_s, theirs.wall_s, CLOCK_TOLERANCE):
+        return "the times"
+    for a, b in zip(ours.breakdowns, theirs.breakdowns, strict=True):
+        spent = zip((a.wait_s, a.communicate_s), (b.wait_s, b.communicate_s), strict=True)
+        if any(abs(u - v) > CLOCK_TOLERANCE * ours.wall_s for u, v in spent):
             return "the times"
-        for a, b in zip(ours.breakdowns, theirs.breakdowns, strict=True):
-            spent = zip((a.wait_s, a.communicate_s), (b.wait_s, b.communicate_s), strict=True)
-            if any(abs(u - v) > CLOCK_TOLERANCE * ours.wall_s for u, v in spent):
-                return "the times"
-            if (a.steps, sum_up([a])) != (b.steps, sum_up([b])):
-                return "the messages"
-        for x, y in zip(ours.finals, theirs.finals, strict=True):
-            if not same_values(x, y):
-                return "the models"
-        return "" if _same_scores(self.evaluations, other.evaluations) else "the scores"
+        if (a.steps, sum_up([a])) != (b.steps, sum_up([b])):
+            return "the messages"
+    for x, y in zip(ours.finals, theirs.finals, strict=True):
+        if not same_values(x, y):
+            return "the models"
+    return "" if _same_scores(our_scores, their_scores) else "the scores"
 
 
 def same_values(x: Tensor, y: Tensor) -> bool:

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Final
 
 import numpy as np
 
-from ...collectives.sends import Sends
+from ...collectives.collective import Sends
 from ...errors import NotInLockstep
-from ...network.routes import RouteArrays, route_pairs
-from ...network.transfer import TransferModel
+from ...network.transfer import TransferModel, route_pairs
 from ...program.operations import Mix, name_of
 from ...program.pattern import Pattern
 from ...seeds import Floats, Integers
@@ -34,7 +33,6 @@ Numbers = float | Floats
 """One number for all messages, or one for each."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Ends:
     """Senders and receivers of one pattern's m messages, receiver by receiver, on any network.
 
@@ -49,44 +47,24 @@ class _Ends:
         last_source: the last source of each worker if all begin at once, -1 where it receives nothing.
     """
 
-    source: Integers
-    destination: Integers
-    by_source: Integers
-    receivers: Integers
-    senders: Integers
-    received_from: Integers
-    sent_from: Integers
-    one_peer: bool
-    at_most_one: bool
-    num_sent: int | Integers
-    last_source: Integers
+    def __init__(self, pattern: Pattern) -> None:
+        n = pattern.workers
+        in_degrees = np.fromiter(map(len, pattern.sources), np.int64, n)
+        self.destination = np.repeat(np.arange(n), in_degrees)
+        self.source = np.fromiter(chain.from_iterable(pattern.sources), np.int64, len(self.destination))
+        self.by_source = np.argsort(self.source, kind="stable")
+        out_degrees = np.bincount(self.source, minlength=n)
+        self.receivers, self.senders = np.flatnonzero(in_degrees), np.flatnonzero(out_degrees)
+        self.received_from = (np.cumsum(in_degrees) - in_degrees)[self.receivers]
+        self.sent_from = (np.cumsum(out_degrees) - out_degrees)[self.senders]
+        self.at_most_one = bool(in_degrees.max() <= 1 and out_degrees.max() <= 1)
+        self.one_peer = self.at_most_one and len(self.source) == n
+        self.num_sent: int | Integers = 1 if self.one_peer else out_degrees
+        self.last_source = np.full(n, -1)
+        self.last_source[self.receivers] = self.source[np.cumsum(in_degrees)[self.receivers] - 1]
 
 
-@lru_cache(maxsize=KEPT_PATTERNS)
-def _ends_of(pattern: Pattern) -> _Ends:
-    n = pattern.workers
-    in_degrees = np.fromiter(map(len, pattern.sources), np.int64, n)
-    destination = np.repeat(np.arange(n), in_degrees)
-    source = np.fromiter(chain.from_iterable(pattern.sources), np.int64, len(destination))
-    out_degrees = np.bincount(source, minlength=n)
-    receivers, senders = np.flatnonzero(in_degrees), np.flatnonzero(out_degrees)
-    last_source = np.full(n, -1)
-    last_source[receivers] = source[np.cumsum(in_degrees)[receivers] - 1]
-    at_most_one = bool(in_degrees.max() <= 1 and out_degrees.max() <= 1)
-    one_peer = at_most_one and len(source) == n
-    return _Ends(
-        source=source,
-        destination=destination,
-        by_source=np.argsort(source, kind="stable"),
-        receivers=receivers,
-        senders=senders,
-        received_from=(np.cumsum(in_degrees) - in_degrees)[receivers],
-        sent_from=(np.cumsum(out_degrees) - out_degrees)[senders],
-        one_peer=one_peer,
-        at_most_one=at_most_one,
-        num_sent=1 if one_peer else out_degrees,
-        last_source=last_source,
-    )
+_ends_of = lru_cache(maxsize=KEPT_PATTERNS)(_Ends)
 
 
 @lru_cache(maxsize=KEPT_PATTERNS)
@@ -112,12 +90,11 @@ class MixTimes:
 
     def __init__(self, models: Sequence[TransferModel], may_be_cut: bool) -> None:
         self._may_be_cut, model = may_be_cut, models[0]
-        self._models, self._hosts = models, tuple(range(model.network.num_hosts))
         self._shared = model.sharing != "none"
         self._meeting = shared_links(model)
         self._overhead_s = model.block_overhead_s
         self._announcement = 0.0 if model.plain_patterns else model.announcement
-        self._known: dict[int, tuple[Pattern, _Messages]] = {}
+        self._messages = lru_cache(maxsize=KEPT_PATTERNS)(partial(_place, models, self._announcement))
 
     def times(
         self, pattern: Pattern, begin_s: Floats, num_bytes: int, step: int, handle: int
@@ -163,30 +140,20 @@ class MixTimes:
         )  # fmt: skip
         return mixed, len(ends.source), len(ends.source)
 
-    def _messages(self, pattern: Pattern) -> _Messages:
-        known = self._known.get(id(pattern))
-        if known is None:
-            if len(self._known) == KEPT_PATTERNS:
-                self._known.pop(next(iter(self._known)))
-            # Keep the pattern alive, so that its id is not reused.
-            known = self._known[id(pattern)] = (pattern, self._place(pattern))
-        return known[1]
 
-    def _place(self, pattern: Pattern) -> _Messages:
-        ends = _ends_of(pattern)
-        there, back_s = self._routes(ends.source, ends.destination), np.zeros((1, 1))
-        if self._announcement:
-            back_s = np.stack([each.latency_s for each in self._routes(ends.destination, ends.source)])
-        return _Messages(
-            ends=ends,
-            latency_s=_one_if_equal(np.stack([each.latency_s for each in there])),
-            announced_s=_one_if_equal(self._announcement * back_s),
-            rate_bytes_per_s=_one_if_equal(np.stack([each.bytes_per_s for each in there])),
-        )
-
-    def _routes(self, sources: Integers, destinations: Integers) -> list[RouteArrays]:
-        """In each job."""
-        return [route_pairs(sources, destinations, self._hosts, model) for model in self._models]
+def _place(models: Sequence[TransferModel], announcement: float, pattern: Pattern) -> _Messages:
+    ends, hosts = _ends_of(pattern), tuple(range(pattern.workers))
+    there = [route_pairs(ends.source, ends.destination, hosts, model) for model in models]
+    back_s = np.zeros((1, 1))
+    if announcement:
+        back = [route_pairs(ends.destination, ends.source, hosts, model) for model in models]
+        back_s = np.stack([each.latency_s for each in back])
+    return _Messages(
+        ends=ends,
+        latency_s=_one_if_equal(np.stack([each.latency_s for each in there])),
+        announced_s=_one_if_equal(announcement * back_s),
+        rate_bytes_per_s=_one_if_equal(np.stack([each.bytes_per_s for each in there])),
+    )
 
 
 def _one_if_equal(values: Floats) -> Numbers:

@@ -165,7 +165,8 @@ class ClockedRunner(Runner[_P]):
         if handle is not None:
             task.outstanding[handle.number] = pending
         if type(operation) is ops.Gradient:
-            pending.ahead = self.take_ahead(task.rank)
+            # Its forward pass has taken this share already.
+            pending.ahead = sum(self._ahead.pop(task.rank, {}).values())
         elif handle is None and task.number == 0:
             pending.busy_s = task.breakdown.busy_s(pending.start_s)
             task.blocked, task.awaited = (pending.start_s, pending.busy_s), pending
@@ -199,10 +200,6 @@ class ClockedRunner(Runner[_P]):
         took_s = self.encode_s(operation) if isinstance(operation, ops.Encode) else operation.duration_s
         pending.ready_s = pending.start_s + took_s
         self._time.at(pending.ready_s, self.complete, pending)
-
-    def take_ahead(self, rank: int) -> float:
-        """Share of the gradient that begins now that the forward pass has already taken."""
-        return sum(self._ahead.pop(rank).values()) if rank in self._ahead else 0.0
 
     def _begin_await(self, pending: _P) -> None:
         key = pending.task.rank, pending.operation.name  # type: ignore[attr-defined]

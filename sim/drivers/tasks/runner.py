@@ -6,6 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from ...config.user_code import call as user_code
@@ -63,25 +64,19 @@ class InFlight:
 _P = TypeVar("_P", bound=InFlight)
 
 
+@dataclass(slots=True, eq=False)
 class CoroutineTask(Generic[_P]):
     """One coroutine of one worker: the main one (number 0) or a service."""
 
-    __slots__ = (
-        "alive", "awaited", "blocked", "breakdown", "coroutine", "number", "outstanding", "rank", "waiting",
-    )  # fmt: skip
-
-    def __init__(
-        self, rank: int, number: int, coroutine: Coroutine[Any, Any, None], breakdown: TimeBreakdown
-    ) -> None:
-        self.rank = rank
-        self.number = number
-        self.coroutine = coroutine
-        self.breakdown = breakdown
-        self.alive = True
-        self.waiting: Operation[Any] | None = None  # what it is blocked in
-        self.awaited: _P | None = None  # what that is about
-        self.blocked: tuple[float, float] | None = None  # since when, and busy_s then: a main coroutine only
-        self.outstanding: dict[int, _P] = {}  # started, and not yet waited for
+    rank: int
+    number: int
+    coroutine: Coroutine[Any, Any, None]
+    breakdown: TimeBreakdown
+    alive: bool = True
+    waiting: Operation[Any] | None = None  # what it is blocked in
+    awaited: _P | None = None  # what that is about
+    blocked: tuple[float, float] | None = None  # since when, and busy_s then: a main coroutine only
+    outstanding: dict[int, _P] = field(default_factory=dict)  # started, and not yet waited for
 
 
 SUSPENDED: Final = object()

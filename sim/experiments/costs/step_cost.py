@@ -37,7 +37,7 @@ from ...drivers.lockstep.lockstep_driver import LockstepDriver
 from ...drivers.lockstep.stacked import StackedTask
 from ...drivers.outcome import Outcome
 from ...errors import RunError, SchemeError
-from ...faults.heartbeat import Heartbeats, needed_bytes_per_s
+from ...faults.fault_settings import Heartbeats, needed_bytes_per_s
 from ...network.network import Network, Route, bytes_carried, shares_on_links
 from ...program import operations as ops
 from ...records.accounting import PaceMarks, mean_share

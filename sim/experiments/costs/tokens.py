@@ -107,7 +107,6 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
         raise InputError(f"--tokens {tokens:g}: must be at least 1 and at most {MAX_TOKENS:g}")
     if loss is not None and not 0 < loss <= MAX_LOSS:
         raise InputError(f"--loss {loss:g}: must be more than 0 and at most {MAX_LOSS:g} nats per token")
-    by_law = loss is not None
     if loss is not None:
         tokens = HOFFMANN.tokens_to(profile.num_parameters, loss)
         if math.isinf(tokens):
@@ -128,7 +127,7 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
         "parameters": profile.num_parameters,
         "tokens_per_step": batch,
         "tokens": tokens,
-        "tokens_by_scaling_law": by_law,
+        "tokens_by_scaling_law": loss is not None,
         "loss_by_scaling_law": None if tokens is None else HOFFMANN.loss(profile.num_parameters, tokens),
         "scaling_law": None if tokens is None else CAVEAT,
         "utilisations": list(UTILISATIONS),

@@ -114,6 +114,18 @@ def settings_of(
     return [dict(zip(grid, values, strict=True)) for values in chosen]
 
 
+def plan_settings(
+    values: Mapping[str, Sequence[Any]], together: bool, sample: int | None, seed_of: Callable[[], int]
+) -> tuple[list[dict[str, Any]], list[str], Mapping[str, Sequence[Any]] | None]:
+    """Settings by the result of ``with_ranges``, changes for all, and what values were drawn from, if so.
+
+    ``seed_of``: the scenario's seed, for draws. Raises as ``settings_of``.
+    """
+    if sample is None:
+        return settings_of(values, together), [], None
+    return settings_of(values, together, sample, seed_of()), [NO_EVENTS], values
+
+
 def _drawn(grid: Mapping[str, Sequence[Any]], sample: int, seed: int) -> list[dict[str, Any]]:
     """A Latin hypercube over the keys: each key's range, or list, is covered evenly."""
     from scipy.stats import qmc  # slow to import

@@ -23,7 +23,7 @@ _SCHEMES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Study:
+class ProxyStudy:
     """What a study had, all of it with 8 workers of equal speed.
 
     Attributes:
@@ -83,7 +83,7 @@ class Study:
 
 
 STUDIED_WORKERS: Final = 8
-SGD: Final = Study(
+SGD: Final = ProxyStudy(
     compared="five tasks of 650 to 84,160 parameters",
     largest="814,090",
     tasks=frozenset({"logistic", "digits-mlp", "digits-cnn", "text-transformer", "mnist-5k-mlp"}),
@@ -97,7 +97,7 @@ SGD: Final = Study(
     moved=1.22,
     moved_rarely=1.72,
 )
-ADAMW: Final = Study(
+ADAMW: Final = ProxyStudy(
     compared="models, batches, schedules and shards of small texts",
     largest="17,504",
     tasks=frozenset({"text-mlp", "text-transformer"}),
@@ -111,4 +111,4 @@ ADAMW: Final = Study(
     moved=1.22,
     moved_rarely=1.72,
 )
-STUDIES: Final[Mapping[str, Study]] = {"SGD": SGD, "AdamW": ADAMW}
+STUDIES: Final[Mapping[str, ProxyStudy]] = {"SGD": SGD, "AdamW": ADAMW}

@@ -19,7 +19,7 @@ from ...config.problems import one_line
 from ...config.yaml_file import read_bytes
 from ...errors import InputError
 from ..run import Event, Run
-from .result_files import MAX_FILE_BYTES, STEP_VECTOR, check_size
+from .result_files import MAX_FILE_BYTES, RUN_KEY, STEP_VECTOR, check_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,40 +149,27 @@ def metrics_of(runs: Sequence[Run]) -> TableParts:
     schema = _with_metrics([*names, STEP_VECTOR])
 
     def part(run: Run) -> pa.Table:
-        columns: list[list[Any]] = [
-            *_repeated([run.label, run.scheme, run.seed, run.source], len(run.evaluations)),
-            [e.step for e in run.evaluations],
-            [e.time_s for e in run.evaluations],
-            [e.bytes_sent for e in run.evaluations],
-            *([e.metrics.get(name) for e in run.evaluations] for name in names),
-            [e.steps for e in run.evaluations],
-        ]
-        return _table(columns, schema)
+        columns = {
+            **_repeated(run, _METRICS_SCHEMA.names[:4], len(run.evaluations)),
+            **{name: [getattr(e, name) for e in run.evaluations] for name in _METRICS_SCHEMA.names[4:]},
+            **{name: [e.metrics.get(name) for e in run.evaluations] for name in names},
+            STEP_VECTOR: [e.steps for e in run.evaluations],
+        }
+        return pa.table(columns, schema=schema)
 
     return schema, (part(run) for run in runs if run.evaluations)
 
 
 def operations_of(runs: Sequence[Run]) -> TableParts:
     """``Results.events`` of these runs: one row per operation."""
-    fields = tuple(Event.__dataclass_fields__)
 
     def part(run: Run) -> pa.Table:
-        columns = _repeated([run.label, run.seed, run.source], len(run.events))
-        columns += [[getattr(event, name) for event in run.events] for name in fields]
-        return _table(columns, _EVENTS_SCHEMA)
+        own = {name: [getattr(event, name) for event in run.events] for name in Event.__dataclass_fields__}
+        return pa.table(_repeated(run, RUN_KEY, len(run.events)) | own, schema=_EVENTS_SCHEMA)
 
     return _EVENTS_SCHEMA, (part(run) for run in runs if run.events)
 
 
-def _repeated(values: Sequence[Any], times: int) -> list[list[Any]]:
-    return [[value] * times for value in values]
-
-
-def _table(columns: Sequence[list[Any]], schema: pa.Schema) -> pa.Table:
-    arrays = []
-    for column, field in zip(columns, schema, strict=True):
-        if field.type == WORDS:
-            arrays.append(pa.array(column, pa.string()).dictionary_encode().cast(WORDS))
-        else:
-            arrays.append(pa.array(column, field.type))
-    return pa.Table.from_arrays(arrays, schema=schema)
+def _repeated(run: Run, names: Sequence[str], times: int) -> dict[str, list[Any]]:
+    """What is alike in all rows of a run."""
+    return {name: [getattr(run, name)] * times for name in names}

@@ -92,7 +92,7 @@ class CompressedAllReduce:
     def payload(self, value: Tensor, purpose: str, index: int) -> Payload:
         """``value`` as a message; random numbers are draw ``index`` of the stream ``purpose``."""
         if self.codec is not None:
-            return self._encoded(self.codec, value, purpose, index)
+            return self._encoded(value, purpose, index)
         return value if self.shards == 1 else as_shard(value, self.whole, self.shards)
 
     def change(self, value: Tensor, purpose: str, index: int) -> Payload:
@@ -103,25 +103,26 @@ class CompressedAllReduce:
 
     def _fed_back(self, value: Tensor, purpose: str, index: int) -> Encoded:
         """Encode ``value`` plus the unsent part of earlier ones; the new unsent part stays in ``left``."""
-        assert self.codec is not None
         whole = value if self.left is None else value + self.left
-        encoded = self._encoded(self.codec, whole, purpose, index)
+        encoded = self._encoded(whole, purpose, index)
         self.left = whole - decoded(encoded)
         return encoded
 
     def _encoded(
         self,
-        codec: Codec,
         value: Tensor,
         purpose: str,
         index: int,
         whole: int | None = None,
         shards: int = 1,
     ) -> Encoded:
+        assert self.codec is not None
         if self.shards > 1:
             whole, shards = self.whole, shards * self.shards
         own_shape = value.shape[1:] if self.worker.vectorised else value.shape
-        return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards)
+        return encode(
+            self.codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards
+        )
 
     def elements(self, length: int) -> float:
         """Number of model elements that a value [..., length] stands for, without the padding of a shard."""
@@ -172,35 +173,31 @@ class CompressedAllReduce:
 
     async def begin(self, value: Tensor, index: int, groups: Groups | None = None) -> AverageUnderWay:
         """Begin ``all_reduce`` without waiting, except for the parts inside units, here and at the end."""
+        operation: ops.Operation[Any]
         if self.adds:
-            payload = self.payload(value, "mean/out", index)
-            handle = await self.worker.begin(ops.AllReduce(payload, groups))
-            return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
-        if self._adds_inside(groups):
+            operation = ops.AllReduce(self.payload(value, "mean/out", index), groups)
+        elif self._adds_inside(groups):
             shard = await self._units.scatter(value)
             begun = await self._between_units(value).begin(shard, index, self._units.across)
             return replace(begun, gathers=partial(self._units.gather, length=value.shape[-1]))
-        await self.spends(encoded=self.elements(value.shape[-1]))
-        if isinstance(self.codec, TopK):
-            handle = await self.worker.begin(self.gathering_all(value, index, groups))
-            return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
-        handle = await self.worker.begin(self.scattering(value, index, groups))
-        return AverageUnderWay(self, handle, index, value.shape[-1], 1, groups)
+        else:
+            await self.spends(encoded=self.elements(value.shape[-1]))
+            form = self.gathering_all if isinstance(self.codec, TopK) else self.scattering
+            operation = form(value, index, groups)
+        return AverageUnderWay(self, await self.worker.begin(operation), index, value.shape[-1], groups)
 
     def scattering(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.ReduceScatter:
         """First half of an encoded average: every worker gets the mean of a shard of ``value`` [..., d]."""
-        assert self.codec is not None
         length, members = value.shape[-1], self.worker.members(groups).shape[-1]
-        table = self._encoded(self.codec, shards(value, members), "mean/out", index, length, members)
+        table = self._encoded(shards(value, members), "mean/out", index, length, members)
         return ops.ReduceScatter(table, groups)
 
     def gathering(
         self, shard: Tensor, length: int, index: int, groups: Groups | None = None
     ) -> ops.AllGatherShards:
         """Second half: every worker gets all shards of the mean, each of which is [..., ceil(d / g)]."""
-        assert self.codec is not None
         members = self.worker.members(groups).shape[-1]
-        encoded = self._encoded(self.codec, shard, "mean/back", index, length, members)
+        encoded = self._encoded(shard, "mean/back", index, length, members)
         return ops.AllGatherShards(encoded, length, groups)
 
     def gathering_all(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.AllGatherShards:
@@ -223,7 +220,6 @@ class AverageUnderWay:
     Attributes:
         handle: the half in progress.
         length: d.
-        halves: number of halves still to come.
         gathers: joins a mean of shards to a value; None: it is one.
     """
 
@@ -231,15 +227,13 @@ class AverageUnderWay:
     handle: ops.Handle
     index: int
     length: int
-    halves: int
     groups: Groups | None = None
     gathers: Callable[[Tensor], Coroutine[Any, Any, Tensor]] | None = None
 
     async def go_on(self) -> None:
         """Wait for the first half and begin the second, if there is one."""
-        if not self.halves:
+        if not isinstance(self.handle.operation, ops.ReduceScatter):
             return
-        self.halves = 0
         shard = await self.average.worker.wait(self.handle)
         share = self.average.share(self.length, self.groups)
         await self.average.spends(encoded=share, decoded=self.average.elements(self.length))

@@ -73,11 +73,6 @@ REPLACED: Final = 1.0
 """The last step's value, which is held until its replacement has arrived."""
 
 
-def on_a_server(visitors: int) -> float:
-    """In flight on a server's host: for each visitor a receive, its value, and the reply."""
-    return 3.0 * visitors + 2.0
-
-
 def in_rounds(sizes: Sizes) -> float:
     """In flight on a server of rounds: a receive per other worker, all contributions, and the mean."""
     return 2.0 * (sizes.workers - 1) + 2.0

@@ -5,14 +5,12 @@ Laplacian weights on the result. The annealing, the bounds that reject moves and
 """
 
 from .bound import alon_boppana, modulus_bound
-from .document import MADE_BY, describe, save
-from .find import Budget, Request, SearchResult, check, default_budget, search
+from .find import MADE_BY, Request, SearchResult, check, default_budget, describe, save, search
 from .objective import StepTime
 from .search_graph import EdgeArray
 
 __all__ = [
     "MADE_BY",
-    "Budget",
     "EdgeArray",
     "Request",
     "SearchResult",

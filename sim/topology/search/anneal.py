@@ -40,32 +40,11 @@ class Tally:
     accepted: int = 0
 
 
-@dataclass(frozen=True)
-class Cooling:
-    """Length and temperatures of a walk.
-
-    Attributes:
-        moves: candidates to draw, including unjudged ones that give no simple graph.
-        hot, cold: first and last temperature, in units of the cost; it falls geometrically. 0 for both: only
-            moves that raise no cost are accepted.
-    """
-
-    moves: int
-    hot: float
-    cold: float
-
-    def temperature(self, left: int) -> float:
-        """The temperature when ``left`` candidates are to come."""
-        if self.hot == 0.0:
-            return 0.0
-        done = 1.0 - left / self.moves
-        return self.hot * math.exp(done * math.log(self.cold / self.hot))
-
-
 def anneal(
     graph: SearchGraph,
     objective: Objective,
-    schedule: Cooling,
+    moves: int,
+    temperatures: tuple[float, float],
     random: np.random.Generator,
     tally: Tally,
     *,
@@ -74,19 +53,23 @@ def anneal(
     """Walk from ``graph`` (changed in place) and return the edges of the best graph on the way.
 
     Args:
+        moves: candidates to draw, including unjudged ones that give no simple graph.
+        temperatures: the first and the last one, in units of the cost; they fall geometrically.
         random: the only source of chance.
         tally: is added to.
         rewire: move single edges anywhere, instead of swaps that keep the degrees.
     """
     walk = _Walk(graph, objective, tally)
     best, best_cost = graph.edges.copy(), walk.cost
-    left, batch = schedule.moves, 1
+    hot, cold = temperatures
+    left, batch = moves, 1
     while left > 0:
-        WATCH.get()("candidate of a walk", schedule.moves - left, schedule.moves)
+        WATCH.get()("candidate of a walk", moves - left, moves)
         drawn = min(batch, left)
         candidates = (graph.rewirings if rewire else graph.swaps)(random, drawn)
+        temperature = hot * math.exp((1.0 - left / moves) * math.log(cold / hot))
         patience = -np.log1p(-random.random(len(candidates.pairs)))
-        accepted = walk.first_accepted(candidates, walk.cost + schedule.temperature(left) * patience)
+        accepted = walk.first_accepted(candidates, walk.cost + temperature * patience)
         if accepted is None:
             batch = min(2 * batch, LARGEST_BATCH)
             used = drawn

@@ -1,18 +1,25 @@
-"""Search for a graph on which averaging is fast, with a fixed degree or number of edges."""
+"""Search for a graph on which averaging is fast, with a fixed degree or number of edges.
+
+The best graph is reported, and written to a file, which scenarios can name.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ... import seeds
 from ...errors import InputError, shorten
+from ..graphs.graph_files import write_graph
 from ..graphs.random import random_regular_edges
-from .anneal import Cooling, Tally, anneal
+from ..matrix import undirected
+from .anneal import Tally, anneal
+from .bound import alon_boppana, modulus_bound
 from .objective import Objective, StepTime, modulus_for
 from .search_graph import EdgeArray, SearchGraph, lattice, random_even
 from .spectrum import eigenvalues
@@ -29,27 +36,21 @@ FIRST_TEMPERATURES: Final = (2.0, 6.0, 1.0)
 COOLING: Final = 50.0
 """First temperature over last."""
 
-
-@dataclass(frozen=True)
-class Budget:
-    """Size of a search: candidate ``moves`` per walk, and ``restarts``, walks from graphs of their own."""
-
-    moves: int
-    restarts: int
+MADE_BY: Final = "paceline topology search"
+"""In the provenance of the files."""
 
 
-def default_budget(workers: int) -> Budget:
-    """A budget that takes less than a minute on one core."""
-    return Budget(
-        moves=min(max(20 * workers**2, 1_000), 50_000), restarts=min(max(16_384 // max(workers**2, 1), 1), 64)
-    )
+def default_budget(workers: int) -> tuple[int, int]:
+    """Moves and restarts that take less than a minute on one core."""
+    return min(max(20 * workers**2, 1_000), 50_000), min(max(16_384 // max(workers**2, 1), 1), 64)
 
 
 @dataclass(frozen=True)
 class Request:
     """The target of a search: a ``degree`` of every worker, or None and a number of ``edges`` anywhere.
 
-    The graph is judged with mixing ``weights`` by that rule; ``seed`` decides every random choice.
+    The graph is judged with mixing ``weights`` by that rule; ``seed`` decides every random choice. There are
+    ``restarts`` walks from graphs of their own, with that many candidate ``moves`` each.
     """
 
     workers: int
@@ -57,7 +58,8 @@ class Request:
     edges: int | None
     weights: str
     seed: int
-    budget: Budget
+    moves: int
+    restarts: int
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,12 @@ def check(request: Request) -> None:
         raise InputError(
             f"--edges {request.edges}: {text} {n} workers; the nearest possible number is {near}"
         )
-    moves, restarts = request.budget.moves, request.budget.restarts
-    if moves < 1 or restarts < 1:
+    if request.moves < 1 or request.restarts < 1:
         raise InputError("--moves and --restarts: at least 1 of each")
-    if moves * restarts > MAX_MOVES:
+    if request.moves * request.restarts > MAX_MOVES:
         raise InputError(
-            f"--moves {shorten(moves)}, each of --restarts {shorten(restarts)}: at most {MAX_MOVES:,} in all"
+            f"--moves {shorten(request.moves)}, each of --restarts {shorten(request.restarts)}: at most "
+            f"{MAX_MOVES:,} in all"
         )
 
 
@@ -128,12 +130,12 @@ def search(request: Request, step_time: StepTime | None = None) -> SearchResult:
     best_cost = math.inf
     # One thread: sums in another order could decide a move differently.
     with threadpool_limits(1):
-        for restart in range(request.budget.restarts):
+        for restart in range(request.restarts):
             random = seeds.generator(request.seed, seeds.SHARED, "topology search", restart)
             graph = SearchGraph(request.workers, _start(request, restart, random, step_time is not None))
             hot = FIRST_TEMPERATURES[restart % len(FIRST_TEMPERATURES)] / request.workers**1.5
-            schedule = Cooling(request.budget.moves, hot, hot / COOLING)
-            edges = anneal(graph, objective, schedule, random, tally, rewire=request.degree is None)
+            fall, rewire = (hot, hot / COOLING), request.degree is None
+            edges = anneal(graph, objective, request.moves, fall, random, tally, rewire=rewire)
             values = eigenvalues(request.workers, edges)
             second, last = float(values[1]), float(values[-1])
             cost = objective.log_steps_of(second, last)
@@ -159,3 +161,74 @@ def _start(request: Request, restart: int, random: np.random.Generator, near_fir
     if near_first and restart % 2 == 0:
         return lattice(request.workers, request.degree)
     return random_regular_edges(request.workers, request.degree, seed)
+
+
+def describe(result: SearchResult, step_time: StepTime | None = None) -> dict[str, Any]:
+    """The best graph, its comparisons, and the course of the search; values of JSON.
+
+    Keys: ``lower_bound`` and ``alon_boppana`` are of regular graphs with the best constant weight (see
+    ``sim/topology/search/bound.py``), ``ring_lattice`` is the regular ring lattice of the same degree under
+    the same rule; ``step_time_s`` and ``time_per_e_fold_s`` are null where steps were counted.
+    """
+    request, degree = result.request, result.request.degree
+    weight = 2.0 / (result.second + result.last)
+    if request.weights == "metropolis" and degree is not None:
+        weight = 1.0 / (degree + 1)
+    degrees = np.bincount(np.array(result.edges).ravel(), minlength=request.workers)
+    return {
+        "workers": request.workers,
+        "degree": degree,
+        "weights": request.weights,
+        **_rates(result.modulus, result.step_s),
+        "spectral_gap": 1.0 - result.modulus,
+        "edge_weight": weight,
+        "least_own_weight": 1.0 - weight * int(degrees.max()),
+        "lower_bound": None if degree is None else modulus_bound(request.workers, degree),
+        "alon_boppana": None if degree is None else alon_boppana(degree),
+        "ring_lattice": None if degree is None else _lattice(result, degree, step_time),
+        "objective": "spectral" if result.step_s is None else "wall-clock",
+        "seed": request.seed,
+        "restarts": request.restarts,
+        "moves": result.tally.moves,
+        "moves_computed": result.tally.computed,
+        "moves_accepted": result.tally.accepted,
+        "edges": [list(edge) for edge in result.edges],
+    }
+
+
+def save(result: SearchResult, path: Path, objective: str) -> None:
+    """Write the graph, with the ``objective`` in its provenance; an existing file is replaced.
+
+    Scenarios name it: ``topology: {file: PATH}, weights: laplacian`` (or another rule). Raises ``InputError``
+    where the file cannot be written.
+    """
+    request = result.request
+    provenance = {
+        "made_by": MADE_BY,
+        "objective": objective,
+        "degree": request.degree,
+        "weights": request.weights,
+        "second_eigenvalue_modulus": result.modulus,
+        "seed": request.seed,
+        "moves": request.moves,
+        "restarts": request.restarts,
+    }
+    write_graph(path, undirected(request.workers, result.edges), provenance=provenance)
+
+
+def _lattice(result: SearchResult, degree: int, step_time: StepTime | None) -> dict[str, Any]:
+    edges: EdgeArray = lattice(result.request.workers, degree)
+    values = eigenvalues(result.request.workers, edges)
+    modulus = modulus_for(result.request.weights, degree)(values[1:2], values[-1:])
+    return _rates(float(modulus[0]), None if step_time is None else step_time.checked_s(edges))
+
+
+def _rates(modulus: float, step_s: float | None) -> dict[str, Any]:
+    modulus = max(modulus, 0.0)
+    steps = 0.0 if modulus == 0.0 else -1.0 / math.log(modulus)
+    return {
+        "second_eigenvalue_modulus": modulus,
+        "steps_per_e_fold": steps,
+        "step_time_s": step_s,
+        "time_per_e_fold_s": None if step_s is None else steps * step_s,
+    }

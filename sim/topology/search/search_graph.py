@@ -68,10 +68,9 @@ class SearchGraph:
 
     def apply(self, moves: Moves, index: int) -> None:
         """Make one of the moves."""
-        pairs, numbers = moves.pairs[index], moves.numbers[index]
-        for (i, j), sign in zip(pairs.tolist(), moves.signs.tolist(), strict=True):
+        for (i, j), sign in zip(moves.pairs[index].tolist(), moves.signs.tolist(), strict=True):
             self.adjacent[i, j] = self.adjacent[j, i] = sign > 0
-        self.edges[numbers] = pairs[len(numbers) :]
+        self.edges = self.after(moves, index)
 
     def after(self, moves: Moves, index: int) -> EdgeArray:
         """The edges as they would be after one of the moves."""

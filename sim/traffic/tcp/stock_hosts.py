@@ -47,7 +47,7 @@ class StockHosts:
         self,
         clock: Clock,
         model: TransferModel,
-        sharing: FairSharing | FifoSharing | None,
+        sharing: FairSharing | FifoSharing,
         share: Callable[[Transfer, float, float], int],
         ended: Callable[[int, float], None],
     ) -> None:

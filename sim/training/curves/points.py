@@ -119,14 +119,14 @@ class CurveScorer(Scorer[V]):
     @override
     def begin(self, start: Sequence[V]) -> None:
         self._snapshots = Snapshots(start, self.every, remember=False, totals=self.points.totals)
-        self._judge(self._evaluate(self._snapshots.last(0.0, dict(enumerate(start)), None)))
+        self._judge(self._evaluate(self._snapshots.latest.ended(0.0, dict(enumerate(start)), None)))
 
     @override
     def finish(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> None:
         """Score the end too where the line to the point that meets the target has met it by then."""
         if self.settle() or self._snapshots is None or self.points.met != self._taken or not self._taken:
             return
-        end = self._snapshots.last(time_s, finals, leader)
+        end = self._snapshots.latest.ended(time_s, finals, leader)
         score = self.points.score_at(end.total)
         if self.target is not None and self.target.reached(score):
             self._taken += 1

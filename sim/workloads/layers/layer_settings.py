@@ -22,7 +22,7 @@ from .layer import Layer
 from .presets import PRESETS, TransformerShape, transformer
 
 FLOAT_BYTES: Final = 4
-
+"""Bytes of a parameter, a gradient and any other number that a worker holds or sends as it is."""
 
 TIMES: Final = ("forward", "backward")
 """Columns of a file with timed layers."""
@@ -129,6 +129,11 @@ class LayerProfile(Settings):
     def num_parameters(self) -> int:
         """Number of parameters of all layers."""
         return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def num_bytes(self) -> float:
+        """Bytes of all parameters."""
+        return float(FLOAT_BYTES * self.num_parameters)
 
     @property
     def flops(self) -> float:

@@ -59,16 +59,18 @@ def transformer(shape: TransformerShape) -> tuple[Layer, ...]:
     A tied table is counted once, where its gradient is complete: at the end of a backward pass.
     """
     blocks = [_block(f"block{k}", shape) for k in range(shape.layers)]
-    stacks = 1
-    if shape.decoder_layers:
-        stacks = 2
-        blocks += [_block(f"decoder{k}", shape, attentions=2) for k in range(shape.decoder_layers)]
+    decoder = [_block(f"decoder{k}", shape, attentions=2) for k in range(shape.decoder_layers)]
     rows, length = shape.vocabulary + shape.positions, shape.length
     # Looking up costs nothing beside a product.
     table = Layer("embedding", rows * shape.width, 0.0, length, length * shape.width)
     product = fully_connected("head", shape.width, shape.vocabulary, bias=False, rows=length)
-    own = stacks * _norm(shape) + (0 if shape.tied else product.parameters)
-    return (table, *blocks, Layer("head", own, product.forward_flops, product.inputs, product.outputs))
+    own = (1 + bool(decoder)) * _norm(shape) + (0 if shape.tied else product.parameters)
+    return (
+        table,
+        *blocks,
+        *decoder,
+        Layer("head", own, product.forward_flops, product.inputs, product.outputs),
+    )
 
 
 def bert_large() -> tuple[Layer, ...]:
@@ -101,8 +103,9 @@ def _block(name: str, shape: TransformerShape, attentions: int = 1) -> Layer:
 Layers = tuple[Layer, ...]
 
 
-def _classifier(*widths: int) -> Layers:
-    return tuple(fully_connected(f"fc{k + 1}", *pair) for k, pair in enumerate(pairwise(widths)))
+def _classifier(*widths: int, bias: bool = True) -> Layers:
+    pairs = enumerate(pairwise(widths), 1)
+    return tuple(fully_connected(f"fc{k}", *pair, bias=bias) for k, pair in pairs)
 
 
 def vgg(*depths: int) -> Layers:
@@ -195,12 +198,6 @@ def resnet(*depths: int) -> Layers:
     return (*layers, fully_connected("fc", 2048, 1000))
 
 
-def cd_dnn() -> tuple[Layer, ...]:
-    """CD-DNN: 7 hidden layers of 2,048 over speech (as in Das et al., arXiv 1602.06709)."""
-    widths = (429, *[2048] * 7, 9304)
-    return tuple(fully_connected(f"fc{k + 1}", *pair, bias=False) for k, pair in enumerate(pairwise(widths)))
-
-
 def _gpt2(width: int, depth: int) -> tuple[Layer, ...]:
     """GPT-2 of a width and a depth (Radford et al., 2019, table 2)."""
     return transformer(
@@ -226,7 +223,8 @@ PRESETS: Final[Mapping[str, Callable[[], tuple[Layer, ...]]]] = {
     "vgg-a": partial(vgg, 1, 1, 2, 2, 2),
     "vgg-16": partial(vgg, 2, 2, 3, 3, 3),
     "overfeat-fast": overfeat_fast,
-    "cd-dnn": cd_dnn,
+    # 7 hidden layers of 2,048 over speech, as in Das et al., arXiv 1602.06709.
+    "cd-dnn": partial(_classifier, 429, *[2048] * 7, 9304, bias=False),
     "alexnet": alexnet,
     "googlenet": googlenet,
     "resnet-50": partial(resnet, 3, 4, 6, 3),

@@ -12,7 +12,7 @@ from rich.console import Console
 from typing_extensions import override
 
 from paceline.realrun.calibration import validate
-from paceline.realrun.calibration.chance import DRAWS, simulate_again, with_chance
+from paceline.realrun.calibration.validate import DRAWS, simulate_again, with_chance
 from paceline.realrun.driver.rank_log import Timing
 from paceline.realrun.launch.cells import Result, RunRequest, requested_job
 from paceline.reports.tables import render_comparison

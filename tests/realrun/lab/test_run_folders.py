@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.realrun.calibration import cluster_probes, fit, validate
+from paceline.realrun.calibration import calibration_data, cluster_probes, fit, validate
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import measure_runs
 from paceline.sim.network.profile import Profile
@@ -33,7 +33,7 @@ LOOPBACK = "{latency: 20 us, bandwidth: 20 Gbit/s}"
 
 def profiles_of(scenario: Scenario, lab: bool, folder: Path) -> tuple[Profile, Profile]:
     """From probes, and from the folder of real runs; both on the same hosts."""
-    hosts = validate.hosts_of(scenario, lab)
+    hosts = calibration_data.hosts_of(scenario, lab)
     with validate.processes_for(scenario, lab, probing=False) as pool:
         probes = cluster_probes.measure(pool, hosts, scenario)
         runs = [result.run for result in measure_runs(scenario, run_requests(scenario), pool)]

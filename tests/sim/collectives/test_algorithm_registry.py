@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from paceline.sim.collectives.algorithm_registry import ALGORITHMS, Algorithm, algorithms
-from paceline.sim.collectives.users import users_all_reduce
+from paceline.sim.collectives.algorithm_registry import ALGORITHMS, Algorithm, algorithms, users_all_reduce
 from paceline.sim.network.transport import TRANSPORTS
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "scatter", "broadcast", "barrier")

@@ -24,7 +24,7 @@ from paceline.sim.collectives.algorithms import (
     ring_gather_chunks,
     ring_reduce_scatter,
 )
-from paceline.sim.collectives.schedule import Round, Schedule
+from paceline.sim.collectives.collective import Round, Schedule
 from paceline.sim.errors import Deadlock
 from tests.support.critical_path import critical_path_s
 

@@ -18,7 +18,7 @@ from paceline.sim.collectives.algorithms import (
     recursive_doubling_all_reduce,
     ring_all_reduce,
 )
-from paceline.sim.collectives.collective import Collective, of_rounds
+from paceline.sim.collectives.collective import Collective, Round, Schedule, of_rounds
 from paceline.sim.collectives.hierarchy import even_length, hierarchical_all_reduce
 from paceline.sim.collectives.pipelines import (
     barrier,
@@ -28,7 +28,6 @@ from paceline.sim.collectives.pipelines import (
     recursive_doubling,
     without_rendezvous,
 )
-from paceline.sim.collectives.schedule import Round, Schedule
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.traffic.clock import Clock
 from paceline.sim.traffic.placing import place, price_s

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -112,6 +113,27 @@ def test_every_scheme_gets_as_many_trials_and_keeps_the_best_mean() -> None:
         1.0,
         5.0,
     ]
+
+
+def test_trials_of_the_first_seed_keep_the_times_to_levels_up_to_the_target() -> None:
+    """Accuracies are 0.1, 0.5 and 0.95 at the begin, the middle and the end; 0.8 is short of the target."""
+    asked = scenario("{optimizer.lr: [0.1, 0.2]}")
+    _, found = tuned(asked, runner(lambda lr, _: None if lr == 0.1 else 10.0, []))
+    short, whole = (trial["levels"] for trial in found[0]["trials"][:2])
+    levels = [0.1 + 0.02 * k for k in range(41)]
+    seconds = [12.5 * (x - 0.1) if k <= 20 else 5 + 5 * (x - 0.5) / 0.45 for k, x in enumerate(levels)]
+    assert np.array(whole).T.tolist() == [pytest.approx(levels), pytest.approx(seconds)]
+    assert [x for x, _ in short] == pytest.approx([x for x in levels if x < 0.81])
+    assert short[-1][1] == pytest.approx(10.0)
+    assert not any("levels" in trial for trial in found[0]["trials"][2:])
+    _, of_momentum = tuned(scenario("{optimizer.momentum: [0.0, 0.9]}"), lambda _, e, s: made_run(e.label, s))
+    assert not any("levels" in trial for trial in of_momentum[0]["trials"])
+
+
+def test_a_trial_without_scores_keeps_no_levels() -> None:
+    asked = scenario("{optimizer.lr: [0.1, 0.2, 0.4]}")
+    _, found = tuned(asked, lambda _, e, s: replace(made_run(e.label, s, reached_s=None), evaluations=()))
+    assert [trial["levels"] for trial in found[0]["trials"][:3]] == [[]] * 3
 
 
 @pytest.mark.parametrize(

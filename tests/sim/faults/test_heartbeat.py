@@ -13,7 +13,7 @@ from rich.console import Console
 from paceline.reports.tables import render_check
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.costs.check import check
-from paceline.sim.faults.heartbeat import Heartbeats, needed_bytes_per_s
+from paceline.sim.faults.fault_settings import Heartbeats, needed_bytes_per_s
 from paceline.sim.scenario.schema import Scenario, load
 
 PERIODS = 60

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.records.rates import find_orders
+from paceline.sim.records.rates import find_orders, seconds_to_levels
 
 GRID = [0.1, 0.2, 0.4, 0.8]
 
 
 def at(*times: float) -> dict[float, float]:
     return dict(zip(GRID, times, strict=True))
+
+
+def test_levels_between_scores_are_interpolated_and_a_dip_is_none() -> None:
+    times, scores = np.array([0.0, 1.0, 2.0, 4.0]), np.array([0.1, 0.5, 0.3, 0.9])
+    found = seconds_to_levels(times, scores, np.array([0.05, 0.3, 0.5, 0.7, 0.9, 0.91]))
+    assert found.tolist() == pytest.approx([0.0, 0.5, 1.0, 3.0, 4.0, np.inf])
 
 
 def test_all_reduce_is_held_at_its_best_rate() -> None:
@@ -59,6 +67,11 @@ def test_a_rate_at_which_nobody_arrives_settles_nothing() -> None:
     assert orders["behind"] == {"diloco": [1.0, 6 / 5, None]}
     assert not orders["settled"]
     assert orders["text"] == "Open by learning rate: local first at 0.1 and 0.2, nobody first at 0.4."
+
+
+def test_a_first_that_does_not_arrive_at_a_rate_leaves_others_nothing_to_wait_for() -> None:
+    times = {"local": at(9, 5, math.inf, 1), "diloco": at(9, math.inf, 7, 1)}
+    assert find_orders(times, "local", 0.2, None)["behind"] == {"diloco": [1.0, None, 0.0]}
 
 
 @given(

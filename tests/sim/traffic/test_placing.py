@@ -21,10 +21,9 @@ from paceline.sim.collectives.algorithms import (
     recursive_doubling_all_reduce,
     ring_all_reduce,
 )
-from paceline.sim.collectives.collective import CollectiveBlock, of_blocks, of_rounds
+from paceline.sim.collectives.collective import CollectiveBlock, Schedule, of_blocks, of_rounds
 from paceline.sim.collectives.hierarchy import Sites, hierarchical_all_reduce
 from paceline.sim.collectives.pipelines import exchange
-from paceline.sim.collectives.schedule import Schedule
 from paceline.sim.network.network import Network
 from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.network.transfer import TransferModel

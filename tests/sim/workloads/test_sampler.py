@@ -45,7 +45,7 @@ def draws_of(sampler: Sampler, steps: int, norms: Any) -> list[Draw]:
 def with_table(sampler: Sampler, norms: Any) -> None:
     sampler.draw(0, 0)
     for k, norm in enumerate(norms):
-        sampler._tables[0].norms.change(k, float(norm))
+        sampler._tables[0].change(k, float(norm))
 
 
 def law_of(sampler: Sampler, n: int, draws: int) -> np.ndarray[Any, Any]:
@@ -56,7 +56,7 @@ def law_of(sampler: Sampler, n: int, draws: int) -> np.ndarray[Any, Any]:
 
 
 def _again(sampler: Sampler) -> Draw:
-    sampler._tables[0].index = 1
+    sampler._next[0] = 1
     return sampler.draw(0, 1)
 
 
@@ -70,7 +70,7 @@ def test_the_two_stage_draw_has_the_law_of_the_mixture() -> None:
     with_table(sampler, toy_norms(20))
     p = np.array([0.0381579] * 19 + [0.275])
     np.testing.assert_allclose(
-        [0.5 / 20 + 0.5 * sampler._tables[0].norms.probability(k) for k in range(20)], p, rtol=1e-5
+        [0.5 / 20 + 0.5 * sampler._tables[0].probability(k) for k in range(20)], p, rtol=1e-5
     )
     counts = law_of(sampler, 20, 100_000)
     assert chisquare(counts, 100_000 * p / p.sum()).pvalue > 0.001
@@ -108,7 +108,7 @@ def test_weighted_gradients_of_the_toy_have_mean_zero_and_that_second_moment(
     draws = 30_000
     many = sampler_of(n, size=draws, theta=theta)
     with_table(many, toy_norms(n))
-    assert many._tables[0].norms.probability(0) == pytest.approx(1 / (2 * (n - 1)))
+    assert many._tables[0].probability(0) == pytest.approx(1 / (2 * (n - 1)))
     draw = _again(many)
     slopes = np.array([1 / n] * (n - 1) + [1 / n - 1])
     estimates = draws * draw.weights * slopes[draw.examples]
@@ -138,7 +138,7 @@ def test_the_mixture_is_never_far_from_uniform_nor_from_the_best_law(
     g, n = np.array(norms), len(norms)
     sampler = sampler_of(n, theta=theta)
     with_table(sampler, g)
-    p = theta / n + (1 - theta) * np.array([sampler._tables[0].norms.probability(k) for k in range(n)])
+    p = theta / n + (1 - theta) * np.array([sampler._tables[0].probability(k) for k in range(n)])
     moment = (g**2 / p).sum() / n**2
     assert moment <= (1 + 1e-12) * min((g**2).mean() / theta, g.mean() ** 2 / (1 - theta))
 
@@ -168,7 +168,7 @@ def test_heads_refresh_and_tails_do_not() -> None:
             seen[key] = norms[place]
             refreshes += 1
         sampler.refresh(0, draw, norms)
-        assert [sampler._tables[0].norms.weight(i) for i in range(10)] == seen.tolist()
+        assert [sampler._tables[0].weight(i) for i in range(10)] == seen.tolist()
         assert draw.refreshed or (before == seen).all()
     assert refreshes / 3000 == pytest.approx(0.3, abs=0.03)
 
@@ -184,7 +184,7 @@ def test_the_table_has_the_norm_at_the_last_uniform_draw() -> None:
         for _, key in draw.refreshed:
             expected[key] = abs(x.item() - key)
         x = x - 0.05 * problem.gradient(0, k, x).value
-        known = [sampler._tables[0].norms.weight(i) for i in range(n)]
+        known = [sampler._tables[0].weight(i) for i in range(n)]
         assert known == pytest.approx(expected, rel=1e-5)
 
 
@@ -345,7 +345,7 @@ def test_weighted_gradients_average_to_the_full_gradient() -> None:
     x = torch.linspace(-0.1, 0.1, workload.start.numel())
     for k in range(30):
         problem.gradient(0, k, x)
-    table = sampler._tables[0].norms
+    table = sampler._tables[0]
     p = [0.5 / 12 + 0.5 * table.probability(i) for i in range(12)]
     assert sum(p) == pytest.approx(1.0)
 

@@ -39,6 +39,7 @@ _LATENCY_IS: Final = {
         r"(?i)\b(one[- ]?way|halved|half\W+(of\W+)?(the\W+)?(rtt|round|ping))|(rtts?|trips?)\W*/\s*2\b"
     ),
 }
+_MEANINGS: Final = {"--latency-is": "what its latencies are", "--rows": "which way each number goes"}
 _SENDS, _RECEIVES = r"(?:from|sources?|src|senders?|sends?)", r"(?:to|dest\w*|dst|receivers?|receives?)"
 _ROWS: Final = {
     sense: re.compile(
@@ -194,7 +195,7 @@ def _as_readings(
         common = _common_unit(source, words[0], quantity) if bare else None
         halved = (
             quantity == "latency"
-            and _choice(source, source.answers.latency_is, _LATENCY_IS, words) == "round-trip"
+            and _choice(source, words, "--latency-is", source.answers.latency_is, _LATENCY_IS) == "round-trip"
         )
         column = values[quantity]
         for pair, cell in cells.items():
@@ -203,7 +204,7 @@ def _as_readings(
         directed |= not halved and any(column.get((b, a), value) != value for (a, b), value in column.items())
         what = "half of the round trips" if halved else "that"
         notes += [f"{quantity}: {what} of the table{f', in {common.name}' if common else ''}"]
-    rows = _choice(source, source.answers.rows, _ROWS, words) if directed else "send"
+    rows = _choice(source, words, "--rows", source.answers.rows, _ROWS) if directed else "send"
     notes += [f"direction: rows {rows}"] if directed else []
     paths: dict[tuple[str, str], PathReading] = {}
     for a, b in cells:
@@ -216,12 +217,15 @@ def _as_readings(
 
 
 def _choice(
-    source: ForeignFile, answer: str | None, patterns: Mapping[str, re.Pattern[str]], words: Sequence[str]
+    source: ForeignFile,
+    words: Sequence[str],
+    option: str,
+    answer: str | None,
+    patterns: Mapping[str, re.Pattern[str]],
 ) -> str:
-    """The answer, or what the words around a table say."""
+    """The answer to an option, or what the words around a table say."""
     written = _only(kind for kind, pattern in patterns.items() if any(map(pattern.search, words)))
     if answer or written:
         return answer or written or ""
-    option = "--rows" if patterns is _ROWS else "--latency-is"
-    what = "which way each number goes" if patterns is _ROWS else "what its latencies are"
-    raise source.refuse(f"does not say {what}: add {' or '.join(f'{option} {kind}' for kind in patterns)}")
+    choices = " or ".join(f"{option} {kind}" for kind in patterns)
+    raise source.refuse(f"does not say {_MEANINGS[option]}: add {choices}")

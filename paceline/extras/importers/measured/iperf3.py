@@ -30,17 +30,16 @@ def read(source: ForeignFile) -> Readings:
     if len(numbers := {len(rates) for each in tests.values() for rates in each}) != 1:
         raise source.refuse("needs tests, all of as many streams; write others to a file of their own")
     number, total = numbers.pop(), {back: statistics.median(map(sum, each)) for back, each in tests.items()}
-    if source.ends is None and len(total) > 1:
+    if not any(source.ends) and len(total) > 1:
         if min(total.values()) < _ALIKE * max(total.values()):
             rates = f"{_mbit(total[False])} there, {_mbit(total[True])} back"
             raise source.refuse(f"carries {rates}: name both ends, as us-eu={source.name}")
         total = {False: min(total.values())}
-    client, server = source.ends or ("", "")
     many = f"{number} streams at once; each is taken as limited to its part, unless one alone is imported too"
     by = many if number > 1 else "one stream; several may carry more (iperf3 -P 8)"
     paths, notes = [], ["not used: iperf3's rtt, of a full queue; ping an idle path"]
     for back, rate in total.items():
-        ends = (server, client) if back else (client, server)
+        ends = source.ends[::-1] if back else source.ends
         paths.append(PathReading(*ends, None, None, rate if number > 1 else None, rate / number))
         of = f"; the median of {len(tests[back])} tests" if len(tests[back]) > 1 else ""
         notes.insert(-1, f"bandwidth: {_mbit(rate)} received {'from' if back else 'by'} the server, {by}{of}")

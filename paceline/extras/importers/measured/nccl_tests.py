@@ -117,7 +117,7 @@ def read(source: ForeignFile) -> Readings:
             gpus=n, gpu_latency_s=fit.latency_s, gpu_bandwidth_bytes_per_s=fit.bytes_per_s, transport="nccl",
             notes=notes,
         )  # fmt: skip
-    a, b = source.ends or ("", "")
+    a, b = source.ends
     path = PathReading(a, b, latency_s=fit.latency_s, bandwidth_bytes_per_s=fit.bytes_per_s)
     several = gpus[0] if gpus[0] > 1 else None
     return Readings(

@@ -23,9 +23,8 @@ def half_of(
     """Readings of ``what`` round trip; its two ways are alike, and vary independently."""
     varies = packets >= _LEAST_PACKETS and deviation_s > 0
     jitter_s = deviation_s / math.sqrt(2) if varies else None
-    start, end = source.ends or ("", "")
     jitter = f"jitter: round trips vary by {1000 * deviation_s:.3g} ms (standard deviation), each way alike"
     return Readings(
-        paths=(PathReading(start, end, latency_s=trip_s / 2, jitter_s=jitter_s, loss=loss),),
+        paths=(PathReading(*source.ends, latency_s=trip_s / 2, jitter_s=jitter_s, loss=loss),),
         notes=(f"latency: half of {what}, {1000 * trip_s:.4g} ms", *([jitter] if varies else []), lost),
     )

@@ -10,7 +10,7 @@ import pytest
 from paceline.extras.topology.averaging_time import AveragingStepTime
 from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.topology.graphs.random import random_regular_edges
-from paceline.sim.topology.search import Budget, EdgeArray, Request, search
+from paceline.sim.topology.search import EdgeArray, Request, search
 from paceline.sim.topology.search.search_graph import lattice
 
 HEAD = """
@@ -102,7 +102,7 @@ def four_sites() -> Scenario:
 @pytest.mark.slow
 def test_the_search_for_time_gives_up_steps_to_gain_time() -> None:
     times = AveragingStepTime(four_sites())
-    request = Request(16, 4, None, "laplacian", 0, Budget(2500, 2))
+    request = Request(16, 4, None, "laplacian", 0, 2500, 2)
     fast, few = search(request, times), search(request)
     assert fast.step_s is not None
     step_s = times.checked_s(np.array(few.edges))

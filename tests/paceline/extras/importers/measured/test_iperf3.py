@@ -34,9 +34,7 @@ def made(
     return json.dumps({"start": start, "intervals": [], "end": end} | changes, indent="\t") + "\n"
 
 
-def paths_of(
-    text: str, ends: tuple[str, str] | None = ("us", "eu")
-) -> dict[tuple[str, str], tuple[Any, Any]]:
+def paths_of(text: str, ends: tuple[str, str] = ("us", "eu")) -> dict[tuple[str, str], tuple[Any, Any]]:
     """(Bandwidth, per flow) in Mbit/s by the ends of each path."""
     assert foreign_kind(text) == "iperf3"
     paths = read(ForeignFile("i.json", text, ends)).paths
@@ -67,9 +65,9 @@ def test_received_rates(text: str, paths: dict[tuple[str, str], tuple[Any, Any]]
 
 
 def test_without_names_both_directions_must_be_alike_and_the_slower_counts() -> None:
-    assert paths_of(made([900.0], [880.0]), None) == {("", ""): (None, 880)}
+    assert paths_of(made([900.0], [880.0]), ("", "")) == {("", ""): (None, 880)}
     with pytest.raises(InputError, match=r"^i\.json: carries 900 Mbit/s there, 300 Mbit/s back: name"):
-        paths_of(made([900.0], [300.0]), None)
+        paths_of(made([900.0], [300.0]), ("", ""))
 
 
 @pytest.mark.parametrize(

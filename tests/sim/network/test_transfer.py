@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from paceline.sim.network.network import Network
-from paceline.sim.network.routes import find_routes, route_pairs
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transfer import TransferModel, find_routes, route_pairs
 from tests.sim.network.test_network_graphs import campus, written
 from tests.support.factory import network_of
 from tests.support.gpu_hosts import two_sites

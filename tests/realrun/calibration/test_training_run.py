@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.realrun.calibration import fit
-from paceline.realrun.calibration.run_folder import load_runs
+from paceline.realrun.calibration.training_run import load_runs
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.drivers.job import JobCollectives
 from paceline.sim.errors import InputError

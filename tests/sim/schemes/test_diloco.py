@@ -13,7 +13,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import parse
-from paceline.sim.schemes.outer.diloco import DilocoOptions, check
+from paceline.sim.schemes.diloco import DilocoOptions, check
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
 from tests.support.factory import make_job, run_events, scored, simulated
 from tests.support.lockstep import run_lockstep

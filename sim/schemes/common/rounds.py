@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from ...errors import PeerLost
+from ...config.units import BoundedSeconds
+from ...errors import InputError, PeerLost
 from ...program import operations as ops
 from ...program.averaging import mean_model
 from ...program.encoding import LIKE_INT, int_message
@@ -38,6 +40,43 @@ _LEAVES_WITHIN: Final = -2
 
 Chosen = Callable[[int], Sequence[int]]
 """Number of a round -> ranks of its contributors."""
+
+Quorum = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        description="average as soon as this many workers have contributed (default: all)",
+    ),
+]
+Deadline = Annotated[
+    BoundedSeconds | None,
+    Field(
+        gt=0,
+        description="average at the latest this long after the previous one, over the contributions so far, "
+        "at least one (default: no limit)",
+    ),
+]
+
+
+def leaves_out(options: Any) -> bool:
+    """Whether averages leave out stragglers, so that results depend on timing."""
+    return options.quorum is not None or options.deadline is not None
+
+
+def check_quorum(options: Any, members: int, **others: bool) -> None:
+    """Raise ``InputError`` where a quorum of ``members`` is out of reach, or beside one of the ``others``.
+
+    These are options by name, with whether they are given, that need all workers in every average.
+    """
+    if not leaves_out(options):
+        return
+    quorum = options.quorum
+    mine = "deadline" if quorum is None else "quorum"
+    for name, given in others.items():
+        if given:
+            raise InputError(f"'{name}' needs everybody's part of every average; leave it or '{mine}' out")
+    if quorum is not None and quorum > members:
+        raise InputError(f"a quorum of {quorum} is more than the {members} who contribute; write {members}")
 
 
 class Rounds:

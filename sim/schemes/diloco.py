@@ -21,7 +21,7 @@ are received, and not used. With ``compression``, D_i is sent encoded.
 
 With ``inside`` the workers of a host (or of a site) act as one: they average their gradients at every inner
 step, and D_i is their common model's (``inside.py``). With ``quorum`` or ``deadline`` a straggler's D_i is
-left out of the mean; it abandons the rest of its period and takes the new t (``quorum/rounds.py``).
+left out of the mean; it abandons the rest of its period and takes the new t (``common/rounds.py``).
 
 Bytes per step and worker: those of an all-reduce over the period. Waits for: all workers, once a period for
 each fragment; with a delay only if the average has not arrived after ``delay`` steps.
@@ -39,23 +39,22 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ...config.settings import Settings
-from ...errors import InputError
-from ...program.encoding import Compression
-from ...program.worker import Program, State, Worker
-from ..common.compressed import (
+from ..config.settings import Settings
+from ..errors import InputError
+from ..program.encoding import Compression
+from ..program.worker import Program, State, Worker
+from .common.compressed import (
     AverageUnderWay,
     CompressedAllReduce,
     RoundTime,
     average_in_flight,
     encodes_averages,
 )
-from ..common.held import Held, Sizes, in_rounds
-from ..common.inside import Inside, Units
-from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
-from ..quorum.rounds import Rounds
-from ..scheme import Scheme, one_period, publishes_averages
-from .rule import OuterOptimizer, buffers_in, outer_rule
+from .common.held import Held, Sizes, in_rounds
+from .common.inside import Inside, Units
+from .common.outer import OuterOptimizer, buffers_in, outer_rule
+from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
+from .scheme import Scheme, one_period, publishes_averages
 
 
 class DilocoOptions(Settings):

@@ -1,1 +1,0 @@
-"""Schemes with an outer optimiser: local steps, and rarely an outer step along their mean change."""

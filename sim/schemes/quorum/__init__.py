@@ -1,1 +1,0 @@
-"""Averages without stragglers: ``quorum`` and ``deadline`` of synchronous schemes."""
