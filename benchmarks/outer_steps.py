@@ -223,10 +223,10 @@ def moves(rows: Sequence[Mapping[str, Any]], along: str) -> list[float]:
     return _factors(pair for group in groups.values() for pair in combinations(group, 2))
 
 
-def variant_moves(name: str) -> list[float]:
+def variant_moves(name: str, levels: Iterable[str] = LEVELS) -> list[float]:
     """Factors between ratios of a variant and of the task as it is, in ascending order."""
     own, base = variant_ratios(name), variant_ratios("as it is")
-    return _factors((ratio, base[cell]) for cell, ratio in own.items())
+    return _factors((ratio, base[cell]) for cell, ratio in own.items() if cell[1] in levels)
 
 
 def variant_ratios(name: str) -> dict[tuple[str, str], float]:

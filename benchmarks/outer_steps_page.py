@@ -30,6 +30,7 @@ from benchmarks.outer_steps import (
 )
 from docs.make.page import renewed, save_picture
 from paceline.sim.config.files import write_atomically
+from paceline.sim.scenario.proxy import RATES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,10 +59,10 @@ def page_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Ratios at three rates, a row a number of workers and an outer step."""
     yield f"| workers, outer rate/momentum | {' | '.join(f'H = {period}' for period in PERIODS)} |"
     yield f"| --- |{' --- |' * len(PERIODS)}"
-    cells = ratios(rows, "95 %")
+    cells = ratios(rows, _LEVEL)
     for workers, outer in product(sorted(WORKERS), OUTER):
         own = [cells.get((workers, outer, period), {}) for period in PERIODS]
-        if all(own):
+        if all(len(each) == len(RATES) for each in own):
             yield f"| {workers}, {outer} | {' | '.join(_cell(each) for each in own)} |"
 
 
@@ -85,8 +86,11 @@ def _cell(by_rate: Mapping[float, float]) -> str:
 
 
 def named_factors() -> tuple[float, float]:
-    """The factors that a verdict names: in the median, and exceeded by one in ten."""
-    all_moves = sorted(factor for name in _STUDIED for factor in variant_moves(name))
+    """The factors that a verdict names: in the median, and exceeded by one in ten.
+
+    At 90 and 95 %: half of the schemes never get to 98 % of what all-reduce reaches.
+    """
+    all_moves = sorted(factor for name in _STUDIED for factor in variant_moves(name, [*LEVELS][:2]))
     return median(all_moves), all_moves[int(0.9 * len(all_moves))]
 
 
@@ -112,7 +116,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Ratio against the period: a panel a number of workers, a band an outer step, over three rates."""
     from matplotlib.figure import Figure
 
-    cells = ratios(rows, _LEVEL)
+    cells = {cell: own for cell, own in ratios(rows, _LEVEL).items() if len(own) == len(RATES)}
     workers = sorted({each[0] for each in cells})
     figure = Figure(figsize=(2.3 * len(workers) + 0.8, 3.0), layout="constrained")
     panels = figure.subplots(1, len(workers), sharey=True, squeeze=False)[0]
