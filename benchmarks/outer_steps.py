@@ -1,8 +1,8 @@
-"""What moves a scheme's steps over all-reduce's: workers, outer step, period and rate (docs/proxies.md).
+"""What moves a scheme's steps over all-reduce's: workers, outer step, period and rate (docs/outer-steps.md).
 
     nice python -m benchmarks.outer_steps               adds missing rows to outer_steps.csv
     nice python -m benchmarks.outer_steps --variants    the same for outer_steps_variants.csv
-    python -m benchmarks.outer_steps --page             prints the tables of docs/proxies.md
+    python -m benchmarks.outer_steps_page               renews docs/outer-steps.md and its figure
 
 The task of the recipe, AdamW at a constant rate after a warm-up, 256 examples a step of all workers, 8,000
 steps, no network: times are steps. A row has the steps to 90, 95 and 98 % of the fall of all-reduce's test
@@ -17,7 +17,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
 from statistics import median
@@ -30,7 +30,7 @@ from paceline.sim.scenario.proxy import PROXY, PROXY_EXAMPLES, RATES, STEPS
 
 ROWS: Final = Path(__file__).with_suffix(".csv")
 LEVELS: Final = {"90 %": 1.95, "95 %": 1.80, "98 %": 1.71}
-WORKERS, SEEDS, PERIODS = (8, 2, 4, 1), (1, 2), (20, 100, 500)
+WORKERS, SEEDS, PERIODS = (8, 1, 2, 4), (1, 2), (20, 100, 500)
 OUTER: Final = {"1/0": (1.0, 0.0), "0.7/0.5": (0.7, 0.5), "0.7/0.9": (0.7, 0.9)}
 KEYS: Final = ("workers", "rate", "seed", "outer", "period")
 VARIANT_ROWS: Final = ROWS.with_name("outer_steps_variants.csv")
@@ -53,10 +53,6 @@ VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }  # fmt: skip
 """Name -> what it changes."""
-WORDS: Final = {
-    "workers": "workers, 1 to 8", "rate": "rate, of all-reduce's best", "seed": "seed", "outer": "outer step",
-    "period": "period, 20 to 500",
-}  # fmt: skip
 
 
 def scenario(workers: int, rate: float, seed: int) -> dict[str, Any]:
@@ -213,17 +209,6 @@ def ratios(rows: Sequence[Mapping[str, Any]], level: str) -> dict[tuple[int, str
     }
 
 
-def page_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Ratios at three rates, a row a number of workers and an outer step."""
-    yield f"| workers, outer rate/momentum | {' | '.join(f'H = {period}' for period in PERIODS)} |"
-    yield f"| --- |{' --- |' * len(PERIODS)}"
-    cells = ratios(rows, "95 %")
-    for workers, outer in product(sorted(WORKERS), OUTER):
-        own = [cells.get((workers, outer, period), {}) for period in PERIODS]
-        if all(own):
-            yield f"| {workers}, {outer} | {' | '.join(_cell(each) for each in own)} |"
-
-
 def moves(rows: Sequence[Mapping[str, Any]], along: str) -> list[float]:
     """Factors between ratios that differ in ``along`` alone, in ascending order; at all three levels."""
     best: dict[tuple[int, str], float] = {}
@@ -238,10 +223,10 @@ def moves(rows: Sequence[Mapping[str, Any]], along: str) -> list[float]:
     return _factors(pair for group in groups.values() for pair in combinations(group, 2))
 
 
-def variant_moves(name: str) -> list[float]:
+def variant_moves(name: str, levels: Iterable[str] = LEVELS) -> list[float]:
     """Factors between ratios of a variant and of the task as it is, in ascending order."""
     own, base = variant_ratios(name), variant_ratios("as it is")
-    return _factors((ratio, base[cell]) for cell, ratio in own.items())
+    return _factors((ratio, base[cell]) for cell, ratio in own.items() if cell[1] in levels)
 
 
 def variant_ratios(name: str) -> dict[tuple[str, str], float]:
@@ -260,31 +245,8 @@ def _factors(pairs: Iterable[tuple[float, float]]) -> list[float]:
     return sorted(math.exp(abs(math.log(max(pair) / min(pair)))) for pair in known)
 
 
-def move_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What moves a ratio, by size."""
-    yield "| what changes | moves | median | exceeded by one in ten |"
-    yield "| --- | ---: | ---: | ---: |"
-    known = {WORDS[along]: moves(rows, along) for along in KEYS}
-    if VARIANT_ROWS.exists():
-        names = [name for name in VARIANTS if name in set(pd.read_csv(VARIANT_ROWS)["variant"])]
-        known |= {name: variant_moves(name) for name in names if name != "as it is"}
-    by_size = sorted(((what, own) for what, own in known.items() if own), key=lambda each: -median(each[1]))
-    for what, own in by_size:
-        yield f"| {what} | {len(own)} | {_ratio(median(own))} | {_ratio(own[int(0.9 * len(own))])} |"
-
-
-def _ratio(value: float) -> str:
-    return "never" if math.isinf(value) else f"{value:.2f}"
-
-
-def _cell(by_rate: Mapping[float, float]) -> str:
-    return " / ".join(map(_ratio, by_rate.values()))
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--page"]:
-        print("\n".join([*page_lines(read_rows()), "", *move_lines(read_rows())]))
-    elif sys.argv[1:] == ["--variants"]:
+    if sys.argv[1:] == ["--variants"]:
         run_missing_variants()
     else:
         run_missing()

@@ -9,14 +9,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks import outer_steps
+from benchmarks import outer_steps, outer_steps_page
 from benchmarks.outer_steps import (
     KEYS,
     LEVELS,
     VARIANTS,
-    move_lines,
     moves,
-    page_lines,
     ratios,
     read_rows,
     row_of,
@@ -25,6 +23,8 @@ from benchmarks.outer_steps import (
     variant_moves,
     variant_schemes,
 )
+from benchmarks.outer_steps_page import MARK, PAGE, generated, move_lines, page_lines
+from paceline.sim.records.carry.studies import ADAMW
 from paceline.sim.scenario.proxy import RATES
 from paceline.sim.scenario.schema import resolve_scenario
 
@@ -75,7 +75,8 @@ def test_a_variant_moves_ratios_at_its_own_best_rate(monkeypatch: pytest.MonkeyP
         "as it is,gossip,0.006,100,150,200,1\n"
         "SGD,all_reduce,0.2,50,100,150,1\nSGD,gossip,0.2,100,50,,1\n"
     )
-    monkeypatch.setattr(outer_steps, "VARIANT_ROWS", file)
+    for module in (outer_steps, outer_steps_page):
+        monkeypatch.setattr(module, "VARIANT_ROWS", file)
     assert variant_moves("SGD") == pytest.approx([2, 2, math.inf])
     assert list(move_lines([]))[2:] == ["| SGD | 3 | 2.00 | never |"]
 
@@ -104,3 +105,12 @@ def test_its_rows_are_each_there_once() -> None:
     assert all(row["90 %"] <= row["95 %"] <= row["98 %"] for row in rows)
     assert set(LEVELS) == {"90 %", "95 %", "98 %"}
     assert len(list(page_lines(rows))) >= 2
+
+
+def test_the_page_is_made_of_the_rows() -> None:
+    assert PAGE.read_text(encoding="utf-8").partition(MARK)[2] == generated()
+
+
+def test_the_factors_of_adamw_are_those_of_the_variants() -> None:
+    middle, rare = outer_steps_page.named_factors()
+    assert (round(middle, 2), round(rare, 2)) == (ADAMW.moved, ADAMW.moved_rarely)
