@@ -270,7 +270,7 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     # Trials were simulated, and are about times to the target.
     tuned = [] if by_step or source != "simulated" else summary.get("tuning", [])
     tried = {each["label"]: _tried(each) for each in tuned}
-    of_first = slices.get(ranked[0], {})
+    of_first = slices.get(next(iter(ranked), ""), {})  # nobody: a folder without runs
     errors = {label: error_of_ratio(slices.get(label, {}), of_first) for label in ranked}
     verdict = find_verdict(ranked, times, by_step, exact, uneven, at_least, tried, errors)
     verdict = _with_orders(verdict, rows, tuned)
