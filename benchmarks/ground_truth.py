@@ -23,6 +23,7 @@ import yaml
 from torch import Tensor, nn
 
 import paceline
+from benchmarks.outer_steps import append_rows
 from benchmarks.real_models import LENGTH, Language, loss
 from paceline.sim.records.rates import seconds_to_levels
 from paceline.sim.workloads.tasks.texts import read_text
@@ -99,15 +100,12 @@ def train_missing() -> None:
         if (name, label) in read_curves():
             continue
         metrics = paceline.simulate(training(scenarios[name], label)).metrics
-        new = not ROWS.exists()
-        with ROWS.open("a", newline="") as file:
-            writer = csv.writer(file)
-            if new:
-                writer.writerow(["table", "label", "step", "test_loss"])
-            writer.writerows(
-                [name, label, step, f"{value:.5f}"]
-                for step, value in zip(metrics["step"], metrics["test_loss"], strict=True)
-            )
+        scores = zip(metrics["step"], metrics["test_loss"], strict=True)
+        append_rows(
+            ROWS,
+            ["table", "label", "step", "test_loss"],
+            ([name, label, step, f"{value:.5f}"] for step, value in scores),
+        )
 
 
 def read_curves() -> dict[tuple[str, str], np.ndarray[Any, Any]]:

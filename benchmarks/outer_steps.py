@@ -17,7 +17,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
 from statistics import median
@@ -121,21 +121,14 @@ def run_missing_variants() -> None:
         best = min(trials, key=lambda rate: float(_crossings(trials[rate], levels, metric)["95 %"] or "inf"))
         others = paceline.simulate(variant(name, best, variant_schemes())).metrics
         rows += [(str(label), best, curve) for label, curve in others.groupby("label", sort=False)]
-        new = not VARIANT_ROWS.exists()
-        with VARIANT_ROWS.open("a", newline="") as file:
-            writer = csv.writer(file)
-            if new:
-                writer.writerow(["variant", "label", "rate", *LEVELS, "end"])
-            writer.writerows(
-                [
-                    name,
-                    label,
-                    rate,
-                    *_crossings(curve, levels, metric).values(),
-                    f"{curve[metric].iloc[-1]:.4f}",
-                ]
+        append_rows(
+            VARIANT_ROWS,
+            ["variant", "label", "rate", *LEVELS, "end"],
+            (
+                [name, label, rate, *_crossings(curve, levels, metric).values(), _end(curve, metric)]
                 for label, rate, curve in rows
-            )
+            ),
+        )
 
 
 def run_missing(most: int | None = None) -> None:
@@ -146,19 +139,28 @@ def run_missing(most: int | None = None) -> None:
     for workers, rate, seed in groups[:most]:
         study = paceline.simulate(scenario(workers, rate, seed))
         rows = [row_of(str(label), curve) for label, curve in study.metrics.groupby("label", sort=False)]
-        new = not ROWS.exists()
-        with ROWS.open("a", newline="") as file:
-            writer = csv.DictWriter(file, [*KEYS, *LEVELS, "end"])
-            if new:
-                writer.writeheader()
-            writer.writerows({"workers": workers, "rate": rate, "seed": seed, **row} for row in rows)
+        append_rows(ROWS, [*KEYS, *LEVELS, "end"], ([workers, rate, seed, *row.values()] for row in rows))
+
+
+def append_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Add rows to a table, which begins with its ``header``."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if new:
+            writer.writerow(header)
+        writer.writerows(rows)
 
 
 def row_of(label: str, curve: pd.DataFrame) -> dict[str, Any]:
     """Outer step and period, steps to each level, straight between scorings, and the last loss."""
     outer, _, period = label.partition(" ")
-    end = f"{curve['test_loss'].iloc[-1]:.4f}"
-    return {"outer": outer, "period": period or 0, **_crossings(curve, LEVELS), "end": end}
+    crossings = _crossings(curve, LEVELS)
+    return {"outer": outer, "period": period or 0, **crossings, "end": _end(curve, "test_loss")}
+
+
+def _end(curve: pd.DataFrame, metric: str) -> str:
+    return f"{curve[metric].iloc[-1]:.4f}"
 
 
 def _crossings(curve: pd.DataFrame, levels: Mapping[str, float], metric: str = "test_loss") -> dict[str, str]:
@@ -195,15 +197,10 @@ def read_rows() -> list[dict[str, Any]]:
 
 def ratios(rows: Sequence[Mapping[str, Any]], level: str) -> dict[tuple[int, str, int], dict[float, float]]:
     """(Workers, outer step, period) -> rate -> steps over all-reduce's at its best rate; median of seeds."""
-    best: dict[int, float] = {}
-    for row in rows:
-        if row["outer"] == "all_reduce":
-            best[row["seed"]] = min(best.get(row["seed"], math.inf), row[level])
     cells: dict[tuple[int, str, int], dict[float, list[float]]] = {}
-    for row in rows:
-        if row["outer"] != "all_reduce" and row["seed"] in best:
-            cell = cells.setdefault((row["workers"], row["outer"], row["period"]), {})
-            cell.setdefault(row["rate"], []).append(row[level] / best[row["seed"]])
+    for row, ratio in _over_all_reduce(rows, level):
+        cell = cells.setdefault((row["workers"], row["outer"], row["period"]), {})
+        cell.setdefault(row["rate"], []).append(ratio)
     return {
         cell: {rate: median(each) for rate, each in sorted(of.items())} for cell, of in sorted(cells.items())
     }
@@ -211,16 +208,25 @@ def ratios(rows: Sequence[Mapping[str, Any]], level: str) -> dict[tuple[int, str
 
 def moves(rows: Sequence[Mapping[str, Any]], along: str) -> list[float]:
     """Factors between ratios that differ in ``along`` alone, in ascending order; at all three levels."""
-    best: dict[tuple[int, str], float] = {}
-    for row, level in product(rows, LEVELS):
-        if row["outer"] == "all_reduce":
-            best[row["seed"], level] = min(best.get((row["seed"], level), math.inf), row[level])
     groups: dict[tuple[Any, ...], list[float]] = {}
-    for row, level in product(rows, LEVELS):
-        if row["outer"] != "all_reduce" and (row["seed"], level) in best:
+    for level in LEVELS:
+        for row, ratio in _over_all_reduce(rows, level):
             rest = (level, *(row[key] for key in KEYS if key != along))
-            groups.setdefault(rest, []).append(row[level] / best[row["seed"], level])
+            groups.setdefault(rest, []).append(ratio)
     return _factors(pair for group in groups.values() for pair in combinations(group, 2))
+
+
+def _over_all_reduce(
+    rows: Sequence[Mapping[str, Any]], level: str
+) -> Iterator[tuple[Mapping[str, Any], float]]:
+    """Each row of a scheme, and its steps over all-reduce's at its best rate on the same seed."""
+    best: dict[int, float] = {}
+    for row in rows:
+        if row["outer"] == "all_reduce":
+            best[row["seed"]] = min(best.get(row["seed"], math.inf), row[level])
+    for row in rows:
+        if row["outer"] != "all_reduce" and row["seed"] in best:
+            yield row, row[level] / best[row["seed"]]
 
 
 def variant_moves(name: str, levels: Iterable[str] = LEVELS) -> list[float]:

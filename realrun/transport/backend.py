@@ -38,7 +38,7 @@ class Backend(Protocol):
     """
 
     concurrent: bool
-    """Whether operations run beside each other, told apart by tags: then it carries messages too, and the
+    """Whether operations run concurrently, told apart by tags: then it carries messages too, and the
     remaining ranks can continue after the death of a member.
     """
 
