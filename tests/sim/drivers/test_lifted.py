@@ -36,7 +36,7 @@ from tests.support.factory import network_of
 from tests.support.networks import networks
 
 laws = settings(derandomize=True, max_examples=60)
-many = settings(max_examples=1_500)
+many = settings(max_examples=400)
 
 sizes = st.integers(0, 10_000_000)
 rates = st.floats(1e-3, 10.0)

@@ -160,7 +160,7 @@ def test_auto_is_the_best_where_hosts_or_sites_may_encode(
 
 
 @pytest.mark.slow
-@settings(max_examples=12, derandomize=True)
+@settings(max_examples=4, derandomize=True)
 @given(drawn(forms=("hosts of GPUs", "equal sites")), st.sampled_from(CODES), better)
 def test_auto_is_the_best_where_hosts_or_sites_may_encode_in_a_long_draw(
     asked: dict[str, Any], scheme: str, change: tuple[float, float]
@@ -169,7 +169,7 @@ def test_auto_is_the_best_where_hosts_or_sites_may_encode_in_a_long_draw(
 
 
 @pytest.mark.slow
-@settings(max_examples=15, derandomize=True)
+@settings(max_examples=6, derandomize=True)
 @given(drawn(payloads=("10 kB", "300 kB", "1 MB")), better)
 def test_auto_is_the_best_and_a_better_network_costs_no_time_in_a_long_draw(
     asked: dict[str, Any], change: tuple[float, float]
