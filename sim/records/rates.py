@@ -30,10 +30,10 @@ class RateOrders(TypedDict):
 
     Attributes:
         text: sentences, shown with the verdict.
-        settled: there are three, and the first of the repeats is first at each.
+        settled: there are three, and the first of the repeats is alone first at each.
         held: label of the scheme that is held at its best rate; None: there is no all-reduce.
         rates: of the optimiser, at most three.
-        first: label of the first at each; None where none arrives.
+        first: label of the first at each; None where several arrive together, or none.
         behind: label -> its time over that of the first of the repeats at each rate; None where it does not
             arrive, 0 where it does and the first of the repeats does not.
     """
@@ -61,7 +61,7 @@ def find_orders(
     at = grid.index(best)
     rates = grid if len(grid) == _RATES else grid[max(0, at - 1) : at + 2]
     columns = [{x: own[best if x == held else rate] for x, own in times.items()} for rate in rates]
-    firsts = [_first_of(column, first) for column in columns]
+    firsts = [_first_of(column) for column in columns]
     behind = {
         x: [finite(column[x] / column[first]) if column[first] else None for column in columns]
         for x in times
@@ -83,9 +83,10 @@ def find_orders(
     )
 
 
-def _first_of(column: Mapping[str, float], first: str) -> str | None:
-    label = min(column, key=lambda x: (column[x], x != first))
-    return label if math.isfinite(column[label]) else None
+def _first_of(column: Mapping[str, float]) -> str | None:
+    """Label of the least time; None where several share it, or none arrives."""
+    least, next_least = sorted([*column.values(), math.inf])[:2]
+    return min(column, key=column.__getitem__) if least < next_least else None
 
 
 def _listed(rates: Sequence[float]) -> str:

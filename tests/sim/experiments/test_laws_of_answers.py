@@ -83,7 +83,7 @@ def of_form(form: Form, **changes: Any) -> Scenario:
 
 
 @law(
-    3, 120, form=st.sampled_from(FORMS), uneven=st.sampled_from(UNEVEN),
+    3, 40, form=st.sampled_from(FORMS), uneven=st.sampled_from(UNEVEN),
     network=st.sampled_from([FLAT, SITES]), payload=st.sampled_from(["1 MB", "10 MB"]),
 )  # fmt: skip
 def test_a_step_has_one_time_size_and_price(
@@ -149,7 +149,7 @@ CHECKPOINTS = [
 
 
 @law(
-    2, 120, form=st.sampled_from(FORMS), uneven=st.sampled_from(UNEVEN),
+    2, 40, form=st.sampled_from(FORMS), uneven=st.sampled_from(UNEVEN),
     network=st.sampled_from([FLAT, SITES]), faults=st.lists(FAULT, min_size=1, max_size=2),
     policy=st.sampled_from(["wait", "restart", "shrink", "skip"]), checkpoint=st.sampled_from(CHECKPOINTS),
 )  # fmt: skip
@@ -202,7 +202,7 @@ def test_goodput_is_that_of_a_run(
 
 
 @law(
-    2, 15, forms=st.lists(st.sampled_from(ON_THE_CLOCK), min_size=2, max_size=3, unique_by=str),
+    2, 6, forms=st.lists(st.sampled_from(ON_THE_CLOCK), min_size=2, max_size=3, unique_by=str),
     uneven=st.sampled_from(UNEVEN), spread=st.sampled_from([None, 0.1]), faulty=st.booleans(),
     network=st.sampled_from([FLAT, SITES]),
 )  # fmt: skip
@@ -231,7 +231,7 @@ def test_what_one_repeat_settles_stays(
 
 
 @law(
-    6, 400, form=st.sampled_from([*SYNCHRONOUS, *INSIDE]), gpus=st.integers(1, 5), hosts=st.integers(1, 4),
+    6, 120, form=st.sampled_from([*SYNCHRONOUS, *INSIDE]), gpus=st.integers(1, 5), hosts=st.integers(1, 4),
     algorithm=st.sampled_from(TRANSPORTS[None].all_reduces),
     time=st.sampled_from(["1 ms", "10 ms", "200 ms"]), latency=st.sampled_from(["10 ms", "0.1 ms"]),
     jitter=st.sampled_from([None, {"lognormal": {"cv": 0.4}}]), sharing=st.sampled_from(["max_min", "none"]),

@@ -60,11 +60,19 @@ def test_three_rates_all_count_wherever_the_best_one_is() -> None:
     assert orders["settled"]
 
 
+def test_a_tie_at_a_rate_settles_nothing() -> None:
+    times = {"local": at(9, 5, 4, 1), "diloco": at(9, 6, 5, 1)}
+    orders = find_orders(times, "local", 0.2, None)
+    assert orders["first"] == [None, "local", "local"]
+    assert not orders["settled"]
+    assert find_orders({**times, "diloco": at(10, 6, 5, 1)}, "local", 0.2, None)["settled"]
+
+
 def test_a_rate_at_which_nobody_arrives_settles_nothing() -> None:
-    times = {"local": at(9, 5, math.inf, 1), "diloco": at(9, 6, math.inf, 1)}
+    times = {"local": at(8, 5, math.inf, 1), "diloco": at(10, 6, math.inf, 1)}
     orders = find_orders(times, "local", 0.2, None)
     assert orders["first"] == ["local", "local", None]
-    assert orders["behind"] == {"diloco": [1.0, 6 / 5, None]}
+    assert orders["behind"] == {"diloco": [10 / 8, 6 / 5, None]}
     assert not orders["settled"]
     assert orders["text"] == "Open by learning rate: local first at 0.1 and 0.2, nobody first at 0.4."
 
@@ -90,7 +98,8 @@ def test_an_order_is_settled_where_the_first_is_behind_nobody_at_three_rates(
     assert len(rates) == len(times) * len(orders["rates"])
     if orders["settled"]:
         assert not lost
+        assert 1 not in ratios
         assert best in GRID[1:3]
         assert all(math.isfinite(times["s1"][rate]) for rate in orders["rates"])
     elif len(orders["rates"]) == 3 and all(math.isfinite(times["s1"][rate]) for rate in orders["rates"]):
-        assert lost
+        assert lost or 1 in ratios
