@@ -1,7 +1,7 @@
 """Own trainings of a GPT of a million parameters, in the tables own_4 and own_8 of the learning board.
 
-    nice python -m benchmarks.ground_truth         trains what is missing, one after the other
-    python -m benchmarks.ground_truth --measured   writes measured.csv of both tables (docs/learning-board.md)
+    nice python -m benchmarks.ground_truth [TABLE...]   trains what is missing, one after the other
+    python -m benchmarks.ground_truth --measured        writes measured.csv of both (docs/learning-board.md)
 
 The scenario of a table, but with the real model on the King James Bible (``pip install 'paceline[data]'``):
 causal attention on 64 bytes, 8 sequences a step of all workers, AdamW at 0.001 after 100 steps of warm-up,
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,11 +92,11 @@ def label_of(entry: Mapping[str, Mapping[str, Any]]) -> str:
     return str(options["label"])
 
 
-def train_missing() -> None:
-    """Add the curves of the trainings without one, DDP of both tables first."""
-    scenarios = {name: read_scenario(name) for name in NAMES}
-    missing = [(name, label_of(entry)) for name in NAMES for entry in scenarios[name]["schemes"]]
-    for name, label in sorted(missing, key=lambda each: each[1] != REFERENCE):
+def train_missing(tables: Sequence[str]) -> None:
+    """Add the curves of the trainings without one."""
+    scenarios = {table: read_scenario(table) for table in tables}
+    all_of_them = [(table, label_of(entry)) for table in tables for entry in scenarios[table]["schemes"]]
+    for name, label in all_of_them:
         if (name, label) in read_curves():
             continue
         metrics = paceline.simulate(training(scenarios[name], label)).metrics
@@ -150,4 +150,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--measured"]:
         write_measured()
     else:
-        train_missing()
+        train_missing(sys.argv[1:] or NAMES)
