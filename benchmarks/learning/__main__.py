@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
+from scipy.stats import binomtest
+
 import paceline
 from docs.make.page import renewed
 from paceline.sim.config.files import write_atomically
@@ -120,17 +122,35 @@ class Table:
     measured: Mapping[str, float]
     in_steps: bool = False
 
+    @property
+    def pairs(self) -> int:
+        """Pairs of schemes."""
+        return math.comb(len(self.predicted), 2)
+
+    def shown(self, regret: float) -> str:
+        """A regret in the unit of the table."""
+        return f"{regret:.0%}" if self.in_steps else f"{regret:.4f} nats"
+
     def regret(self, places: Mapping[str, float]) -> float:
         """That of the scheme in the first place, the mean of those that share it."""
         first, best = min(places.values()), min(self.measured.values())
         named = fmean(self.measured[label] for label, place in places.items() if place == first)
         return named / best - 1 if self.in_steps else named - best
 
+    def regrets(self) -> tuple[float, float, float]:
+        """Those of the proxy, of the rule and of equal steps."""
+        places = {each.label: each.steps for each in self.predicted}
+        return self.regret(places), self.regret(self.rule), self.regret(dict.fromkeys(places, 0))
+
     def settled(self) -> list[tuple[str, str]]:
         """Pairs whose order is settled, the first of each before."""
         pairs = [(a, b) for a, b in combinations(self.predicted, 2)]
         both = [*pairs, *((b, a) for a, b in pairs)]
         return [(a.label, b.label) for a, b in both if a.is_surely_before(b)]
+
+    def wrong(self) -> int:
+        """How many of the settled pairs are measured the other way round."""
+        return sum(self.measured[a] > self.measured[b] for a, b in self.settled())
 
 
 def read_tables() -> Iterator[Table]:
@@ -157,14 +177,13 @@ def page_lines(tables: Sequence[Table]) -> Iterator[str]:
     yield "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for table in tables:
         places = {each.label: each.steps for each in table.predicted}
-        settled, pairs = table.settled(), math.comb(len(places), 2)
-        regrets = map(table.regret, (places, table.rule, dict.fromkeys(places, 0)))
         yield from _row(
             table.name, len(places), min(table.measured, key=table.measured.__getitem__),
-            min(places, key=places.__getitem__),
-            *(f"{each:.0%}" if table.in_steps else f"{each:.4f} nats" for each in regrets),
-            f"{len(settled)} of {pairs}", sum(table.measured[a] > table.measured[b] for a, b in settled),
+            min(places, key=places.__getitem__), *map(table.shown, table.regrets()),
+            f"{len(table.settled())} of {table.pairs}", table.wrong(),
         )  # fmt: skip
+    yield ""
+    yield from _totals(tables)
     for table in tables:
         rates = list(table.predicted[0].by_rate)
         yield f"\n## {table.name}\n"
@@ -177,6 +196,24 @@ def page_lines(tables: Sequence[Table]) -> Iterator[str]:
             yield from _row(
                 each.label, f"{mine:,.0f}" if table.in_steps else mine, table.rule[each.label], *steps
             )
+
+
+def _totals(tables: Sequence[Table]) -> Iterator[str]:
+    """Mean regrets of the tables in one unit, and the settled pairs of all."""
+    for unit in dict.fromkeys(table.in_steps for table in tables):
+        of_unit = [table for table in tables if table.in_steps == unit]
+        proxy, rule, equal = (
+            of_unit[0].shown(fmean(each))
+            for each in zip(*(table.regrets() for table in of_unit), strict=True)
+        )
+        yield f"- Mean regret, n = {len(of_unit)}: {proxy}, of the rule {rule}, of equal steps {equal}."
+    pairs = sum(table.pairs for table in tables)
+    settled, wrong = sum(len(table.settled()) for table in tables), sum(table.wrong() for table in tables)
+    shares = binomtest(wrong, settled).proportion_ci(method="wilson")
+    yield (
+        f"- Of {pairs} pairs {settled} are settled ({settled / pairs:.0%}), {wrong} of them wrong: "
+        f"{wrong / settled:.0%}, 95 % interval {shares.low:.0%} to {shares.high:.0%}."
+    )
 
 
 def _row(*cells: object) -> Iterator[str]:

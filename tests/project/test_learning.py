@@ -68,6 +68,15 @@ def test_the_page_counts_settled_and_wrong_pairs() -> None:
     )
 
 
+def test_totals_are_means_in_one_unit_and_counts_of_all_pairs() -> None:
+    lines = list(page_lines([TABLE, replace(TABLE, in_steps=True), TABLE]))
+    assert lines[6:9] == [
+        "- Mean regret, n = 2: 0.1000 nats, of the rule 0.0000 nats, of equal steps 0.1333 nats.",
+        "- Mean regret, n = 1: 5%, of the rule 0%, of equal steps 7%.",
+        "- Of 9 pairs 3 are settled (33%), 3 of them wrong: 100%, 95 % interval 44% to 100%.",
+    ]
+
+
 @pytest.mark.parametrize(
     "folder", sorted(path.parent for path in FOLDER.glob("*/scenario.yaml")), ids=lambda x: x.name
 )
