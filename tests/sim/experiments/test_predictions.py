@@ -70,7 +70,7 @@ def test_every_prediction_is_finite(scenario: Scenario) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(scenarios)
 def test_every_prediction_is_finite_in_a_long_draw(scenario: Scenario) -> None:
     predict(scenario)

@@ -160,7 +160,7 @@ def check_same_times(first: Sequence[Run], again: Sequence[Run]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=7, phases=[Phase.explicit, Phase.generate])
 @example(cv=1.0, every=11, most=84, schemes=["{gossip: {topology: ring}}", "{local_sgd: {period: 7}}"])
 @given(
     cv=st.sampled_from([0.0, 0.3, 1.0]),

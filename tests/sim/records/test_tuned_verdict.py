@@ -144,7 +144,7 @@ def test_unequal_schemes_are_told_apart_after_tuning() -> None:
 def test_equal_schemes_are_seldom_told_apart_whatever_was_tried(
     spread: float, rates: int, confirmed: int
 ) -> None:
-    draws = 1000
+    draws = 400
     for repeats in REPEATS:
         wrong = share_settled(Setting(spread, rates, confirmed, repeats), (1.0, 1.0), draws, seed=1)
         assert wrong <= MOST_WRONG + 2.5 * math.sqrt(MOST_WRONG * (1 - MOST_WRONG) / draws)

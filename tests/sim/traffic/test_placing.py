@@ -36,7 +36,7 @@ from tests.support.factory import flat_network, network_of
 from tests.support.networks import networks
 
 laws = settings(derandomize=True, max_examples=150)
-many = settings(max_examples=3_000)
+many = settings(max_examples=800)
 
 TABLES: dict[str, Callable[[Sites, int, int], Schedule]] = {
     "binomial": lambda sites, n, size: binomial_broadcast(n, size, n - 1),

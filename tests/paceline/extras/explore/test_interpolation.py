@@ -146,7 +146,7 @@ def test_the_stated_error_covers_nine_of_ten_fresh_simulations(tmp_path: Path) -
         "streaming",
     ]
     rng = random.Random(42)
-    settings = [(rng.uniform(-2, 2), rng.uniform(-2, 2)) for _ in range(100)]
+    settings = [(rng.uniform(-2, 2), rng.uniform(-2, 2)) for _ in range(40)]
     law = (Path(explore_page.__file__).parent / "law.js").read_text(encoding="utf-8")
     values = [{"latency": 10**latency, "bandwidth": 10**bandwidth} for latency, bandwidth in settings]
     probe = tmp_path / "grid.html"
@@ -168,7 +168,7 @@ document.getElementById("found").textContent = JSON.stringify(all);</script>""",
             assert run.step_s is not None
             off = abs(factor * scheme["runs"][0]["step_s"] / run.step_s - 1)
             covered[scheme["label"]] += off <= scheme["grid"]["error"]
-    assert min(covered.values()) >= 90, covered
+    assert min(covered.values()) >= 0.9 * len(settings), covered
 
 
 class Asked(Future[bytes]):

@@ -158,6 +158,6 @@ def test_half_is_never_slower(scheme: str, half: str, cluster: dict[str, Any]) -
 
 @pytest.mark.slow
 @given(scheme=st.sampled_from(list(COMPRESS)), half=st.sampled_from(list(HALF)), cluster=clusters())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_half_is_never_slower_on_many_networks(scheme: str, half: str, cluster: dict[str, Any]) -> None:
     is_never_slower(scheme, half, cluster)

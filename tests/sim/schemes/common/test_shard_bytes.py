@@ -69,7 +69,7 @@ def test_small_models_send_the_payload(scheme: str, compression: str, g: int, d:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, phases=[Phase.generate])
+@settings(max_examples=20, phases=[Phase.generate])
 @given(st.sampled_from(SCHEMES), st.sampled_from(COMPRESSIONS), st.integers(2, 6), st.integers(8, 80))
 def test_small_models_send_the_payload_at_length(scheme: str, compression: str, g: int, d: int) -> None:
     check(scheme, compression, g, d)
