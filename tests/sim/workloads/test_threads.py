@@ -177,9 +177,9 @@ SCENARIO = """\
 name: threads
 workload: {task: digits-mlp, batch_size: 8, optimizer: {lr: 0.1}}
 cluster: {workers: 4, compute: {time: 10 ms}, network: {latency: 1 ms}}
-evaluate: {every: 10 steps}
+evaluate: {every: 2 steps}
 schemes: [gossip: {topology: ring}]
-stop: {max_iterations: 20}
+stop: {max_iterations: 3}
 """
 
 
