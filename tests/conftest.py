@@ -10,6 +10,9 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from paceline.reports.figures.drawing import Picture
     from tests.support.cluster_pool import Pool, Pools
 
 # On some processors MKL's kernels for one worker and for a batch of workers add in another order. Tests that
@@ -29,6 +32,25 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_cost, "ENOUGH_WORK", 300)
     monkeypatch.setattr(bandwidth, "ENOUGH_PART_WORK", 300)
     monkeypatch.setattr(bounds, "BOUNDS_WORK", 300)
+
+
+@pytest.fixture
+def page_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a report's figures for papers only the data are written: enough where its page is looked at."""
+    from paceline.reports import paper_files
+
+    def save(picture: Picture, folder: Path) -> None:
+        paper_files.write_csv(folder / f"{picture.name}.csv", picture.data)
+
+    monkeypatch.setattr(paper_files, "_save", save)
+
+
+@pytest.fixture
+def undrawn(page_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of a report are made and not drawn: enough where only words of its page are looked at."""
+    from paceline.reports.figures import drawing
+
+    monkeypatch.setattr(drawing.Picture, "svg", property(lambda picture: "<svg></svg>"))
 
 
 @pytest.fixture(scope="module")

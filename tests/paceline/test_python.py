@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import paceline
+from paceline.reports.figures.drawing import Picture
 from paceline.reports.page import build
 from paceline.sim.errors import InputError
 from paceline.sim.records import folder
@@ -67,7 +68,8 @@ def test_a_notebook_shows_a_table() -> None:
     assert "no scheme reached the target" in simulate(nowhere, task=own_tasks.classify)._repr_html_()
 
 
-def test_the_report_is_that_of_the_result_folder(tmp_path: Path) -> None:
+def test_the_report_is_that_of_the_result_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Picture, "svg", property(lambda picture: picture.data.to_csv()))
     study = simulate(task=own_tasks.classify)
     study.save(tmp_path / "results")
     page = tmp_path / "report.html"

@@ -56,6 +56,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return command
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_transport_is_named_everywhere(scenario: Path, tmp_path: Path, run: Command) -> None:
     out, page = tmp_path / "out", tmp_path / "report.html"
     over_nccl = ["--set", "cluster.network.transport=nccl"]
@@ -128,6 +129,7 @@ def test_a_profile_brings_its_transport(scenario: Path, tmp_path: Path, run: Com
             assert f"'{name}' is not what" in said
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_prediction_over_another_transport_is_made_again(tmp_path: Path, run: Command) -> None:
     scenario = parse(SCENARIO)
     predicted, measured = tmp_path / "predicted", tmp_path / "measured"

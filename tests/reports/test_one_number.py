@@ -192,6 +192,7 @@ def test_one_name_one_number(tmp_path_factory: pytest.TempPathFactory, runs: lis
     check(runs, tmp_path_factory.mktemp("race"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_name_one_number_without_a_target(tmp_path: Path) -> None:
     """Repeats that took unequal times and sent unequal amounts: a mean of them is not their median."""
     runs = [
@@ -202,6 +203,7 @@ def test_one_name_one_number_without_a_target(tmp_path: Path) -> None:
     check(runs, tmp_path, made_scenario("four"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_median_of_ratios_is_no_ratio_of_medians(tmp_path: Path) -> None:
     times = ([5.0, 6.0, 8.0, 9.0, 12.0], [9.0, 9.5, 10.0, 13.0, 17.0])
     order = (range(5), (4, 3, 0, 1, 2))

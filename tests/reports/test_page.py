@@ -95,6 +95,7 @@ def test_all_sections_are_there(page: Page) -> None:
     assert page.tags.count("figure") == page.tags.count("figcaption") == 13
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_consensus_distance_is_drawn_once_by_step_where_nothing_else_is_scored(tmp_path: Path) -> None:
     whole = made_run("ring")
     scored = [
@@ -121,7 +122,7 @@ def test_the_table(page: Page) -> None:
 
 
 @pytest.mark.parametrize("chosen", [0.4, None])
-@pytest.mark.usefixtures("one_curve")
+@pytest.mark.usefixtures("undrawn")
 def test_some_runs_of_a_tuned_scenario_say_what_tuning_has_chosen_or_nothing(
     tmp_path: Path, chosen: float | None
 ) -> None:
@@ -153,7 +154,7 @@ seed: 0
     assert "Medians over 1 to 2 repeats" in text
 
 
-@pytest.mark.usefixtures("one_curve")
+@pytest.mark.usefixtures("undrawn")
 def test_what_bounds_the_schemes_and_what_they_assume(tmp_path: Path) -> None:
     scenario = """\
 name: s
@@ -296,7 +297,7 @@ def test_predicted_beside_measured(folders: Path) -> None:
     assert len(page.ids) == len(set(page.ids))
 
 
-@pytest.mark.usefixtures("one_curve")
+@pytest.mark.usefixtures("undrawn")
 def test_a_validation_has_its_verdict_on_the_page(tmp_path: Path) -> None:
     runs = [*simulated(), *measured()]
     compared = compare("four", simulated(), measured())
@@ -349,7 +350,7 @@ def test_odd_results(tmp_path: Path, runs: list[Run]) -> None:
     assert "four" in Page(render([tmp_path / "r"])).headings
 
 
-@pytest.mark.usefixtures("one_curve")
+@pytest.mark.usefixtures("undrawn")
 def test_runs_that_are_missing_are_named(tmp_path: Path) -> None:
     there = [made_run("sync", status="partial", message="worker 1 was lost")]
     schemes = "[{sync: {label: sync}}, {gossip: {label: ring}}]"

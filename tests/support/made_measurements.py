@@ -22,6 +22,7 @@ TRUE = {
     "efficiency": 0.97,
     "copy_s_per_byte": 4e-10,
 }
+TWO_SIZES = (64, 1_048_576)
 
 
 def measurements(
@@ -29,11 +30,15 @@ def measurements(
     noise: float = 0.0,
     outliers: int = 0,
     nominal: dict[str, Any] = NETWORK,
+    sizes: tuple[int, ...] = (64, 262_144, 1_048_576),
     **changes: Any,
 ) -> cluster_probes.Measurements:
-    """What a cluster with these factors would have measured, five times, with relative noise."""
+    """What a cluster with these factors would have measured, five times, with relative noise.
+
+    ``sizes``: of messages, in bytes; uneven shares are known from three on.
+    """
     network = flat_network(4, 0.005, 125e6)
-    plan = plan_for(network, (64, 65_536, 262_144, 1_048_576), 1)
+    plan = plan_for(network, sizes, 1)
     empty = cluster_probes.Measurements(
         version=cluster_probes.MEASUREMENTS_VERSION, made="2026-01-01T00:00:00+00:00",
         machine="test", software="test",

@@ -21,7 +21,7 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.network_settings import NetworkSettings
 from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.traffic.sharing import FairSharing
-from tests.support.made_measurements import NETWORK, TRUE, exact_fit, measurements
+from tests.support.made_measurements import NETWORK, TRUE, TWO_SIZES, exact_fit, measurements
 
 
 def test_exact_durations_give_exact_factors() -> None:
@@ -94,7 +94,7 @@ def test_shares_are_those_that_make_messages_end_so(weights: list[int]) -> None:
 
 @cache
 def noisy_fit() -> calibrate.Fit:
-    return calibrate.calibrate([measurements(TRUE, noise=0.004, outliers=4)])
+    return calibrate.calibrate([measurements(TRUE, noise=0.004, outliers=4, sizes=TWO_SIZES)])
 
 
 def test_noise_is_inside_the_interval_and_outliers_do_not_count() -> None:
@@ -129,7 +129,8 @@ def test_too_few_durations_are_refused() -> None:
 
 
 def test_an_unknown_buffer_is_at_least_what_it_took_at_once() -> None:
-    found = calibrate.calibrate([measurements(TRUE, settings={})]).profile.factors["buffer_bytes"]
+    fit = calibrate.calibrate([measurements(TRUE, sizes=TWO_SIZES, settings={})])
+    found = fit.profile.factors["buffer_bytes"]
     assert (found.value, found.measurements) == (1_048_576, ("sends to a posted receive",))
 
 

@@ -69,8 +69,8 @@ repeats: 3
 def few_steps() -> Iterator[None]:
     """Runs that take milliseconds: the closed forms need two cycles only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_costs, "ENOUGH_WORK", 2_000)
-        patch.setattr(step_costs, "ENOUGH_PART_WORK", 1_000)
+        patch.setattr(step_costs, "ENOUGH_WORK", 600)
+        patch.setattr(step_costs, "ENOUGH_PART_WORK", 600)
         yield
 
 

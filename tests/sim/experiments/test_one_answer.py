@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from paceline.extras.explore.export import export
+from paceline.sim.experiments.costs import bounds, tokens
 from paceline.sim.experiments.costs import step_cost as step_costs
-from paceline.sim.experiments.costs import tokens
 from paceline.sim.experiments.costs.bounds import is_random, measure_bounds
 from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.experiments.prepare import prepare, resolve
@@ -28,7 +28,8 @@ TOP = ("workload", "seed", "stop", "price", "checkpoint", "collectives", "evalua
 @pytest.fixture(autouse=True)
 def in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer steps are followed, and no bandwidths looked for."""
-    monkeypatch.setattr(step_costs, "ENOUGH_WORK", 4_000)
+    monkeypatch.setattr(step_costs, "ENOUGH_WORK", 1_000)
+    monkeypatch.setattr(bounds, "BOUNDS_WORK", 2_000)
     monkeypatch.setattr(tokens, "UTILISATIONS", ())
 
 
@@ -193,7 +194,10 @@ SKIPS = {"quorum": 3, "on_fault": "skip"}
         ("all_reduce", "20 s", {"stragglers": [{"probability": 0.05, "slowdown": 12}]}),
     ],
 )
-def test_goodput_is_that_of_simulated_runs(scheme: Any, between: str, changes: dict[str, Any]) -> None:
+def test_goodput_is_that_of_simulated_runs(
+    scheme: Any, between: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_costs, "ENOUGH_WORK", 4_000)
     fault = {"mean_time_between": between, "back_after": "2 s", "workers": [1, 2, 3]}
     wanted = scenario(
         scheme, workers=4, compute={"time": "1 s"}, workload=LANGUAGE, faults=[fault],
@@ -244,7 +248,10 @@ PIPE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("per_flow", "step_s"), [(None, 2.640), ("1.31 Gbit/s", 2.640), ("0.5 Gbit/s", 5.674)]
 )
-def test_a_limit_of_a_connection_is_of_each_of_several(per_flow: str | None, step_s: float) -> None:
+def test_a_limit_of_a_connection_is_of_each_of_several(
+    per_flow: str | None, step_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_costs, "ENOUGH_WORK", 4_000)
     network = PIPE | {"between": PIPE["between"] | ({"per_flow": per_flow} if per_flow else {})}
     wanted = scenario(
         "all_reduce", workers=None, compute={"time": "375.799 ms"}, network=network,

@@ -26,7 +26,9 @@ ONE_SLOW = {"workers": [3], "slowdown": 10}
 @pytest.fixture(autouse=True, scope="module")
 def few_steps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_costs, "ENOUGH_WORK", 4_000)
+        patch.setattr(step_costs, "ENOUGH_WORK", 1_500)
+        patch.setattr("paceline.sim.experiments.costs.bandwidth.ENOUGH_PART_WORK", 600)
+        patch.setattr("paceline.sim.experiments.costs.bounds.BOUNDS_WORK", 2_000)
         yield
 
 

@@ -41,15 +41,16 @@ def scenario_of(
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:  # every step is like every other
-        patch.setattr("paceline.sim.experiments.costs.step_cost.ENOUGH_WORK", 2_000)
+        patch.setattr("paceline.sim.experiments.costs.step_cost.ENOUGH_WORK", 300)
         patch.setattr("paceline.sim.experiments.costs.bandwidth.ENOUGH_PART_WORK", 300)
+        patch.setattr("paceline.sim.experiments.costs.tokens.UTILISATIONS", (0.5, 0.9))
         return throughput(scenario_of(), tokens=1e9)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("little_work")
 def test_accumulated_batches_count_and_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.sim.experiments.costs.step_cost.ENOUGH_WORK", 2_000)
-    monkeypatch.setattr("paceline.sim.experiments.costs.bandwidth.ENOUGH_PART_WORK", 300)
+    monkeypatch.setattr("paceline.sim.experiments.costs.tokens.UTILISATIONS", (0.5,))
     single = scenario_of()
     workload = single.workload.model_copy(update={"accumulate": 4})
     one, four = throughput(single), throughput(single.model_copy(update={"workload": workload}))
@@ -105,6 +106,7 @@ def test_bytes_that_stay_inside_are_named(monkeypatch: pytest.MonkeyPatch, netwo
     assert wanted["sent_over"] == links
 
 
+@pytest.mark.usefixtures("little_work")
 def test_latency_can_make_a_share_impossible() -> None:
     utilisation = Utilisation(scenario_of(latency="10 s"), scenario_of().schemes[0])
     assert utilisation.needed(0.99) is None
@@ -147,10 +149,10 @@ def test_the_table_names_what_is_not_known(
     assert f"loss {answer['loss_by_scaling_law']:.3f}" in printed
 
 
+@pytest.mark.usefixtures("little_work")
 def test_a_step_an_hour_and_tokens_in_dollars(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: two workers at $2 an hour; each sends all bytes to the other site at $0.5 a GB."""
-    monkeypatch.setattr("paceline.sim.experiments.costs.step_cost.ENOUGH_WORK", 2_000)
-    monkeypatch.setattr("paceline.sim.experiments.costs.bandwidth.ENOUGH_PART_WORK", 300)
+    monkeypatch.setattr("paceline.sim.experiments.costs.tokens.UTILISATIONS", (0.5,))
     priced = resolve_scenario(scenario_of(), None, ["price={worker_hour: $2, egress: $0.5}"])
     answer = throughput(priced, tokens=1e9)
     for row, exchanges in zip(answer["schemes"], (1.0, 0.1), strict=True):

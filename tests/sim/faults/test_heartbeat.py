@@ -16,6 +16,8 @@ from paceline.sim.experiments.costs.check import check
 from paceline.sim.faults.fault_settings import Heartbeats, needed_bytes_per_s
 from paceline.sim.scenario.schema import Scenario, load
 
+pytestmark = pytest.mark.usefixtures("little_work")
+
 PERIODS = 60
 """Heartbeats of each worker in a simulated queue."""
 

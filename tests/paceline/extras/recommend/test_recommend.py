@@ -252,7 +252,7 @@ def test_what_costs_more_than_may_be_spent_is_no_advice(euros: float | None, fir
 @pytest.mark.parametrize("other", [["--hours", "2"], ["--euros", "5"], ["--set", "seed=1"], []])
 def test_unfinished_trials_serve_only_the_same_goal(tmp_path: Path, other: list[str]) -> None:
     scenario, out = tmp_path / "raced.yaml", tmp_path / "out"
-    scenario.write_text(TRAINED + "price: {worker_hour: 2 EUR}\n")
+    scenario.write_text(TRAINED + "price: {worker_hour: 2 EUR}\ncollectives: {all_reduce: ring}\n")
     whole = with_candidates(load(scenario))
     command = "recommend" if other else "recommend --hours 3"
     with begin(whole, torch.device("cpu"), out, force=False, say=print, command=command) as (_, parts):
@@ -278,6 +278,7 @@ def test_the_folder_keeps_the_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["recommend", "throughput"])
+@pytest.mark.usefixtures("little_work")
 def test_one_host_needs_no_network(command: str, tmp_path: Path) -> None:
     alone = TIMED.replace("PAYLOAD", "1").replace("workers: 4", "workers: 1")
     alone = alone.replace("[all_reduce]", "[local_sgd: {period: 4}, diloco: {period: 8}]")
