@@ -84,6 +84,7 @@ def test_what_to_write_can_be_written(word: str) -> None:
         ((key, value),) = yaml.safe_load(text).items()
         target = {"compression": scenario["schemes"][0]["all_reduce"], "network": scenario["cluster"]}
         _merge(target.get(key, scenario) if key != "all_reduce" else scenario["schemes"][0], {key: value})
+    scenario["stop"]["max_iterations"] = min(scenario["stop"]["max_iterations"], 4)  # the least is 1
     paceline.simulate(scenario, progress=False, jobs=1)
 
 

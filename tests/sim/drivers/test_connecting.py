@@ -85,6 +85,7 @@ def test_both_drivers_agree(scheme: tuple[str | Scheme, dict[str, Any]], transpo
     assert_the_same(connecting(job, 0.7))
 
 
+@pytest.mark.usefixtures("little_work")
 def test_a_step_in_the_long_run_does_not_count_it() -> None:
     text = """\
 name: connecting

@@ -212,28 +212,26 @@ def test_another_task_rate_or_scored_model_than_the_folders_is_refused(tmp_path:
 
 # Inputs that went wrong, by the kind of mistake.
 ONE_STEP_OFF = """\
-all_reduce,0,10.94 all_reduce,1000,2.05 all_reduce,2000,1.79 all_reduce,3000,1.68
-local_sgd,0,10.95 local_sgd,1001,2.19 local_sgd,2001,1.87 local_sgd,3001,1.78
+all_reduce,0,10.94 all_reduce,100,2.05 all_reduce,200,1.79 all_reduce,300,1.68
+local_sgd,0,10.95 local_sgd,101,2.19 local_sgd,201,1.87 local_sgd,301,1.78
 """
-AT_1_9 = ("stop.target.value=1.9", "stop.max_iterations=2900")
+AT_1_9 = ("stop.target.value=1.9", "stop.max_iterations=292")
 
 
 def test_curves_one_step_apart_reach_a_target_that_both_pass(tmp_path: Path) -> None:
     first, second = priced(tmp_path, ONE_STEP_OFF, *AT_1_9).runs
-    assert [run.met and run.met.step for run in (first, second)] == [2000, 2001]
-    assert [run.steps_between for run in (first, second)] == [(1000, 2000), (1001, 2001)]
-    # Between two points a curve is straight: at 1.74 after 2,455 steps, at 1.85 after 2,223.
-    first, second = priced(tmp_path, ONE_STEP_OFF, "stop.target.value=1.74", "stop.max_iterations=2900").runs
-    assert first.time_to_target_s == pytest.approx(2900 * STEP_S)
+    assert [run.met and run.met.step for run in (first, second)] == [200, 201]
+    assert [run.steps_between for run in (first, second)] == [(100, 200), (101, 201)]
+    # Between two points a curve is straight: at 1.74 after 245 steps, at 1.85 after 223.
+    first, second = priced(tmp_path, ONE_STEP_OFF, "stop.target.value=1.74", "stop.max_iterations=292").runs
+    assert first.time_to_target_s == pytest.approx(292 * STEP_S)
     assert second.time_to_target_s is None
 
 
-@pytest.mark.parametrize(
-    ("most", "reached"), [(1573, [True, True]), (1574, [True, True]), (787, [False] * 2)]
-)
+@pytest.mark.parametrize(("most", "reached"), [(157, [True, True]), (158, [True, True]), (79, [False] * 2)])
 def test_logs_by_tokens_run_to_their_last_step(most: int, reached: list[bool], tmp_path: Path) -> None:
-    rows = "all_reduce,0,3 all_reduce,50323.2,1.2 all_reduce,100684.8,0.9 "
-    rows += "local_sgd,0,3 local_sgd,50330,1.3 local_sgd,100690,0.95"
+    rows = "all_reduce,0,3 all_reduce,5032.32,1.2 all_reduce,10068.48,0.9 "
+    rows += "local_sgd,0,3 local_sgd,5033,1.3 local_sgd,10069,0.95"
     text = HEADER.replace("step", "examples") + "".join(f"{row},2,32\n" for row in rows.split())
     (tmp_path / "a.csv").write_text(text)
     (tmp_path / "s.yaml").write_text(SCENARIO)
@@ -246,7 +244,7 @@ def test_a_score_that_is_not_finite_is_no_divergence_unless_it_decides(tmp_path:
     lines = [f"{row},{'inf' if ',0,' in row else 1.5},2,32" for row in ONE_STEP_OFF.split()]
     (tmp_path / "a.csv").write_text("\n".join(["scheme,step,loss,grad_norm,workers,batch_size", *lines]))
     (tmp_path / "s.yaml").write_text(SCENARIO)
-    for changes in ([*AT_1_9], ["stop={max_iterations: 2900}"]):  # without a target the loss decides too
+    for changes in ([*AT_1_9], ["stop={max_iterations: 292}"]):  # without a target the loss decides too
         study = paceline.simulate(tmp_path / "s.yaml", changes=changes, jobs=1, progress=False)
         assert {run.status for run in study.runs} == {"completed"}
 

@@ -42,6 +42,7 @@ def here(tmp_path: Path, monkeypatch: Patch) -> None:
     Path("plain.yaml").write_text(PLAIN)
 
 
+@pytest.mark.usefixtures("little_work")
 def test_a_cluster_with_its_sources_is_checked_as_the_output_says(
     monkeypatch: Patch, capsys: Captured
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_cluster_with_its_sources_is_checked_as_the_output_says(
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
+@pytest.mark.usefixtures("little_work")
 def test_a_cluster_of_each_kind_loads(monkeypatch: Patch, capsys: Captured, kind: str) -> None:
     Path("file").write_text(SAMPLES[kind])
     arguments = ["import", "file", *ARGUMENTS.get(kind, []), "--json", "--out", "cluster.yaml"]
