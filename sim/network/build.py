@@ -17,7 +17,6 @@ from .network import Link, Network, Route
 from .network_settings import GpuHost, NetworkSettings
 
 _PICOSECONDS: Final = 10**12
-_HOP: Final = 1
 _ONE_PICOSECOND: Final = 2**20
 """A picosecond in units of the weight: more than any number of hops, so that hops only break ties."""
 
@@ -42,19 +41,22 @@ def build_graph(settings: Graph, workers: int) -> Network:
             (link.source, link.target), (link.target, link.source)
         ]  # fmt: skip
         for a, b in ways:
-            weight = round(link.latency * _PICOSECONDS) * _ONE_PICOSECOND + _HOP
+            weight = round(link.latency * _PICOSECONDS) * _ONE_PICOSECOND + 1
             graph.add_edge(a, b, weight=weight, latency_s=link.latency, link=None)
             if link.bandwidth is not None:
                 graph.edges[a, b]["link"] = len(links)
                 links.append(Link(f"{a}->{b}", link.bandwidth))
     routes: dict[tuple[int, int], Route] = {}
     for source, name in enumerate(hosts):
-        paths = nx.single_source_dijkstra_path(graph, name)
+        before, _ = nx.dijkstra_predecessor_and_distance(graph, name)
+        predecessors = {name: {node: next(iter(each), None) for node, each in before.items()}}
         for destination, other in enumerate(hosts):
-            if other not in paths:
+            if other not in before:
                 raise InputError(f"host {quote(name)} cannot reach host {quote(other)}; add links")
             if source != destination:
-                crossed = [graph.edges[edge] for edge in pairwise(paths[other])]
+                crossed = [
+                    graph.edges[edge] for edge in pairwise(nx.reconstruct_path(name, other, predecessors))
+                ]
                 routes[source, destination] = Route(
                     links=tuple(edge["link"] for edge in crossed if edge["link"] is not None),
                     latency_s=math.fsum(edge["latency_s"] for edge in crossed),

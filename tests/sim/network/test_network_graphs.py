@@ -159,7 +159,7 @@ def test_a_latency_without_a_unit_is_refused_where_it_stands(tmp_path: Path) -> 
 
 def test_a_long_chain_of_switches_is_one_route() -> None:
     """Every node of it knows the one before, and not the whole way to itself."""
-    count = 4_000
+    count = 20_000
     names = ["a", *(f"s{number}" for number in range(count - 1)), "b"]
     links = tuple(
         {"source": here, "target": there, "latency": "1 ms"} for here, there in itertools.pairwise(names)
