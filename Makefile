@@ -12,7 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Each process has its share of the files, and takes over from another once it is done; make test PARALLEL="-n 8".
-PARALLEL := -n 2 --dist worksteal --durations 30
+PARALLEL := -n logical --dist worksteal --durations 30
 # Python compiles what is imported; compiling all of torch and its company takes longer than the demo.
 PIP := pip install --disable-pip-version-check --no-compile -c constraints.txt
 # The index of torch's CPU builds, a tenth of the size of those for CUDA.

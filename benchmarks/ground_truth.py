@@ -94,18 +94,18 @@ def label_of(entry: Mapping[str, Mapping[str, Any]]) -> str:
 
 def train_missing(tables: Sequence[str]) -> None:
     """Add the curves of the trainings without one."""
-    scenarios = {table: read_scenario(table) for table in tables}
-    all_of_them = [(table, label_of(entry)) for table in tables for entry in scenarios[table]["schemes"]]
-    for name, label in all_of_them:
-        if (name, label) in read_curves():
-            continue
-        metrics = paceline.simulate(training(scenarios[name], label)).metrics
-        scores = zip(metrics["step"], metrics["test_loss"], strict=True)
-        append_rows(
-            ROWS,
-            ["table", "label", "step", "test_loss"],
-            ([name, label, step, f"{value:.5f}"] for step, value in scores),
-        )
+    for table in tables:
+        scenario = read_scenario(table)
+        for label in map(label_of, scenario["schemes"]):
+            if (table, label) in read_curves():
+                continue
+            metrics = paceline.simulate(training(scenario, label)).metrics
+            scores = zip(metrics["step"], metrics["test_loss"], strict=True)
+            append_rows(
+                ROWS,
+                ["table", "label", "step", "test_loss"],
+                ([table, label, step, f"{value:.5f}"] for step, value in scores),
+            )
 
 
 def read_curves() -> dict[tuple[str, str], np.ndarray[Any, Any]]:

@@ -35,21 +35,15 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def page_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a report's figures for papers only the data are written: enough where its page is looked at."""
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of a report are made and not drawn: enough where only words of its page are looked at."""
     from paceline.reports import paper_files
+    from paceline.reports.figures import drawing
 
     def save(picture: Picture, folder: Path) -> None:
         paper_files.write_csv(folder / f"{picture.name}.csv", picture.data)
 
     monkeypatch.setattr(paper_files, "_save", save)
-
-
-@pytest.fixture
-def undrawn(page_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures of a report are made and not drawn: enough where only words of its page are looked at."""
-    from paceline.reports.figures import drawing
-
     monkeypatch.setattr(drawing.Picture, "svg", property(lambda picture: "<svg></svg>"))
 
 

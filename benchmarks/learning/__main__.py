@@ -123,6 +123,11 @@ class Table:
     in_steps: bool = False
 
     @property
+    def places(self) -> dict[str, float]:
+        """Steps of the proxy, by label."""
+        return {each.label: each.steps for each in self.predicted}
+
+    @property
     def pairs(self) -> int:
         """Pairs of schemes."""
         return math.comb(len(self.predicted), 2)
@@ -139,8 +144,7 @@ class Table:
 
     def regrets(self) -> tuple[float, float, float]:
         """Those of the proxy, of the rule and of equal steps."""
-        places = {each.label: each.steps for each in self.predicted}
-        return self.regret(places), self.regret(self.rule), self.regret(dict.fromkeys(places, 0))
+        return self.regret(self.places), self.regret(self.rule), self.regret(dict.fromkeys(self.rule, 0))
 
     def settled(self) -> list[tuple[str, str]]:
         """Pairs whose order is settled, the first of each before."""
@@ -176,10 +180,9 @@ def page_lines(tables: Sequence[Table]) -> Iterator[str]:
     )  # fmt: skip
     yield "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for table in tables:
-        places = {each.label: each.steps for each in table.predicted}
         yield from _row(
-            table.name, len(places), min(table.measured, key=table.measured.__getitem__),
-            min(places, key=places.__getitem__), *map(table.shown, table.regrets()),
+            table.name, len(table.predicted), min(table.measured, key=table.measured.__getitem__),
+            min(table.places, key=table.places.__getitem__), *map(table.shown, table.regrets()),
             f"{len(table.settled())} of {table.pairs}", table.wrong(),
         )  # fmt: skip
     yield ""

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from typing_extensions import override
 
 import paceline
 from paceline.commands.console import Countdown, watching
-from paceline.realrun.calibration import fit as calibration
 from paceline.sim.config import files as json_file
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results
@@ -373,17 +371,6 @@ def test_a_profile_changes_the_prediction(
     measured, profile = tmp_path / "measured.json", tmp_path / "profile.yaml"
     json_file.write_json(measurements(TRUE, sizes=TWO_SIZES), measured)
     tiny.write_text(TINY.replace(", ad_psgd]", "]").replace("repeats: 2", "repeats: 1"))
-    fits: dict[str, calibration.Fit] = {}
-    fit = calibration.calibrate
-
-    def fit_anew(several: Sequence[calibration.CalibrationData]) -> calibration.Fit:
-        """The fit of these sets, made once."""
-        key = repr(several)
-        if key not in fits:
-            fits[key] = fit(several)
-        return fits[key]
-
-    monkeypatch.setattr(calibration, "calibrate", fit_anew)
     code, _, said = run(monkeypatch, capsys, "calibrate", measured, "--out", profile)
     assert code == 0
     assert "profile.png" in said
