@@ -21,7 +21,7 @@ from paceline.sim.scenario.parts import Cluster
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.scenario.tuning_grid import Tune
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES, SHARDED, WHY_NOT_SHARDED
+from paceline.sim.schemes.common.names import EXAMPLE_FILES, MODEL_PARALLEL, OTHER_NAMES, WHY_NOT_PARALLEL
 from paceline.sim.topology import TopologyEntry
 from paceline.sim.training.optimizer import OptimizerSettings
 from paceline.sim.training.rules import NAMED_RULES, RuleEntry
@@ -73,7 +73,7 @@ def _sections() -> Iterator[str]:
     examples = (
         f"{', '.join(names)} ([`{file}`](schemes/{file}.py))" for file, names in EXAMPLE_FILES.items()
     )
-    yield f"| {', '.join(SHARDED)} | none: {WHY_NOT_SHARDED} |"
+    yield f"| {', '.join(MODEL_PARALLEL)} | none: {WHY_NOT_PARALLEL} |"
     yield f"\nExamples to copy, in `docs/schemes`: {', '.join(examples)}.\n"
 
 

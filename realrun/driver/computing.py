@@ -106,19 +106,20 @@ class Computing:
     def begin_gradient(self, pending: ClusterPending) -> None:
         """Begin the worker's next gradient."""
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
-        index, duration_s = self._timing.gradients, self.next_s
-        self._timing.gradients += 1
+        index, duration_s = self._timing.gradients, self.next_s / self._rank.job.parts(operation)
+        self._timing.gradients += self._rank.job.ends_batch(operation)
         pending.ready_s = pending.start_s + (1 - pending.ahead) * duration_s
         pending.version = operation.point._version
-        pending.task.breakdown.computing(pending.start_s)
-        self._rank.loop.alarm(pending.ready_s, partial(self._pad_over, pending))
+        if not pending.stepped:
+            pending.task.breakdown.computing(pending.start_s)
+            self._rank.loop.alarm(pending.ready_s, partial(self._pad_over, pending))
         pending.parts = {}
         if self._rank.job.problem is None:
             pending.computed, pending.reply = True, operation.point
             pending.loss = self._rank.job.drawn_loss(self._rank.number, index)
         else:
             self._rank.in_flight.add(pending)
-            pending.compute = partial(self._begin, pending, index, operation.point)
+            pending.compute = partial(self._begin, pending, index, operation)
             wait_s = compute_offset_s(
                 self._rank.number, self._rank.job.workers, pending.ready_s - pending.start_s, self._took_s
             )
@@ -130,14 +131,14 @@ class Computing:
         if compute is not None:
             self._rank.loop.alarm(self._rank.loop.now, compute)  # after alarms that are due
 
-    def _begin(self, pending: ClusterPending, index: int, point: Tensor) -> None:
+    def _begin(self, pending: ClusterPending, index: int, operation: ops.Gradient) -> None:
         # Nothing else can happen here before a gradient that begins now is computed. Not on a GPU, whose
         # backward pass has a thread of its own, which would continue the loop there.
         alone = len(self._rank.in_flight) == 1 and self._rank.loop.next_s - self._rank.loop.now > self._took_s
         if not (self._may_stay and alone):
-            self._rank.threads.run(pending, self._compute, pending, index, point, self._report)
+            self._rank.threads.run(pending, self._compute, pending, index, operation, self._report)
             return
-        self._rank.threads.call(pending, self._compute, pending, index, point, self._take_here)
+        self._rank.threads.call(pending, self._compute, pending, index, operation, self._take_here)
         if self._raised is not None:
             raise self._raised
 
@@ -145,7 +146,7 @@ class Computing:
         self,
         pending: ClusterPending,
         index: int,
-        point: Tensor,
+        operation: ops.Gradient,
         report: Callable[[ClusterPending, int, Evaluated], None],
     ) -> tuple[Evaluated, float]:
         """The gradient and its real duration; reports segments during the backward pass."""
@@ -153,7 +154,8 @@ class Computing:
         on_part = None
         if pending.handle is not None and len(self._rank.job.layers.segments) > 1:
             on_part = Segments(self._rank.job.layers.segments, partial(report, pending)).add
-        gradient = partial(self._rank.job.problem.gradient, self._rank.log.rank, index, point, on_part)
+        problem, number = self._rank.job.problem.of_part(index, operation.part)
+        gradient = partial(problem.gradient, self._rank.log.rank, number, operation.point, on_part)
         evaluated, took_s = self._side_stream.run(gradient)
         self._side_stream.hand_over(*evaluated)
         return evaluated, took_s

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.tasks.runner import InFlight
@@ -30,6 +31,12 @@ class ClusterPending(InFlight):
     parts: dict[int, Tensor]  # known segments of a gradient, by first element
     on_part: Callable[[], None] | None = None  # a waiter for a segment or for the gradient
     result: Callable[[], Any] | None = None  # reply of a completed exchange
+
+    @override
+    def lasts_like(self, cause: InFlight) -> None:
+        super().lasts_like(cause)
+        if isinstance(cause, ClusterPending):
+            self.exchange = cause.exchange
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,11 @@ _OTHER_WORDS: Final = {
     "join": "nothing to write: batches run on across epochs, so no worker has fewer; a worker that leaves is "
     "'cluster: {stragglers: [{workers: [3], at: 100 steps, crash: true}]}'",
     "bucketcapmb": "write 'all_reduce: {overlap: true, bucket: 25 MiB}'",
-    "hsdp": "write 'all_reduce' with 'cluster: {island: {gpus: 8}}': a worker is the GPUs that shard a copy "
-    "of the model",
+    "reshardafterforward": "write 'sharded: {reshard: false}' where a unit is kept after its forward pass",
+    "shardingstrategy zerostage": "write 'sharded: {shard: full}', 'gradients' or 'optimizer' for stage 3, 2 "
+    "or 1; 'inside: hosts' for hybrid shards",
+    "paramdtype reducedtype mixedprecision": "write 'workload: {precision: bf16, payload: 14 GB}', and as "
+    "'gradients' of sharded 'float32' where these are reduced in single precision",
     "clip clipgradnorm gradclip maxgradnorm": "write 'workload: {optimizer: {clip: 1.0}}'",
     "ncclalgo": "write nccl_ring or nccl_tree as 'all_reduce' of 'collectives', and nccl as 'transport' of "
     "the network",

@@ -268,18 +268,22 @@ class EventDriver(ClockedRunner[Pending]):
     def next_gradient_s(self, rank: int) -> float:
         return self.job.computing.duration_s(self.job.rank_of(rank), self._gradients[rank])
 
-    def _ask_gradient(self, task: _Task, point: Tensor, ahead: float) -> tuple[int, float]:
-        """A ticket for the value of the worker's next gradient, and its end; a part of it is done already."""
+    def _ask_gradient(self, task: _Task, operation: ops.Gradient, ahead: float) -> tuple[int, float]:
+        """A ticket for the value of the worker's next gradient, and its end; ``ahead`` of it is done."""
         index, rank = self._gradients[task.rank], self.job.rank_of(task.rank)
-        self._gradients[task.rank] = index + 1
-        task.breakdown.computing(self._clock.now)
-        ticket = index if self._deferred is None else self._deferred.ask(rank, index, point)
-        took_s = (1 - ahead) * self.job.computing.duration_s(rank, index)
+        self._gradients[task.rank] += self.job.ends_batch(operation)
+        ticket = index
+        if self._deferred is not None:
+            ticket = self._deferred.ask(rank, index, operation.point, operation.part)
+        took_s = (1 - ahead) * self.job.computing.duration_s(rank, index) / self.job.parts(operation)
         return ticket, self._failures.end_s(task.rank, index, self._clock.now, took_s)
 
     def _begin_gradient(self, pending: Pending) -> None:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
-        pending.ticket, pending.ready_s = self._ask_gradient(pending.task, operation.point, pending.ahead)
+        pending.ticket, pending.ready_s = self._ask_gradient(pending.task, operation, pending.ahead)
+        if pending.stepped:
+            return
+        pending.task.breakdown.computing(self._clock.now)
         late_s = self._delays.after_gradient_s(pending.task.rank, self._gradients[pending.task.rank])
         self._clock.at(pending.ready_s + late_s, self.complete, pending)
 

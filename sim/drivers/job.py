@@ -288,6 +288,14 @@ class Job:
         """Rank of a worker in the job that this one is a part of."""
         return self.ranks[worker] if self.ranks else worker
 
+    def parts(self, gradient: ops.Gradient) -> int:
+        """Number of equal parts of a batch, of which a gradient is of one; 1: it is of the whole."""
+        return 1 if gradient.part is None else self.compute.accumulate
+
+    def ends_batch(self, gradient: ops.Gradient) -> bool:
+        """Whether a worker's batch ends with this gradient."""
+        return gradient.part is None or gradient.part == self.compute.accumulate - 1
+
     def drawn_loss(self, worker: int, number: int) -> Tensor:
         """Loss [1] of a worker's gradient where nothing is trained: drawn, each as often the least."""
         return self.start.new_tensor([seeds.uniform(self.seed, self.rank_of(worker), "loss", number)])
@@ -321,6 +329,8 @@ class Job:
             sums_inside=self.collectives.sums_inside,
             evaluation_s=self.scoring.time_s,
             every=self.scoring.every,
+            layers=tuple((start, stop) for _, start, stop in reversed(self.layers.segments)),
+            accumulate=self.compute.accumulate,
             parameters=self.layers.tensors(self.start.shape[-1]),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from typing import Any
 
 from ..program.groups import members
 from ..traffic.clock import Clock
@@ -37,7 +38,8 @@ class WorkerTurns:
     def __init__(self, job: Job, clock: Clock, join: Callable[[Pending, tuple[int, ...]], None]) -> None:
         self._workers, self._clock, self._join = job.workers, clock, join
         self._ordered = job.collectives.transport.nccl_collectives
-        self._lines = [deque[tuple[Pending, Callable[[Pending], None]]]() for _ in range(job.workers)]
+        # A library's communicator keeps an order: one for each group of a worker.
+        self._lines = defaultdict[Any, deque[tuple[Pending, Callable[[Pending], None]]]](deque)
         self._connections = Connections(job.transfer.connect_s)
         self._connecting = defaultdict[tuple[int, tuple[int, ...]], deque[Pending]](deque)
 
@@ -47,16 +49,19 @@ class WorkerTurns:
             return begin
 
         def queue(pending: Pending) -> None:
-            line = self._lines[pending.task.rank]
+            line = self._line(pending)
             line.append((pending, begin))
             if len(line) == 1:
                 begin(pending)
 
         return queue
 
+    def _line(self, pending: Pending) -> deque[tuple[Pending, Callable[[Pending], None]]]:
+        return self._lines[pending.task.rank, getattr(pending.operation, "groups", None)]
+
     def end(self, pending: Pending) -> None:
         """Let the one behind an operation begin, if it had a turn."""
-        line = self._lines[pending.task.rank]
+        line = self._line(pending)
         if line and line[0][0] is pending:
             line.popleft()
             if line:

@@ -118,11 +118,15 @@ class Gradient(Operation[Tensor]):
     """The gradient of this worker's loss on its next batch at ``point``, same shape as ``point``.
 
     The batch is fixed when the operation begins; the compute model gives its duration. The coroutine that
-    began a ``droppable`` one may end before it is complete.
+    began a ``droppable`` one may end before it is complete. A ``stepped`` one computes a segment only while
+    the scheme waits for it, so that a backward pass can wait for parameters in between. ``part``: the number
+    of one of ``Worker.accumulate`` equal parts of the batch, which begin in order; None: all of them.
     """
 
     point: Tensor
     droppable: bool = field(default=False, repr=False)
+    stepped: bool = field(default=False, repr=False)
+    part: int | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,11 +189,13 @@ class AllReduce(Operation[Tensor]):
 
     An encoded value has to be in 16 bits: then it is summed in them, at half the bytes. ``groups``, here and
     below: a partition of the workers, equal on all of them, each part of which runs its own operation; None:
-    one group of all workers.
+    one group of all workers. ``wide``, here and in ``ReduceScatter``: at twice the bytes of the model's
+    numbers, as gradients in single precision beside parameters in 16 bits.
     """
 
     value: Payload
     groups: Groups | None = None
+    wide: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,6 +208,7 @@ class ReduceScatter(Operation[Tensor]):
 
     value: Payload
     groups: Groups | None = None
+    wide: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -122,6 +122,8 @@ class Worker:
         evaluation_s, every: seconds for which it evaluates its model, and between how many steps.
         first_step: number of its first step.
         kept: what it resumes from after a fault, as published before that step; (): it begins anew.
+        layers: first and last element (exclusive) of each layer, in forward order; (): unknown.
+        accumulate: batches of a gradient, which ``ops.Gradient.part`` numbers.
         parameters: the model's trained tensors in the order in which its module has them, which is that of
             its vector; running buffers come behind them. Without a module: one vector, or the layers'.
     """
@@ -137,6 +139,8 @@ class Worker:
     sums_inside: str | None = None
     evaluation_s: float = 0.0
     every: int = 1
+    layers: tuple[tuple[int, int], ...] = ()
+    accumulate: int = 1
     first_step: int = 0
     kept: tuple[Any, ...] = ()
     parameters: tuple[Parameter, ...] = ()
@@ -198,6 +202,17 @@ class Worker:
             members = groups_of.members(groups, self.size, rank)
             rows.append(groups_of.shard(row, members.index(rank), len(members)))
         return self._of_ranks(rows)
+
+    def optimizer_of_shard(self, start: int, stop: int, groups: groups_of.Groups | None = None) -> Optimizer:
+        """The update rule for this worker's shard of the model's elements [start, stop)."""
+        between = getattr(self.optimizer, "between", None)
+        if between is None:
+            return self.optimizer
+        members = groups_of.members(groups, self.size, self.rank)
+        length = groups_of.shard_length(stop - start, len(members))
+        first = start + members.index(self.rank) * length
+        rule: Optimizer = between(first, first + length, self.start.shape[-1])
+        return rule
 
     def fresh(self) -> tuple[Tensor, State]:
         """The initial model, and the optimiser's state at it."""

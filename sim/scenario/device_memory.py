@@ -1,7 +1,8 @@
 """Memory that a worker's device needs under its scheme, and whether it fits.
 
-Values are in single precision, 4 bytes a number, as in simulations and real runs; a payload
-without ``workload.layer_profile`` counts as the model. On an island of several GPUs everything is sharded
+Values are in single precision, 4 bytes a number, as in simulations and real runs, or with ``precision: bf16``
+parameters and gradients in 2 beside a master copy; a payload without ``workload.layer_profile`` counts as the
+model. On an island of several GPUs everything is sharded
 evenly.
 """
 
@@ -32,34 +33,40 @@ def device_memory(
 
     None, too, if the size of the model is not known.
     """
-    scheme, model_bytes = find_scheme(entry.name), _model_bytes(workload, seed)
-    if scheme.held is None or not model_bytes:
+    scheme, numbers = find_scheme(entry.name), _num_parameters(workload, seed)
+    if scheme.held is None or not numbers:
         return None
     network = build_network(cluster.network, cluster.workers)
     units = scheme.units(entry.options, network)
-    sizes = Sizes(cluster.workers, (entry.optimizer or workload.optimizer).num_moments, units)
-    gpus = cluster.island.gpus if cluster.island is not None else 1
-    share = model_bytes / gpus
-    held = scheme.held(entry.options, sizes)
-    copies = {
-        "parameters": held.parameters,
-        "gradients": held.gradients,
-        "optimiser": held.optimizer,
-        "anchors": held.anchors,
-        "outer momentum": held.outer_momentum,
-        "in flight": held.in_flight,
-    }
-    parts = {name: share * number for name, number in copies.items() if number}
-    left_out = ["what the library keeps for itself"]
     profile = workload.layer_profile
+    layers: tuple[float, ...]
+    if profile is not None:
+        layers = tuple(each.parameters * workload.number_bytes for each in profile.layers)
+    else:
+        buckets = scheme.num_buckets(entry.options, workload.payload) if workload.payload else 0
+        layers = tuple((workload.payload or 0.0) / buckets for _ in range(buckets))
+    sizes = Sizes(cluster.workers, (entry.optimizer or workload.optimizer).num_moments, units, layers)
+    gpus = cluster.island.gpus if cluster.island is not None else 1
+    held, short = scheme.held(entry.options, sizes), workload.number_bytes
+    copies = {
+        "parameters": short * held.parameters,
+        "gradients": short * held.gradients,
+        "optimiser": FLOAT_BYTES * held.optimizer,
+        "anchors": FLOAT_BYTES * held.anchors,
+        "outer momentum": FLOAT_BYTES * held.outer_momentum,
+        "in flight": short * held.in_flight,
+        "master copy": FLOAT_BYTES * held.master if short < FLOAT_BYTES else 0.0,
+    }
+    parts = {name: numbers / gpus * each for name, each in copies.items() if each}
+    left_out = ["what the library keeps for itself"]
     if gpus > 1 and profile is not None:
         largest = max(layer.parameters for layer in profile.layers)
-        parts["the layer that is gathered"] = float(GATHERED_COPIES * FLOAT_BYTES * largest)
+        parts["the layer that is gathered"] = float(GATHERED_COPIES * short * largest)
     elif gpus > 1:
         left_out.append("layers gathered inside an island (which need workload.layer_profile)")
     outputs = sum(layer.outputs for layer in profile.layers) if profile is not None else 0
     if outputs:
-        parts["outputs of layers"] = workload.batch_size * outputs * FLOAT_BYTES / gpus
+        parts["outputs of layers"] = workload.batch_size * outputs * short / gpus
         left_out.append("activations inside layers, as if computed again in the backward pass")
     else:
         left_out.append("activations")
@@ -88,11 +95,10 @@ def check_device_memory(workload: WorkloadEntry, cluster: Cluster, entry: Scheme
         )
 
 
-def _model_bytes(workload: WorkloadEntry, seed: int) -> float:
-    """Bytes of a model in memory; 0 if not known."""
+def _num_parameters(workload: WorkloadEntry, seed: int) -> float:
+    """Numbers of a model; 0 if not known."""
     if workload.layer_profile is not None:
-        return workload.layer_profile.num_bytes
+        return float(workload.layer_profile.num_parameters)
     if workload.payload is not None:
-        return workload.payload
-    facts = find_task(workload.task).facts(workload.options, seed)
-    return float(FLOAT_BYTES * facts.num_parameters)
+        return workload.payload / workload.number_bytes
+    return float(find_task(workload.task).facts(workload.options, seed).num_parameters)

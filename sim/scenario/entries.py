@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
@@ -67,8 +67,14 @@ class WorkloadEntry(Settings):
     optimizer: OptimizerSettings = Field(description="update rule of schemes without their own")
     payload: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
         default=None,
-        description="bytes of one model on the wire (default: 4 B per parameter of `layer_profile`, else "
-        "the model's own size)",
+        description="bytes of one model on the wire (default: 4 B per parameter of `layer_profile`, 2 B in "
+        "bf16, else the model's own size)",
+    )
+    precision: Literal["float32", "bf16"] = Field(
+        default="float32",
+        description="numbers of parameters and gradients of the model that the task stands for, in memory "
+        "and on the wire; with bf16 a master copy and the optimiser stay in float32. Sizes alone: values "
+        "are computed as they are",
     )
     layer_profile: LayerProfile | None = Field(
         default=None,
@@ -117,6 +123,10 @@ class WorkloadEntry(Settings):
             raise mistake(
                 "needs the model that the task stands for; add a payload or a layer_profile", "proxy_batch"
             )
+        if self.precision != "float32" and self.model_bytes is None:
+            raise mistake(
+                "is that of a model that the task stands for; add a payload or a layer_profile", "precision"
+            )
         if self.replacement and self.sampler is not None:
             raise mistake("a sampler draws with replacement by itself; leave one of them out", "replacement")
         return self
@@ -139,8 +149,13 @@ class WorkloadEntry(Settings):
     def model_bytes(self) -> float | None:
         """Bytes of one model on the wire; None: its own size."""
         if self.payload is None and self.layer_profile is not None:
-            return self.layer_profile.num_bytes
+            return self.number_bytes * self.layer_profile.num_parameters
         return self.payload
+
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a parameter on the wire, and of a gradient."""
+        return 4 if self.precision == "float32" else 2
 
     @model_serializer(mode="wrap")
     def _write(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

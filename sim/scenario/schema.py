@@ -35,6 +35,7 @@ from ..records.run import On
 from ..records.verdict import Value
 from ..schemes import find_scheme
 from ..schemes.common.inside import count_units
+from ..schemes.scheme import Scheme
 from ..training.curves.curve import conditions_of
 from ..training.scoring import scored_on
 from ..workloads import find_task
@@ -301,13 +302,22 @@ class Scenario(Settings):
             if "averaged" in scored and scheme.publishes(entry.options) not in ("averaged", None):
                 text = "publishes no average of all workers, which evaluate.on or stop.target.on asks for; "
                 yield Mistake(("schemes", number, entry.name), f"{text}use published there")
-            optimizer = entry.optimizer or self.workload.optimizer
-            if getattr(entry.options, "part_reduce", False) and (whole := optimizer.needs_whole):
-                text = f"steps in shards, and {whole} needs the whole gradient; leave one of them out"
+            for text in _wrong_updates(scheme, entry, self.workload):
                 yield Mistake(("schemes", number, entry.name), text)
-            if scheme.own_momentum and optimizer.momentum:
-                text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"
-                yield Mistake(("schemes", number, entry.name), text)
+
+
+def _wrong_updates(scheme: Scheme, entry: SchemeEntry, workload: WorkloadEntry) -> Iterator[str]:
+    """What of an optimiser or of gradients does not go with a scheme."""
+    optimizer = entry.optimizer or workload.optimizer
+    if scheme.in_shards(entry.options) and (whole := optimizer.needs_whole):
+        yield f"steps in shards, and {whole} needs the whole gradient; leave one of them out"
+    if getattr(entry.options, "gradients", None) and workload.precision == "float32":
+        yield (
+            "reduces gradients in the precision of the model; leave 'gradients' out, or write 'precision: "
+            "bf16' in workload"
+        )
+    if scheme.own_momentum and optimizer.momentum:
+        yield f"has its own momentum, its optimizer must not have any; {_PLAIN}"
 
 
 def _wrong_target(target: TargetSettings, task: str, metrics: Sequence[str]) -> Iterator[Mistake]:

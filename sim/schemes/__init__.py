@@ -13,7 +13,8 @@ from .scheme import Scheme
 SCHEMES: Final = Registry[Scheme](
     __name__,
     {
-        "all_reduce": ".all_reduce:ALL_REDUCE", "local_sgd": ".local_sgd:LOCAL_SGD",
+        "all_reduce": ".all_reduce:ALL_REDUCE", "sharded": ".sharded:SHARDED",
+        "local_sgd": ".local_sgd:LOCAL_SGD",
         "adaptive_local_sgd": "paceline.extras.papers.adaptive_local_sgd:ADAPTIVE_LOCAL_SGD",
         "post_local_sgd": ".local_sgd:POST_LOCAL_SGD",
         "gossip": ".gossip:GOSSIP", "sgp": ".sgp:SGP", "ad_psgd": ".ad_psgd:AD_PSGD",

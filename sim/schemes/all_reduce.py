@@ -125,7 +125,8 @@ def held(options: AllReduceOptions, sizes: Sizes) -> Held:
         return replace(outer, optimizer=sizes.moments, in_flight=in_rounds(sizes))
     if options.part_reduce:
         share = 1 / sizes.workers
-        return Held(optimizer=sizes.moments * share, anchors=share, in_flight=1 + share + REPLACED)
+        in_flight = 1 + share + REPLACED
+        return Held(optimizer=sizes.moments * share, anchors=share, in_flight=in_flight, master=share)
     in_flight = average_in_flight(options.compression, sizes) + REPLACED
     return replace(outer, optimizer=sizes.moments, in_flight=in_flight)
 
@@ -196,11 +197,11 @@ async def _reduce_in_time(worker: Worker, rounds: Rounds) -> None:
 
 async def _part_reduce(worker: Worker) -> None:
     x = worker.start
-    shard = worker.shard(x)
-    state = worker.optimizer.init(shard)
+    shard, rule = worker.shard(x), worker.optimizer_of_shard(0, x.shape[-1])
+    state = rule.init(shard)
     async for k in worker.steps():
         gradient = await worker.reduce_scatter(await worker.gradient(x))
-        shard, state = worker.optimizer.update(shard, gradient, state)
+        shard, state = rule.update(shard, gradient, state)
         x = await worker.all_gather_shards(shard, x.shape[-1])
         await worker.publish(k, x, averaged=x)
 
@@ -209,5 +210,5 @@ ALL_REDUCE: Final = Scheme(
     "all_reduce", all_reduce, AllReduceOptions, True, check, publishes=publishes_averages,
     bucket_bytes=bucket_bytes,
     held=held, depends_on_timing=leaves_out, averages_gradients=averages_gradients, encodes=encodes_averages,
-    shrinks=averages_gradients,
+    shrinks=averages_gradients, in_shards=lambda options: options.part_reduce,
 )  # fmt: skip

@@ -80,6 +80,7 @@ class Scheme:
         shrinks: whether the living can go on without a worker that fails, and take it in again.
         split: from what a worker had (``Worker.kept``), what it and the worker that it heals resume from.
         draws: whether its messages depend on the seed (default: where a topology does).
+        in_shards: whether workers update a shard of the model each.
         inside: places whose workers act as one, ``hosts`` or ``sites``; None: each acts alone.
     """
 
@@ -103,6 +104,7 @@ class Scheme:
     shrinks: Callable[[Any], bool] = lambda options: False
     split: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda kept: kept
     draws: Callable[[Any], bool] = draws_graphs
+    in_shards: Callable[[Any], bool] = lambda options: False
     inside: Callable[[Any], str | None] = lambda options: None
 
     @property

@@ -130,13 +130,13 @@ class Choice:
 
     def _payload(self, operation: ops.Operation[Any], n: int) -> tuple[str, int]:
         match operation:
-            case ops.AllReduce(value=value):
-                return "all_reduce", message_bytes(value, self.bytes_per_parameter)
+            case ops.AllReduce(value=value, wide=wide):
+                return "all_reduce", message_bytes(value, (1 + wide) * self.bytes_per_parameter)
             case ops.Broadcast(value=value):
                 return "broadcast", message_bytes(value, self.bytes_per_parameter)
-            case ops.ReduceScatter(value=value):
+            case ops.ReduceScatter(value=value, wide=wide):
                 what = "scatter" if isinstance(value, Encoded) else "reduce_scatter"
-                return what, message_bytes(value, self.bytes_per_parameter)
+                return what, message_bytes(value, (1 + wide) * self.bytes_per_parameter)
             case ops.AllGather(value=value):
                 return "all_gather", n * value.numel() * value.element_size()
             case ops.AllGatherShards(value=value, length=length):

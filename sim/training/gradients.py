@@ -12,7 +12,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -82,6 +82,22 @@ class TrainingProblem:
         # Gradients per batch; fewer once the memory was too small.
         copies = 1 if self.sampler is None else self.sampler.batch_size  # each example has a gradient
         self._at_once = max(1, chunk_bytes(start.device) // (copies * start.numel() * start.element_size()))
+
+    @cached_property
+    def _in_parts(self) -> TrainingProblem:
+        """The problem in batches of an ``accumulate``-th of the examples, in their order."""
+        batches = replace(self.batches, batch_size=self.batches.batch_size // self.accumulate)
+        return replace(self, batches=batches, accumulate=1)
+
+    def of_part(self, index: int, part: int | None) -> tuple[TrainingProblem, int]:
+        """The problem, and the index in it, whose gradient is that of one part of batch ``index``.
+
+        ``part``: None for the whole batch, which stands for each part where batches have none, or a sampler
+        draws them.
+        """
+        if part is None or self.accumulate == 1 or self.sampler is not None:
+            return self, index
+        return self._in_parts, index * self.accumulate + part
 
     def gradient(
         self, worker: int, index: int, point: Tensor, on_segment: SegmentCallback | None = None
@@ -275,15 +291,16 @@ class Deferred:
 
     def __init__(self, problem: TrainingProblem) -> None:
         self._problem = problem
-        self._started: dict[int, tuple[int, int, Tensor, int]] = {}
+        self._started: dict[int, tuple[TrainingProblem, int, int, Tensor, int]] = {}
         self._known: dict[int, tuple[int, Evaluated]] = {}
         self._losses: dict[int, Tensor] = {}
         self._tickets = 0
 
-    def ask(self, worker: int, index: int, point: Tensor) -> int:
-        """Note a gradient that begins now; returns a ticket."""
+    def ask(self, worker: int, index: int, point: Tensor, part: int | None = None) -> int:
+        """Note a gradient, or a ``part`` of it, that begins now; returns a ticket."""
         self._tickets += 1
-        self._started[self._tickets] = (worker, index, point, point._version)
+        problem, number = self._problem.of_part(index, part)
+        self._started[self._tickets] = (problem, worker, number, point, point._version)
         return self._tickets
 
     def take(self, ticket: int) -> Tensor:
@@ -292,16 +309,17 @@ class Deferred:
         Raises ``SchemeError`` for a point that was written in place meanwhile.
         """
         if ticket not in self._known:
-            tickets, started = list(self._started), list(self._started.values())
-            self._started.clear()
-            for worker, _, point, version in started:
+            started, self._started = self._started, {}
+            for _, worker, _, point, version in started.values():
                 if point._version != version:
                     raise SchemeError(
                         f"worker {worker} wrote in place into a tensor whose gradient was in flight"
                     )
-            workers, indices, points, _ = (list(column) for column in zip(*started, strict=True))
-            gradients = self._problem.gradients(workers, indices, points)
-            self._known.update(zip(tickets, zip(workers, gradients, strict=True), strict=True))
+            for problem in {each[0] for each in started.values()}:
+                own = {ticket: each[1:4] for ticket, each in started.items() if each[0] is problem}
+                workers, indices, points = (list(column) for column in zip(*own.values(), strict=True))
+                gradients = problem.gradients(workers, indices, points)
+                self._known.update(zip(own, zip(workers, gradients, strict=True), strict=True))
         worker, evaluated = self._known.pop(ticket)
         self._losses[worker] = evaluated.loss
         return evaluated.value

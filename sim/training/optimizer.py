@@ -293,6 +293,11 @@ class WithBuffers(Around):
 
     num_buffers: int
 
+    def between(self, start: int, stop: int, length: int) -> Optimizer:
+        """The rule for elements [start, stop) alone of models [length], and zeros behind them."""
+        number = stop - max(start, length - self.num_buffers)
+        return WithBuffers(self.rule, min(number, stop - start)) if number > 0 else self.rule
+
     @override
     def init(self, x: Tensor) -> State:
         return self.rule.init(x[..., : -self.num_buffers])

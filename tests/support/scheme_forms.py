@@ -116,6 +116,10 @@ FORMS: tuple[Form, ...] = (
     Form("all_reduce", {"outer": {"period": 2}}, RING),
     Form("all_reduce", {"outer": {"period": 2}, "overlap": True, "next_forward": True}, RING, ALIKE),
     Form("all_reduce", {"quorum": 3}, None),
+    Form("sharded", {}, 3 * TREE + TREE / STEPS),  # the last model is gathered at the end
+    Form("sharded", {"shard": "optimizer"}, RING),
+    Form("sharded", {"shard": "gradients", "prefetch": 0, "unit": "4 kB"}, RING, ALIKE),
+    Form("sharded", {"reshard": False, "prefetch": 2}, 2 * TREE + TREE / STEPS, ALIKE),
     Form("local_sgd", {"period": 4}, RING / 4),
     Form("local_sgd", {"period": 4, **_MIXED}, 2 * RING / 4),
     Form("local_sgd", {"period": 4, "warmup": 20}, RING * (20 + 10) / STEPS),
@@ -232,6 +236,7 @@ INSIDE: tuple[Form, ...] = (
     Form("sgp", {"topology": "one_peer_exponential", "inside": "hosts"}, None),
     Form("sgp", {"topology": "star", "inside": "hosts", "overlap": 2}, None),
     Form("diloco", {"period": 4, "inside": "hosts"}, None),
+    Form("sharded", {"inside": "hosts"}, None),
 )
 """Forms for networks with hosts or sites, whose workers are one."""
 

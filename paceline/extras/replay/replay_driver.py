@@ -231,11 +231,13 @@ class _Replay(Runner[_Issued]):
         return None
 
     def _gradient(self, issued: _Issued) -> Tensor:
-        point: Tensor = issued.operation.point  # type: ignore[attr-defined]
+        operation: ops.Gradient = issued.operation  # type: ignore[assignment]
+        number = issued.number // self.job.parts(operation)
         if self.job.problem is None:
-            issued.loss = self.job.drawn_loss(issued.task.rank, issued.number)
-            return point
-        value, issued.loss = self.job.problem.gradient(issued.task.rank, issued.number, point)
+            issued.loss = self.job.drawn_loss(issued.task.rank, number)
+            return operation.point
+        problem, index = self.job.problem.of_part(number, operation.part)
+        value, issued.loss = problem.gradient(issued.task.rank, index, operation.point)
         return value
 
     def _mixed(self, issued: _Issued, operation: ops.Mix) -> Any:

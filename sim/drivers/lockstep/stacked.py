@@ -161,6 +161,8 @@ class StackedRunner(Runner[InFlight]):
         return loss_given(self._loss, 0)
 
     def _gradient(self, operation: ops.Gradient) -> Tensor:
+        if operation.part is not None:
+            raise NotInLockstep(f"gradients of parts of a batch do not run in lockstep: {_ELSEWHERE}")
         index = self._gradients
         self._gradients += 1
         if self.job.problem is None:

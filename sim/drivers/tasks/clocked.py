@@ -81,6 +81,7 @@ class ClockedRunner(Runner[_P]):
         self._time = clock
         self._in_flight = in_flight
         self._fractions = job.layers.ready_fractions(job.compute.accumulate)
+        self._fractions_of_part = job.layers.ready_fractions(1)
         self._ahead: dict[int, dict[int, float]] = defaultdict(dict)  # forward, by worker and segment
         self._signals: Counter[tuple[int, str]] = Counter()  # not yet awaited
         self._awaiting: dict[tuple[int, str], deque[_P]] = defaultdict(deque)
@@ -166,7 +167,8 @@ class ClockedRunner(Runner[_P]):
             task.outstanding[handle.number] = pending
         if type(operation) is ops.Gradient:
             # Its forward pass has taken this share already.
-            pending.ahead = sum(self._ahead.pop(task.rank, {}).values())
+            pending.ahead = sum(self._ahead.pop(task.rank, {}).values()) * self.job.parts(operation)
+            pending.stepped = operation.stepped and handle is not None
         elif handle is None and task.number == 0:
             pending.busy_s = task.breakdown.busy_s(pending.start_s)
             task.blocked, task.awaited = (pending.start_s, pending.busy_s), pending
@@ -213,12 +215,14 @@ class ClockedRunner(Runner[_P]):
         """Wake the longest waiter for a signal of this name, or keep the signal."""
         key = task.rank, operation.name
         if waiting := self._awaiting[key]:
-            self._signalled(waiting.popleft())
+            self._signalled(waiting.popleft(), task.latest)
         else:
             self._signals[key] += 1
 
-    def _signalled(self, pending: _P) -> None:
+    def _signalled(self, pending: _P, cause: _P | None = None) -> None:
         pending.ready_s = pending.peer_s = self._time.now
+        if cause is not None:
+            pending.lasts_like(cause)
         self._time.at(pending.ready_s, self.complete, pending)
 
     def complete(self, pending: _P) -> None:
@@ -234,7 +238,9 @@ class ClockedRunner(Runner[_P]):
         if pending.handle is not None:
             self.complete_handle(pending)
             return
-        if task.number == 0 and kind is not ops.Gradient and kind not in _BUSY:
+        if task.number:
+            task.latest = pending
+        elif kind is not ops.Gradient and kind not in _BUSY:
             peer_s = self._time.now if kind is ops.Sleep else pending.peer_s
             self.blocked(pending, pending.start_s, pending.busy_s, peer_s)
         if self.writes:
@@ -342,6 +348,8 @@ class ClockedRunner(Runner[_P]):
         task.waiting = operation
         now_s = self._time.now
         if pending.shown == len(self._fractions):
+            if pending.stepped and not pending.done:
+                self.complete_handle(pending)
 
             def end(done: _P) -> None:
                 del task.outstanding[operation.handle.number]
@@ -354,11 +362,20 @@ class ClockedRunner(Runner[_P]):
                 pending.waiter = end
             return SUSPENDED
         name, start, stop = self.job.layers.segments[pending.shown]
-        left = (self._fractions[pending.shown] - pending.ahead) / (1 - pending.ahead)
-        ready_s = pending.start_s + left * (pending.ready_s - pending.start_s)
+        shown, stepped = pending.shown, pending.stepped
         pending.shown += 1
+        fractions = self._fractions if pending.operation.part is None else self._fractions_of_part
+        if stepped:
+            task.breakdown.computing(now_s)
+            from_s, done = now_s, fractions[shown - 1] if shown else pending.ahead
+        else:
+            from_s, done = pending.start_s, pending.ahead
+        left = (fractions[shown] - done) / (1 - pending.ahead)
+        ready_s = from_s + left * (pending.ready_s - pending.start_s)
 
         def show(value: Tensor) -> None:
+            if stepped:
+                task.breakdown.computed(self._time.now)
             self.note(pending, "segment", self._time.now)
             self.advance(task, ops.Segment(name, start, stop, value))
 

@@ -33,6 +33,7 @@ class InFlight:
     loss: Any = None  # Tensor [1] that a gradient came with, or None; in lockstep also its number
     version = -1  # of the tensor in use, when the operation started
     shown = 0  # segments of a gradient that the scheme has seen
+    stepped = False  # a gradient that goes on from segment to segment as they are asked for
     ahead = 0.0  # of a gradient's duration, what its forward pass has taken before it began
     waiter: Callable[[Any], None] | None = None
 
@@ -49,6 +50,10 @@ class InFlight:
         self.operation = operation
         self.start_s = self.ready_s = self.peer_s = start_s
         self.handle = handle
+
+    def lasts_like(self, cause: InFlight) -> None:
+        """Take over from an operation of a service, which has ended now, whom it waited for."""
+        self.peer_s = cause.peer_s
 
     def check_peer(self, peer: int, workers: int) -> None:
         """Raise ``SchemeError`` where ``peer`` is this worker itself, or none of the ``workers``."""
@@ -76,6 +81,7 @@ class CoroutineTask(Generic[_P]):
     waiting: Operation[Any] | None = None  # what it is blocked in
     awaited: _P | None = None  # what that is about
     blocked: tuple[float, float] | None = None  # since when, and busy_s then: a main coroutine only
+    latest: _P | None = None  # what it awaited last: a service only
     outstanding: dict[int, _P] = field(default_factory=dict)  # started, and not yet waited for
 
 

@@ -21,11 +21,13 @@ class Sizes:
         workers: number of workers n.
         moments: of its optimiser, as long as the model each.
         units: workers, or groups of them, that act on their own.
+        layers: bytes of each on the wire, in forward order; (): unknown.
     """
 
     workers: int
     moments: int = 0
     units: int = 0
+    layers: tuple[float, ...] = ()
 
     @property
     def members(self) -> int:
@@ -49,6 +51,7 @@ class Held:
         anchors: models, or sums of changes, kept from step to step beside its own.
         outer_momentum: of an outer optimiser.
         in_flight: sends and receives, arriving averages, and the values that they replace.
+        master: the model in single precision, where parameters are in 16 bits.
     """
 
     parameters: float = 1.0
@@ -57,6 +60,7 @@ class Held:
     anchors: float = 0.0
     outer_momentum: float = 0.0
     in_flight: float = 0.0
+    master: float = 1.0
 
 
 def most_neighbours(plan: Plan) -> int:

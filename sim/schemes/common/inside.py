@@ -82,6 +82,7 @@ class Units:
     Attributes:
         number: of units.
         members: workers of each.
+        groups: the workers of each; None: every worker is one.
         across: groups of averages between units: the workers in the same place of each; None: all workers.
     """
 
@@ -90,7 +91,7 @@ class Units:
         groups = unit_groups(places) if inside is not None else ()
         together = bool(groups) and len(groups) < worker.size
         self._worker = worker
-        self._groups = groups if together else None
+        self.groups: Groups | None = groups if together else None
         self.number = len(groups) if together else worker.size
         self.members = len(groups[0]) if together else 1
         self.across: Groups | None = tuple(zip(*groups, strict=True)) if together else None
@@ -98,25 +99,25 @@ class Units:
     async def gradient(self, x: Tensor) -> Tensor:
         """The mean gradient at x [..., d] over the batches of all members."""
         gradient = await self._worker.gradient(x)
-        return gradient if self._groups is None else await self._worker.all_reduce(gradient, self._groups)
+        return gradient if self.groups is None else await self._worker.all_reduce(gradient, self.groups)
 
     async def scatter(self, value: Tensor) -> Tensor:
         """This worker's shard of the mean of all members' values [..., d]: [..., ceil(d / members)]."""
-        return await self._worker.reduce_scatter(value, self._groups)
+        return await self._worker.reduce_scatter(value, self.groups)
 
     def shard(self, value: Tensor) -> Tensor:
         """This worker's message, a shard of its unit's ``value`` [..., d]: [..., ceil(d / members)]."""
-        return value if self._groups is None else self._worker.shard(value, self._groups)
+        return value if self.groups is None else self._worker.shard(value, self.groups)
 
     async def gather(self, shard: Tensor, length: int) -> Tensor:
         """Join the shards of all members to a value [..., length]."""
-        if self._groups is None:
+        if self.groups is None:
             return shard
-        return await self._worker.all_gather_shards(shard, length, self._groups)
+        return await self._worker.all_gather_shards(shard, length, self.groups)
 
     def pattern(self, pattern: Pattern) -> Pattern:
         """Expand a pattern among units to workers: each member hears those in its own place."""
-        return pattern if self._groups is None else _spread(pattern, self._groups)
+        return pattern if self.groups is None else _spread(pattern, self.groups)
 
 
 @lru_cache(maxsize=64)

@@ -31,7 +31,11 @@ OTHER_NAMES: Final = (
     OtherNames(
         ("backup workers", "Sync-Opt", "K-sync SGD", "SyncReplicasOptimizer"), "all_reduce: {quorum: 6}"
     ),
-    OtherNames(("FSDP", "ZeRO", "ZeRO-2", "ZeRO-3", "fully shard"), "all_reduce: {part_reduce: true}"),
+    OtherNames(("FSDP", "FSDP2", "ZeRO", "ZeRO-3", "fully shard", "FULL_SHARD"), "sharded"),
+    OtherNames(("SHARD_GRAD_OP",), "sharded: {reshard: false}"),
+    OtherNames(("ZeRO-1", "distributed optimizer", "ZeroRedundancyOptimizer"), "sharded: {shard: optimizer}"),
+    OtherNames(("ZeRO-2",), "sharded: {shard: gradients}"),
+    OtherNames(("HSDP", "HYBRID_SHARD", "hybrid sharding"), "sharded: {inside: hosts}"),
     OtherNames(("QSGD",), "all_reduce: {compression: {qsgd: {bits: 8}}}"),
     OtherNames(("CPSGD", "periodic averaging"), "local_sgd: {period: 8}"),
     OtherNames(("LSGD", "leader SGD"), "leader_sgd: {period: 16}", "a leader pulls"),
@@ -49,7 +53,8 @@ OTHER_NAMES: Final = (
     OtherNames(("OSGP", "1-OSGP"), "sgp: {topology: one_peer_exponential, overlap: 1}"),
     OtherNames(("AD-PSGD",), "ad_psgd", "asynchronous"),
     OtherNames(("streaming DiLoCo",), "diloco: {period: 100, fragments: 4, delay: 1, alpha: 0.5}"),
-    OtherNames(("OpenDiLoCo", "INTELLECT-1"), "diloco: {period: 100}"),
+    OtherNames(("OpenDiLoCo",), "diloco: {period: 500, compression: {fp16: true}}"),
+    OtherNames(("INTELLECT-1",), "diloco: {period: 100, compression: {qsgd: {bits: 8}}}"),
     OtherNames(("slow momentum", "BMUF", "blockwise model update filtering"), "slowmo: {period: 48}"),
     OtherNames(("DSGT", "GT-DSGD"), "gradient_tracking: {topology: ring}"),
     OtherNames(("CHOCO", "CHOCO-Gossip"), "choco_sgd: {topology: ring, gamma: 0.5}"),
@@ -72,14 +77,14 @@ EXAMPLE_FILES: Final = {
 }
 """Schemes written as a user's own in ``docs/schemes``: file and function of that name -> names elsewhere."""
 
-SHARDED: Final = (
+MODEL_PARALLEL: Final = (
     "hybrid parallelism", "hybrid", "model parallelism", "model parallel", "tensor parallelism",
     "tensor parallel", "pipeline parallelism", "pipeline parallel", "Megatron-LM", "GPipe",
 )  # fmt: skip
 """Names of schemes whose workers would share the layers of one model; none is possible here."""
-WHY_NOT_SHARDED: Final = (
-    "shares the layers of one model among workers, and here every worker has a whole one, simulated and on a "
-    "cluster; GPUs that share a model are one worker (cluster.island). How long steps of such groups take: "
+WHY_NOT_PARALLEL: Final = (
+    "computes one batch on several workers, and here every worker computes its own, simulated and on a "
+    "cluster; GPUs that share a batch are one worker (cluster.island). How long steps of such groups take: "
     "docs/papers/large-models.md, time only"
 )
 
@@ -103,8 +108,8 @@ def explain_unknown(name: str, schemes: Iterable[str]) -> str:
     choices = choices or [f"'{scheme}'" for scheme in known if bare == _bare(scheme)]
     if choices:
         return f"unknown scheme {quote(name)}; write {' or '.join(choices)}"
-    if bare in map(_bare, SHARDED):
-        return f"scheme {quote(name)} {WHY_NOT_SHARDED}"
+    if bare in map(_bare, MODEL_PARALLEL):
+        return f"scheme {quote(name)} {WHY_NOT_PARALLEL}"
     for file, names in EXAMPLE_FILES.items():
         if bare in map(_bare, names):
             return (

@@ -131,11 +131,6 @@ class LayerProfile(Settings):
         return sum(layer.parameters for layer in self.layers)
 
     @property
-    def num_bytes(self) -> float:
-        """Bytes of all parameters."""
-        return float(FLOAT_BYTES * self.num_parameters)
-
-    @property
     def flops(self) -> float:
         """Operations of a forward and a backward pass of one example."""
         return sum(layer.flops for layer in self.layers)

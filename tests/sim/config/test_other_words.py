@@ -36,7 +36,9 @@ PLACES: list[tuple[str, tuple[str | int, ...]]] = [
     ("global_batch_size", ("workload",)),
     ("clip_grad_norm", ("workload", "optimizer")),
     ("max_steps", ("stop",)),
-    ("hsdp", SCHEME),
+    ("reshard_after_forward", SCHEME),
+    ("sharding_strategy", SCHEME),
+    ("param_dtype", ("workload",)),
     ("NCCL_ALGO", ("cluster", "network")),
 ]
 
@@ -67,8 +69,8 @@ def test_values_and_schemes_are_answered_too() -> None:
     assert "codes of 8 bits" in message_of(changed(SCHEME, "compression", "int8"))
     assert "codes of 8 bits" in message_of(changed(SCHEME, "compression", {"fp8": True}))
     assert "accumulate: 4" in message_of(changed((), "schemes", ["no_sync"]))
-    assert "island: {gpus: 8}" in message_of(changed((), "schemes", ["hsdp"]))
-    assert "part_reduce: true" in message_of(changed((), "schemes", ["zero3"]))
+    assert "sharded: {inside: hosts}" in message_of(changed((), "schemes", ["hsdp"]))
+    assert "write 'sharded'" in message_of(changed((), "schemes", ["zero3"]))
 
 
 def test_known_keys_are_not_answered() -> None:
@@ -82,6 +84,9 @@ def test_what_to_write_can_be_written(word: str) -> None:
     scenario: Any = copy.deepcopy(SCENARIO)
     for text in re.findall(r"'([a-z_]+: \{.*?\})'(?:[ ;:,]|$)", answer_word(word)):
         ((key, value),) = yaml.safe_load(text).items()
+        if key == "sharded":
+            scenario["schemes"] = [{key: value}]
+            continue
         target = {"compression": scenario["schemes"][0]["all_reduce"], "network": scenario["cluster"]}
         _merge(target.get(key, scenario) if key != "all_reduce" else scenario["schemes"][0], {key: value})
     scenario["stop"]["max_iterations"] = min(scenario["stop"]["max_iterations"], 4)  # the least is 1

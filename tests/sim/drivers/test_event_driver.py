@@ -26,7 +26,7 @@ X = torch.zeros(1)
 
 NOT_STACKED = {"send_order", "next_forward", "participation"}
 """Options with which workers have services, or do not all do the same."""
-STACKED = [form for form in SYNCHRONOUS if not NOT_STACKED & set(form.options)]
+STACKED = [form for form in SYNCHRONOUS if form.scheme != "sharded" and not NOT_STACKED & set(form.options)]
 
 
 @pytest.mark.parametrize(

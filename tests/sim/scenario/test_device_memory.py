@@ -125,3 +125,62 @@ def test_islands_that_cannot_be_are_refused(more: str, message: str) -> None:
 def test_an_island_of_workers_of_one_gpu_is_refused() -> None:
     with pytest.raises(InputError, match=r"cluster\.island: is a worker of several GPUs"):
         scenario_of(more="island: {gpus: 8}", host=", host: {gpus: 2}")
+
+
+# ZeRO: 7.5e9 parameters in 16 bits, 64 workers, Adam: figure 1 of Rajbhandari et al., SC 2020 [S].
+ZERO = "payload: 15 GB, precision: bf16"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "gigabytes"),
+    [
+        ("{sharded: {shard: optimizer, unit: 2 MB}}", 31.4),
+        ("{sharded: {shard: gradients, unit: 2 MB}}", 16.6),
+        ("{sharded: {unit: 2 MB}}", 1.9),
+    ],
+)
+def test_shards_take_what_the_paper_of_zero_says(scheme: str, gigabytes: float) -> None:
+    scenario = parse(
+        SCENARIO.replace("workers: 4", "workers: 64").format(scheme=scheme, model=ZERO, more="", host="")
+    )
+    assert memory_of(scenario)["total_bytes"] / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+def test_whole_models_in_16_bits_take_sixteen_bytes_a_parameter_and_what_is_in_flight() -> None:
+    parts = memory_of(scenario_of(model=ZERO))["parts"]
+    assert sum(parts.values()) - parts["in flight"] == pytest.approx(120e9)
+    assert parts["master copy"] == 30e9
+    assert parts["gradients"] == parts["parameters"] == 15e9
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters", "in_flight"),
+    [
+        # of 10 GB a quarter, and units: one computed, one behind, those ahead; two gradients
+        ("unit: 1 GB", 2.5 + 3, 2),
+        ("unit: 1 GB, prefetch: 3", 2.5 + 5, 2),
+        ("unit: 3 GB", 2.5 + 3 * 10 / 3, 2 * 10 / 3),
+        ("unit: 1 GB, shard: gradients", 10, 2),
+    ],
+)
+def test_units_that_are_gathered_count(options: str, parameters: float, in_flight: float) -> None:
+    parts = memory_of(scenario_of(f"{{sharded: {{{options}}}}}"))["parts"]
+    assert parts["parameters"] == pytest.approx(parameters * 1e9)
+    assert parts["in flight"] == pytest.approx(in_flight * 1e9)
+
+
+def test_layers_of_a_profile_are_the_units() -> None:
+    parts = memory_of(scenario_of("sharded", "layer_profile: gpt2, precision: bf16"))["parts"]
+    sizes = [layer.parameters for layer in PRESETS["gpt2"]()]
+    assert parts["parameters"] == pytest.approx(2 * (sum(sizes) / 4 + 3 * max(sizes)))
+    wide = memory_of(scenario_of("{sharded: {gradients: float32}}", "layer_profile: gpt2, precision: bf16"))
+    assert wide["parts"]["in flight"] == 2 * parts["in flight"]
+
+
+def test_what_needs_16_bits_or_a_model_is_refused() -> None:
+    with pytest.raises(InputError, match="leave 'gradients' out, or write 'precision: bf16' in workload"):
+        scenario_of("{sharded: {unit: 1 GB, gradients: float32}}")
+    task = "task: quadratic, batch_size: 2, precision: bf16"
+    trains = SCENARIO.replace("timing_only: true, ", "")
+    with pytest.raises(InputError, match="add a payload or a layer_profile"):
+        parse(trains.format(scheme="all_reduce", model=task, more="", host=""))

@@ -11,7 +11,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.ready import ready_documents
 from paceline.sim.schemes import SCHEMES, find_scheme
-from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES, SHARDED, OtherNames
+from paceline.sim.schemes.common.names import EXAMPLE_FILES, MODEL_PARALLEL, OTHER_NAMES, OtherNames
 
 PAGE = Path(__file__).parents[4] / "docs" / "scenario.md"
 
@@ -34,7 +34,11 @@ def answer(name: str) -> str:
         ("bsp", "'all_reduce'"),
         ("backup_workers", "'all_reduce: {quorum: 6}'"),
         ("ddp", "'all_reduce'"),
-        ("fsdp", "'all_reduce: {part_reduce: true}'"),
+        ("fsdp", "'sharded'"),
+        ("SHARD_GRAD_OP", "'sharded: {reshard: false}'"),
+        ("ZeRO-1", "'sharded: {shard: optimizer}'"),
+        ("hsdp", "'sharded: {inside: hosts}'"),
+        ("OpenDiLoCo", "'diloco: {period: 500, compression: {fp16: true}}'"),
         ("cpsgd", "'local_sgd: {period: 8}'"),
         ("local sgd", "'local_sgd'"),
         ("Local-SGD", "'local_sgd'"),
@@ -67,9 +71,9 @@ def test_examples_are_named_with_their_file(name: str, file: str) -> None:
     assert f"schemes/{file}" in ready_documents()
 
 
-@pytest.mark.parametrize("name", [*SHARDED, "tensor_parallel"])
+@pytest.mark.parametrize("name", [*MODEL_PARALLEL, "tensor_parallel"])
 def test_what_shares_layers_among_workers_is_refused_with_the_reason(name: str) -> None:
-    assert "every worker has a whole one, simulated and on a cluster" in answer(name)
+    assert "every worker computes its own, simulated and on a cluster" in answer(name)
     assert "time only" in answer(name)
 
 
