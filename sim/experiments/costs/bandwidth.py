@@ -49,7 +49,7 @@ class Utilisation:
             )
         self.step = follow_whole(scenario, entry)
         free = on_free_network(whole_job(scenario, entry))
-        alone = follow(free, self.step.span)
+        alone = follow(free, lambda complete, _: complete >= self.step.span.last)  # its start as well
         self.share = alone.computing * (alone.step_s / self.step.step_s if self.step.step_s else 1.0)
         self._free = follow(free, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK)
 
