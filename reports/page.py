@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -116,6 +116,21 @@ def _render(studies: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -
 
 def render_template(name: str, *folders: Path, **content: Any) -> str:
     """Render a template of this folder, or of others, with the style sheet and the glossary."""
+    return (
+        _environment(*folders)
+        .get_template(name)
+        .render(
+            style=Markup(STYLE_FILE.read_text(encoding="utf-8")),
+            terms=[*csv.DictReader((_HERE / "glossary.csv").read_text(encoding="utf-8").splitlines())],
+            **content,
+        )
+        .lstrip()
+    )
+
+
+@cache
+def _environment(*folders: Path) -> jinja2.Environment:
+    """Templates of this folder and of others, each compiled once."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([_HERE, *folders]),
         autoescape=True,
@@ -124,9 +139,7 @@ def render_template(name: str, *folders: Path, **content: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(tight=tight, breakable=breakable)
-    style = Markup(STYLE_FILE.read_text(encoding="utf-8"))
-    terms = csv.DictReader((_HERE / "glossary.csv").read_text(encoding="utf-8").splitlines())
-    return environment.get_template(name).render(style=style, terms=[*terms], **content).lstrip()
+    return environment
 
 
 def check_page(out: Path) -> None:

@@ -175,6 +175,7 @@ def _column(name: str, cells: list[str]) -> tuple[str, str, list[str]]:
 
 def _save(picture: Picture, folder: Path) -> None:
     figure = finish_figure(picture)
+    figure.set_layout_engine("none")  # it is laid out, for all formats
     for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
         drawn = io.BytesIO()  # on a full disk matplotlib's own writing raises another error
         figure.savefig(drawn, format=ending, dpi=200, metadata=metadata)
@@ -212,8 +213,7 @@ def _add_key(picture: Picture) -> None:
         return sum(_KEY_LINE_IN + _KEY_LETTER_IN * letters for letters in widest)
 
     columns = next((each for each in (3, 2) if needed_in(each) <= width_in), 1)
-    rows = math.ceil(len(lines) / columns)
-    picture.figure.set_size_inches(width_in, height_in + _KEY_ROW_IN * (rows - 1))
+    picture.figure.set_size_inches(width_in, height_in + _KEY_ROW_IN * (math.ceil(len(lines) / columns) - 1))
     with rc_context({"text.parse_math": False}):  # dollars in a label are no mathematics
         picture.figure.legend(
             handles=lines, loc="outside upper left", ncols=columns, frameon=False, fontsize=8, handlelength=3

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from .run import INSTANT, Counts, Event, Pace, TimeShare
 
 LATE_NOTE: Final = "left_out"
@@ -139,6 +141,12 @@ class Done(NamedTuple):
         return Done(time_s, *(a + part * (b - a) for a, b in zip(self[1:], later[1:], strict=True)))
 
 
+_MOST_ENDS: Final = 32
+"""Most ends of cycles within which they are seen to repeat."""
+_ALIKE: Final = 1e-12
+"""Difference of times seen as rounding, as a share of the clock."""
+
+
 @dataclass(slots=True)
 class _Mark:
     time_s: float
@@ -158,6 +166,7 @@ class PaceMarks:
         self._marks = [_Mark(0.0, [*self._latest], 0)]
         self._next = [1] * workers
         self._lost: set[int] = set()
+        self._known = self._period = 0
 
     @property
     def complete(self) -> int:
@@ -166,7 +175,23 @@ class PaceMarks:
 
     def is_known(self, number: int) -> bool:
         """Whether the end of cycle ``number`` is fully known."""
-        return number < len(self._marks) and not self._marks[number].lacking
+        return self._period > 0 or (number < len(self._marks) and not self._marks[number].lacking)
+
+    def repeat(self) -> bool:
+        """Whether the known ends repeat themselves, so that ``at`` has all further ones; for workers in step.
+
+        That is where all workers came the same time later, with the same bytes, than a period before: at as
+        many ends in a row as the period has cycles, and at two more.
+        """
+        while not self._period and self._known < _MOST_ENDS and self.is_known(self._known + 1):
+            self._known += 1
+            for period in range(1, self._known // 2):
+                marks = self._marks[self._known - 2 * period - 1 : self._known + 1]
+                ends = np.array([each.done for each in marks], np.float64)  # [end, worker, of ``Done``]
+                grown = ends[period:] - ends[:-period]
+                if np.ptp(grown[..., 0]) <= _ALIKE * ends[-1, 0, 0] and not np.ptp(grown[..., 1:], 0).any():
+                    self._period = self._period or period
+        return self._period > 0
 
     def begin(self, rank: int, bytes_sent: int) -> None:
         """Record what a worker has sent before the first step that counts here."""
@@ -203,6 +228,14 @@ class PaceMarks:
 
     def at(self, number: int) -> Pace:
         """Pace up to the end of cycle ``number``; steps without a seen end do not count."""
+        if self._period and number > self._known:
+            times = -((self._known - number) // self._period)  # rounded up
+            base, before, now = (
+                np.array(self._marks[each].done, np.float64)
+                for each in (number - times * self._period, self._known - self._period, self._known)
+            )
+            done = [Done(*each) for each in (base + times * (now - before)).tolist()]
+            return self._pace(max(each.time_s for each in done), done)
         mark = self._marks[number]
         done = [each or latest for each, latest in zip(mark.done, self._latest, strict=True)]
         return self._pace(mark.time_s, done)

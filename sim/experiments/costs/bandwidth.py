@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from ...config.limits import MAX_RATE, MIN_RATE
 from ...errors import InputError
 from ...network.forms.sites import DEFAULT
 from ...scenario.entries import SchemeEntry
+from ...scenario.parts import CollectiveSettings
 from ...scenario.schema import Scenario
 from ..prepare import with_chosen
 from .step_cost import ENOUGH_PART_WORK, Followed, follow, follow_whole, on_free_network, whole_job
@@ -23,7 +23,7 @@ UTILISATIONS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Shares of a step spent computing, for which a bandwidth is found."""
 PRECISION: Final = 0.01
 """Relative precision of the bandwidth."""
-_SLOWEST, _FASTEST = 1e3, 1e15
+_SEARCHED: Final = (1e3, 1e15)
 """Bounds of the search in bytes per second."""
 
 
@@ -41,6 +41,7 @@ class Utilisation:
     def __init__(self, scenario: Scenario, entry: SchemeEntry) -> None:
         self._scenario, self._entry = scenario, entry
         self._known: dict[float, Followed] = {}
+        self._chosen: dict[float, CollectiveSettings] = {}
         network = scenario.cluster.network
         if network.whole is not None:
             raise InputError(
@@ -49,7 +50,7 @@ class Utilisation:
             )
         self.step = follow_whole(scenario, entry)
         free = on_free_network(whole_job(scenario, entry))
-        alone = follow(free, self.step.span)
+        alone = follow(free, lambda complete, _: complete >= self.step.span.last)  # its start as well
         self.share = alone.computing * (alone.step_s / self.step.step_s if self.step.step_s else 1.0)
         self._free = follow(free, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK)
 
@@ -59,40 +60,46 @@ class Utilisation:
         longer = mine.time_s / free.time_s if free.time_s else 1.0
         return min(a / b / longer for a, b in zip(mine.steps, free.steps, strict=True) if b)
 
-    def at(self, bytes_per_s: float) -> Followed:
-        """Step with this bandwidth."""
-        if bytes_per_s not in self._known:
-            scenario = with_chosen(_with_bandwidth(self._scenario, bytes_per_s), [self._entry])
-            self._known[bytes_per_s] = follow(whole_job(scenario, self._entry), self._free.span)
+    def at(self, bytes_per_s: float, anew: bool = False) -> Followed:
+        """Step with this bandwidth, unless ``anew`` with the algorithms chosen on both sides of it."""
+        if anew or bytes_per_s not in self._known:
+            scenario = _with_bandwidth(self._scenario, bytes_per_s)
+            below = self._chosen.get(max(filter(bytes_per_s.__gt__, self._chosen), default=0.0))
+            above = self._chosen.get(min(filter(bytes_per_s.__lt__, self._chosen), default=0.0))
+            if anew or below is None or below != above:
+                below = self._chosen[bytes_per_s] = with_chosen(scenario, [self._entry]).collectives
+            self._known[bytes_per_s] = follow(
+                whole_job(scenario.model_copy(update={"collectives": below}), self._entry), self._free.span
+            )
         return self._known[bytes_per_s]
 
     def needed(self, share: float) -> float | None:
         """Least bandwidth, to ``PRECISION``, with which all workers keep that share of a free network's pace.
 
-        None where no bandwidth is enough, 0 where any is: nothing crosses such links.
+        It is enough, and a bandwidth just below it is not, with algorithms chosen for each. None where no
+        bandwidth is enough, 0 where any is: nothing crosses such links.
         """
-        if self.share_of(self.at(_FASTEST)) < share:
-            return None
-        if self.share_of(self.at(_SLOWEST)) >= share:
-            return 0.0
-        low, high = math.log(_SLOWEST), math.log(_FASTEST)
-        for known, step in self._known.items():  # results for other shares narrow this search
-            if self.share_of(step) >= share:
-                high = min(high, math.log(known))
+        while True:
+            enough = {
+                each
+                for each in (*_SEARCHED, *self._known)  # results for other shares narrow this search
+                if self.share_of(self.at(each)) >= share
+            }
+            low, high = max(self._known.keys() - enough, default=0.0), min(enough, default=None)
+            if high is None or not low:
+                return high and low
+            if math.log(high / low) > PRECISION:
+                self.at(math.sqrt(low * high))
+            elif guessed := {low, high} - self._chosen.keys():
+                self.at(guessed.pop(), anew=True)
             else:
-                low = max(low, math.log(known))
-        while high - low > PRECISION:
-            middle = (low + high) / 2
-            enough = self.share_of(self.at(math.exp(middle))) >= share
-            low, high = (low, middle) if enough else (middle, high)
-        return math.exp(high)
+                return high
 
 
 def _with_bandwidth(scenario: Scenario, bytes_per_s: float) -> Scenario:
-    rate = min(max(bytes_per_s, MIN_RATE), MAX_RATE)
     if varied_part(scenario)[0] == "between":
-        return with_network(scenario, bandwidth={DEFAULT: rate})
-    return with_network(scenario, bandwidth=rate, upload=None)
+        return with_network(scenario, bandwidth={DEFAULT: bytes_per_s})
+    return with_network(scenario, bandwidth=bytes_per_s, upload=None)
 
 
 def varied_part(scenario: Scenario) -> tuple[str, Any]:

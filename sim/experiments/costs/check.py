@@ -228,7 +228,6 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         for cost, entry, (engine, reason) in zip(costs, resolved.schemes, engines, strict=True)
     ]
     facts = read_facts(dump(resolved))
-    prepare_s += sum(cost.start_s for cost in costs)
     timed = [row for row in rows if "simulation_s_at_most" in row]
     cores = min(num_cores(), max(runs) * len(timed) or 1)
 

@@ -79,7 +79,7 @@ class StepCost:
             None where it has neither.
         bytes_per_worker: sent in a step, mean over the workers.
         exchanges: names of the operations by which workers exchange anything, sorted.
-        clock_s, start_s: measured seconds to simulate a step here on the clock alone; the first ones' extra.
+        clock_s: measured seconds to simulate a step here on the clock alone.
         heartbeat: of the link that is nearest to starving heartbeats; None where there are none.
         problem: why nothing is known; empty where all is well.
     """
@@ -97,7 +97,6 @@ class StepCost:
     bytes_per_worker: float = math.nan
     exchanges: tuple[str, ...] = ()
     clock_s: float = math.nan
-    start_s: float = field(default=0.0, compare=False)
     heartbeat: Mapping[str, Any] | None = None
     problem: str = ""
 
@@ -156,7 +155,8 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         without = unvarying.with_rounds(0.0)
         compute_s = free_s if without is unvarying else follow(on_free_network(without), span).step_s
         latency_s = follow(with_network(unvarying, _unlimited(nominal, latency=True)), span).step_s
-        steady_s = follow(unvarying, span).step_s if differs else total.step_s
+        # Parts that repeat are rounded alike, so that the bandwidth of what sends nothing is 0.
+        steady_s = follow(unvarying, span).step_s if differs or repeats(unvarying) else total.step_s
     except RunError as error:
         return StepCost(entry.label, problem=str(error), clock_s=error.here_s)
     return StepCost(
@@ -173,7 +173,6 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         bytes_per_worker=total.bytes_per_worker,
         exchanges=total.exchanges,
         clock_s=total.here_s,
-        start_s=total.start_s,
         heartbeat=_tightest_link(scenario.cluster.heartbeat, network, total),
     )
 
@@ -197,7 +196,10 @@ def _tightest_link(heartbeat: Heartbeats | None, network: Network, step: Followe
 def endless(job: Job) -> Job:
     """``job`` in the long run: without an end, single events, and its scheme's own beginning."""
     # Each keeps its place, by which its random numbers are drawn.
-    staying = [each if each.at is None else _NEVER_SLOW for each in job.compute.stragglers]
+    staying = [
+        each if each.at is None else Straggler(workers=(0,), slowdown=1.0)  # which it never is
+        for each in job.compute.stragglers
+    ]
     return replace(
         job,
         compute=replace(job.compute, stragglers=staying),
@@ -206,9 +208,6 @@ def endless(job: Job) -> Job:
         options=job.scheme.long_run(job.options),
         max_iterations=MOST_WORK,  # which ends a scheme that publishes nothing
     )
-
-
-_NEVER_SLOW: Final = Straggler(workers=(0,), slowdown=1.0)
 
 
 def enough(enough_work: float, complete: int, work: int) -> bool:
@@ -234,8 +233,7 @@ class Followed:
 
     Attributes:
         work: messages and steps of workers, including the start.
-        here_s, start_s: seconds to simulate a step, of the processor where there is no GPU; and by how much
-            the steps before the span took longer.
+        here_s: seconds of this processor to simulate a step.
         exchanges: names of the operations by which workers exchanged anything, sorted.
         between: bytes from each site to each, the start included.
         sent_to: receiver -> bytes, of each worker, the start included.
@@ -250,7 +248,6 @@ class Followed:
     pace: Pace
     work: int
     here_s: float
-    start_s: float
     exchanges: tuple[str, ...] = ()
     between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sent_to: Sequence[Mapping[int, int]] = ()
@@ -285,16 +282,15 @@ class _Watch:
 
     Attributes:
         wanted: the cycles to follow, or the rule for enough of them.
-        here: time of the simulating processor.
+        repeats: whether nothing is random, so that wanted cycles end once they repeat themselves.
         published: steps of all workers so far.
     """
 
     marks: PaceMarks
     wanted: Enough | Span
-    here: Callable[[], float]
+    repeats: bool
     published: int = 0
-    _begin_s: float = field(init=False)
-    _here: list[tuple[int, float]] = field(default_factory=list)
+    _begin_s: float = field(default_factory=lambda: time.process_time())  # whatever clock there is by then
     _ends_s: list[float] = field(default_factory=list)  # of each step, when the last worker was through
     _length_s: float = 0.0  # of all steps of all workers
     _squares: float = 0.0  # of their lengths, and by how far some are ahead
@@ -302,12 +298,7 @@ class _Watch:
     _span: Span | None = None
     _most_work: float = math.inf
 
-    def __post_init__(self) -> None:
-        self._begin_s = self.here()
-
     def publish(self, rank: int, step: int, time_s: float, bytes_sent: int) -> None:
-        if not self._here:
-            self._here.append((0, self.here()))
         self.published += 1
         before, now = self.marks.publish(rank, step, time_s, bytes_sent)
         self._ends_s += [0.0] * (step + 1 - len(self._ends_s))
@@ -322,18 +313,17 @@ class _Watch:
                 last_s = max(ends)[0]
                 self._squares += 2 * sum((last_s - end_s) * each_s for end_s, each_s in ends)
                 del self._ahead[now.averages]
-        while len(self._here) <= self.marks.complete:
-            self._here.append((self.published, self.here()))
 
     def is_over(self, work: int) -> bool:
         """Whether all is known; workers within a step are waited for, within limits."""
         complete = self.marks.complete
         if self._span is None:
             if isinstance(self.wanted, Span):
-                ends = complete >= self.wanted.last
+                ends = complete >= self.wanted.last or (self.repeats and self.marks.repeat())
             else:  # as if all did the steps of the first: on another network they may, in the same cycles
-                first = complete * self.marks.cycle * self.marks.workers
-                ends = self.wanted(complete, work + max(first - self.published, 0))
+                ends = self.wanted(
+                    complete, work + max(complete * self.marks.cycle * self.marks.workers - self.published, 0)
+                )
             if not ends or not complete:
                 return ends
             start = math.ceil(complete / START_SHARE) if complete > 1 else 0
@@ -345,7 +335,7 @@ class _Watch:
         """Error after ``steps`` that are no cycle."""
         each = f"{self.marks.cycle:,} steps" if self.marks.cycle > 1 else "step"
         error = RunError(f"it repeats itself every {each}, which is more than can be followed")
-        error.here_s = (self.here() - self._begin_s) / steps
+        error.here_s = (time.process_time() - self._begin_s) / steps
         return error
 
     def followed(self, work: int) -> Followed:
@@ -354,22 +344,18 @@ class _Watch:
             if self.published:
                 raise self.too_long(self.published / self.marks.workers)
             raise RunError("no worker came through a step")
-        first, last = self._span.first, self._span.last
-        (before, begin_s), (after, end_s) = self._here[first], self._here[last]
-        steps, earlier = (after - before) / self.marks.workers, before / self.marks.workers
-        here_s = (end_s - begin_s) / steps if steps else 0.0
-        start = self.marks.at(first)
-        pace = self.marks.at(last).since(start)
-        stretch = self._ends_s[first * self.marks.cycle : last * self.marks.cycle]
-        slowest_s = pace.time_s / max(min(pace.steps), 1.0)
+        start = self.marks.at(self._span.first)
+        pace = self.marks.at(self._span.last).since(start)
+        first, last = (self.marks.cycle * each for each in (self._span.first, self._span.last))
         return Followed(
             span=self._span,
             pace=pace,
             since_s=self._squares / 2 / (self._length_s or 1.0),
-            ends_s=[each - start.time_s for each in stretch] if self.marks.in_step else [slowest_s],
+            ends_s=[each - start.time_s for each in self._ends_s[first:last]]
+            if self.marks.in_step
+            else [pace.time_s / max(min(pace.steps), 1.0)],
             work=work,
-            here_s=here_s,
-            start_s=max(0.0, begin_s - self._begin_s - here_s * earlier),
+            here_s=(time.process_time() - self._begin_s) * self.marks.workers / self.published,
         )
 
 
@@ -428,7 +414,18 @@ def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
 
 
 def _watch(job: Job, wanted: Enough | Span) -> _Watch:
-    return _Watch(PaceMarks(job.workers, job.cycle, job.synchronous), wanted, clock_of(job.start.device))
+    return _Watch(PaceMarks(job.workers, job.cycle, job.synchronous), wanted, repeats(job))
+
+
+def repeats(job: Job) -> bool:
+    """Whether a job has no chance and no memory but its workers' times, so that like cycles follow like."""
+    return job.scheme.name in SCHEMES and not (
+        job.computing.varies
+        or job.churn
+        or job.transfer.streams
+        or job.scheme.draws(job.options)
+        or why_not(job)
+    )
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:

@@ -12,7 +12,7 @@ import pytest
 from paceline.sim.experiments.costs import step_cost as step_costs
 from paceline.sim.experiments.costs.bandwidth import Utilisation
 from paceline.sim.experiments.costs.bounds import measure_bounds
-from paceline.sim.experiments.costs.step_cost import follow_whole, step_cost, whole_job
+from paceline.sim.experiments.costs.step_cost import Span, follow, follow_whole, step_cost, whole_job
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.records.run import Run
@@ -211,6 +211,52 @@ def agree(form: Form, cluster: dict[str, Any]) -> None:
 def test_all_commands_agree(number: int) -> None:
     random = Random(f"any form {number}")
     agree(random.choice(FORMS), draw_cluster(random))
+
+
+SITES = {
+    "sites": {"a": 4, "b": 2},
+    "within": {"latency": "0.1 ms", "bandwidth": "10 Gbit/s"},
+    "between": {"latency": {"default": "20 ms"}, "bandwidth": {"default": "1 Gbit/s"}},
+}
+PARTS = ("compute_s", "latency_s", "bandwidth_s", "round_s", "random_s")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_parts_that_end_once_they_repeat_are_those_of_whole_runs(number: int) -> None:
+    random = Random(f"repeats {number}")
+    form, cluster = random.choice([each for each in FORMS if each.synchronous]), draw_cluster(random)
+    bucket = {"bucket": BUCKETS[cluster["payload"]]} if form.options.get("overlap") is True else {}
+    wanted = scenario(
+        {form.scheme: form.options | bucket}, **cluster | random.choice([{}, {"network": SITES}])
+    )
+    cost = step_cost(wanted, wanted.schemes[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_costs, "repeats", lambda job: False)
+        whole = step_cost(wanted, wanted.schemes[0])
+    for part in PARTS:
+        expected = getattr(whole, part)
+        assert getattr(cost, part) == (expected and pytest.approx(expected, abs=1e-12 * whole.step_s)), part
+    assert replace(cost, **dict.fromkeys((*PARTS, "clock_s"))) == replace(
+        whole, **dict.fromkeys((*PARTS, "clock_s"))
+    )
+
+
+def test_what_repeats_is_not_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is random, or has a memory beyond the workers' times, is."""
+    monkeypatch.setattr(step_costs, "ENOUGH_WORK", 20_000)
+    works: dict[bool, list[int]] = {}
+    for name, jitter, again in (
+        ("all_reduce", {}, True),
+        ({"local_sgd": {"period": 4}}, {}, True),
+        ("all_reduce", {"jitter": {"gamma": {"cv": 0.1}}}, False),
+        ({"gossip": {"topology": {"random_matching": {}}}}, {}, False),
+        ("ad_psgd", {}, False),
+    ):
+        wanted = scenario(name, compute={"time": "50 ms"} | jitter)
+        job = whole_job(wanted, wanted.schemes[0])
+        assert step_costs.repeats(job) == again
+        works.setdefault(again, []).append(follow(job, Span(100, 400)).work)
+    assert max(works[True]) < 1_000 < min(works[False])
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.sim.records.accounting import PaceMarks
 from paceline.sim.records.rows import run_of
@@ -57,6 +59,43 @@ def test_who_is_gone_has_done_what_it_had() -> None:
     marks = marks_of([(1, 0.5), *((0, float(each)) for each in range(1, 9))], 8, in_step=False)
     assert not marks.is_known(1)
     assert marks.at(1).steps == (8.0, 1.0)
+
+
+STRETCH = [0.0, 1.0, 3.0]
+"""Ends of two cycles in turn, of 1 s and 2 s, by worker 0; worker 1 comes half a second later."""
+
+
+def in_turn(cycles: int, late_s: float = 0.5) -> list[tuple[int, float]]:
+    ends = [5 + 3.0 * (k // 2) + STRETCH[k % 2 + 1] for k in range(cycles)]
+    return [step for end_s in [2.0, *ends] for step in ((0, end_s), (1, end_s + late_s))]
+
+
+@given(st.integers(0, 40))
+def test_ends_that_repeat_are_known_from_a_few(number: int) -> None:
+    whole = marks_of(in_turn(41), 1, in_step=True)
+    few = marks_of(in_turn(6), 1, in_step=True)
+    assert few.repeat()
+    assert few.is_known(10**6)
+    assert few.at(number) == whole.at(number)
+
+
+def test_ends_that_may_not_repeat_are_waited_for() -> None:
+    assert not marks_of(in_turn(5), 1, in_step=True).repeat()  # the period, and two ends more
+    slipping = [
+        (rank, float(k) * (1 + 1e-9 * rank)) for k in range(1, 40) for rank in range(2)
+    ]  # worker 1 comes later each time
+    assert not marks_of(slipping, 1, in_step=True).repeat()
+    ahead = [(0, float(k)) for k in range(1, 9)] + [(1, float(k)) for k in range(1, 3)]
+    marks = marks_of(ahead, 1, in_step=True)  # worker 0 runs ahead: its ends alone say nothing
+    assert not marks.repeat()
+    assert not marks.is_known(3)
+
+
+def test_other_bytes_are_another_cycle() -> None:
+    marks = PaceMarks(1, 1, in_step=True)
+    for k in range(30):
+        marks.publish(0, k, k + 1.0, k * k)
+    assert not marks.repeat()
 
 
 def test_older_runs_have_the_time_of_a_step_of_their_day() -> None:
