@@ -137,10 +137,15 @@ class Scheme:
             return 0
         first_bytes, bucket_bytes = sizes
         if not bucket_bytes:
+            equal = (
+                "'unit: 100 MB', for equal units"
+                if self.in_shards(options)
+                else ("'bucket: 25 MB' beside overlap, for equal buckets")
+            )
             raise InputError(
                 "nothing is known of a payload's layers, so they cannot be sent during the backward pass; "
-                "write for example 'bucket: 25 MB' beside overlap, for equal buckets of at least that size, "
-                "or name them: 'workload.layer_profile: resnet-50'"
+                f"write for example {equal} of at least that size, or name them: 'workload.layer_profile: "
+                "resnet-50'"
             )
         if first_bytes != bucket_bytes:
             raise InputError(

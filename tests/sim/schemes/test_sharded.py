@@ -346,3 +346,8 @@ def test_collectives_have_the_order_of_torch() -> None:
 def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         check(ShardedOptions(**options), 4)
+
+
+def test_units_of_a_payload_have_a_size() -> None:
+    with pytest.raises(InputError, match="write for example 'unit: 100 MB', for equal units of at least"):
+        scenario_of("sharded", TWO, "1 GB/s")
