@@ -32,10 +32,9 @@ from ...records.scenario_facts import read_facts
 from ...scenario.device_memory import device_memory
 from ...scenario.repeats import max_repeats
 from ...scenario.schema import Scenario, dump
-from ..doubts import doubts
 from ..jobs import MIN_WORK_S, num_cores
 from ..prepare import over_profile, prepare, resolve
-from ..simulate import engine_of, simulate_job
+from ..simulate import doubts, engine_of, simulate_job
 from .encoding_units import encodes
 from .step_cost import StepCost, clock_of, step_cost
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from ...config.keys import short_keys, show_value
+from ...config.problems import short_keys, show_value
 from ...config.units import Format, format_rate, read_numbers
 from ..intervals import Interval, of_median
 from ..summary import Summary, is_settled, main_source, race_times
