@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.collectives.hierarchy import Sites
+from paceline.sim.collectives.algorithms import Sites
 from paceline.sim.collectives.pipelines import double_tree, exchange
 from paceline.sim.config.settings import Settings
 from paceline.sim.drivers.event import EventDriver

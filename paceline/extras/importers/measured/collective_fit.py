@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from paceline.sim.collectives.algorithm_registry import algorithms
+from paceline.sim.collectives.algorithms import Sites, count_ranks
 from paceline.sim.collectives.collective import Collective, CollectiveBlock, of_blocks
-from paceline.sim.collectives.hierarchy import Sites, count_ranks
 from paceline.sim.collectives.pipelines import NEWEST_NCCL, NcclHosts, nccl_choice
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network_settings import NetworkSettings
