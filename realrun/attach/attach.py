@@ -44,7 +44,7 @@ from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.drivers.job import Job, JobCollectives, JobLayers, Scoring
 from paceline.sim.errors import InputError, PacelineError, RunError, shorten
 from paceline.sim.network.network import free_network
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.schemes import find_scheme

@@ -291,9 +291,11 @@ def choose_values(
 
     ``parts``, ``processes`` and ``engine`` are as for ``simulate``.
     """
+    if scenario.tune is None:
+        return scenario, []
     runs: list[Run] = []
     here, at_work = partial(run_here, device, engine), processes_for(device, processes)
-    if progress is not None and scenario.tune is not None:
+    if progress is not None:
         progress.begin("trial", len(scenario.schemes) * scenario.tune.trials, parts.num_kept("trial"))
     with one_thread():
         while planned := next_trials(scenario, runs, parts):

@@ -1,4 +1,4 @@
-"""Facts that records take from a resolved scenario's text: workers, target, transport."""
+"""Facts that records take from a resolved scenario's text: target, transport, prices, scope of a verdict."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ..config.units import (
     parse_seconds,
 )
 from ..errors import InputError
-from .carry.break_even import Scope, scope_of
-from .money.cost import PriceRecord, read_price
+from .carry.studies import STUDIES
+from .money.cost import OTHERS, PriceRecord, parse_money
 from .run import metric_name
 
 MEASURED: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = MappingProxyType(
@@ -44,6 +44,20 @@ _FORMATS: Final[Mapping[str, Format]] = {
 }
 
 _T = TypeVar("_T")
+
+
+class Scope(TypedDict):
+    """What bounds a scenario's verdict, by label of a scheme.
+
+    ``study``: the nearest of ``STUDIES``, absent in older folders: SGD. ``unstudied``: what it did not have,
+    as phrases. ``periods``: steps before the first period, and of a period; only of schemes that average
+    seldom. ``outer``: schemes with an outer step where no all-reduce has one; absent in older folders.
+    """
+
+    unstudied: dict[str, list[str]]
+    study: NotRequired[str]
+    periods: dict[str, list[int]]
+    outer: NotRequired[list[str]]
 
 
 class TransportRecord(TypedDict):
@@ -133,6 +147,52 @@ def _read(read: Callable[[Any], _T], document: Any) -> _T | None:
         return read(document)
     except (AttributeError, TypeError, KeyError, ValueError, StopIteration, InputError):
         return None
+
+
+def read_price(document: Any) -> PriceRecord:
+    """Prices in a resolved scenario's document; ``KeyError`` where it has none."""
+    price, cluster = document["price"], document["cluster"]
+    hours, egress = (
+        {name: parse_money(text) for name, text in price.get(key, {}).items()}
+        for key in ("worker_hour", "egress")
+    )
+    (currency,) = {currency for _, currency in (*hours.values(), *egress.values())}
+    sites = cluster["network"].get("sites") or {OTHERS: cluster["workers"]}
+    other = hours.get(OTHERS, (0.0, currency))
+    return PriceRecord(
+        currency=currency,
+        per_hour=sum(number * hours.get(site, other)[0] for site, number in sites.items()),
+        egress={name: amount for name, (amount, _) in egress.items()},
+        table=price.get("table"),
+    )
+
+
+def scope_of(document: Any) -> Scope:
+    """Read the scope from a resolved scenario with a target."""
+    target = document["stop"]["target"]
+    on = target.get("on") or document["evaluate"].get("on", "mean")
+    entries = [(name, x) for entry in document["schemes"] for name, x in entry.items()]
+    stepped = {x["label"]: name for name, x in entries if x.get("outer")}
+    optimizer = {"optimizer": document["workload"]["optimizer"]}
+    unstudied = {
+        key: {
+            x["label"]: [*study.missing(document, on), *study.missing_of_scheme(name, optimizer | x)]
+            for name, x in entries
+        }
+        for key, study in STUDIES.items()
+    }
+    nearest = min(unstudied, key=lambda key: sum(map(len, unstudied[key].values())))
+    scope = Scope(
+        unstudied=unstudied[nearest],
+        study=nearest,
+        periods={},
+        outer=[] if "all_reduce" in stepped.values() else [*stepped],
+    )
+    for _, x in entries:
+        period = x.get("period") or x.get("initial_period") or 1
+        if period > 1:
+            scope["periods"][x["label"]] = [x.get("warmup", 0) + x.get("switch_at", 0), period]
+    return scope
 
 
 def _planned(document: Any) -> PlannedRuns:

@@ -1,7 +1,13 @@
-"""The parts of a scenario whose keys depend on a registry: the workload's task, its proxy, and a scheme."""
+"""The parts of a scenario whose keys depend on a registry: the workload's task, its proxy, and a scheme.
+
+And the memory that a worker's device needs under a scheme. Values are in single precision, 4 bytes a number,
+as in simulations and real runs; a payload without ``workload.layer_profile`` counts as the model. On an
+island of several GPUs everything is sharded evenly.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -22,21 +28,25 @@ from typing_extensions import override
 from ..config.limits import MAX_BATCH, MAX_LABEL, MAX_MODEL_BYTES
 from ..config.problems import format_value, mistake, place_errors
 from ..config.settings import IMPORT_PATH, Named, Printable, Settings, read_open
-from ..config.units import Bytes
-from ..errors import did_you_mean
+from ..config.units import Bytes, format_bytes
+from ..errors import InputError, did_you_mean
 from ..faults.fault_settings import Policy
+from ..network.build import build_network
 from ..records.carry.break_even import FEWEST_ROUNDS
 from ..records.rates import RATE
+from ..records.summary import MemoryRecord
 from ..schemes import SCHEMES, find_scheme
+from ..schemes.common.held import Sizes
 from ..schemes.scheme import Scheme
 from ..topology.entry import BRIEF
 from ..training.curves.curves import Curves
 from ..training.optimizer import OptimizerSettings
 from ..workloads import TASKS, find_task
-from ..workloads.layers.layer_settings import LayerProfile
+from ..workloads.layers.layer_settings import FLOAT_BYTES, LayerProfile
 from ..workloads.layers.presets import PRESETS
 from ..workloads.partition import Partition
 from ..workloads.sampler import SamplerSettings
+from .parts import Cluster
 
 
 class WorkloadEntry(Settings):
@@ -297,3 +307,80 @@ def _periods(schemes: object) -> Iterable[int]:
             match options:
                 case {"period": int(period)}:
                     yield period
+
+
+GATHERED_COPIES: Final = 2
+"""Copies of the largest layer on an island: parameters and gradients, gathered while it is computed."""
+
+
+def device_memory(
+    workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int
+) -> MemoryRecord | None:
+    """Peak memory of each device of a worker, in parts; None if the scheme does not declare it.
+
+    None, too, if the size of the model is not known.
+    """
+    scheme, model_bytes = find_scheme(entry.name), _model_bytes(workload, seed)
+    if scheme.held is None or not model_bytes:
+        return None
+    network = build_network(cluster.network, cluster.workers)
+    units = scheme.units(entry.options, network)
+    sizes = Sizes(cluster.workers, (entry.optimizer or workload.optimizer).num_moments, units)
+    gpus = cluster.island.gpus if cluster.island is not None else 1
+    share = model_bytes / gpus
+    held = scheme.held(entry.options, sizes)
+    copies = {
+        "parameters": held.parameters,
+        "gradients": held.gradients,
+        "optimiser": held.optimizer,
+        "anchors": held.anchors,
+        "outer momentum": held.outer_momentum,
+        "in flight": held.in_flight,
+    }
+    parts = {name: share * number for name, number in copies.items() if number}
+    left_out = ["what the library keeps for itself"]
+    profile = workload.layer_profile
+    if gpus > 1 and profile is not None:
+        largest = max(layer.parameters for layer in profile.layers)
+        parts["the layer that is gathered"] = float(GATHERED_COPIES * FLOAT_BYTES * largest)
+    elif gpus > 1:
+        left_out.append("layers gathered inside an island (which need workload.layer_profile)")
+    outputs = sum(layer.outputs for layer in profile.layers) if profile is not None else 0
+    if outputs:
+        parts["outputs of layers"] = workload.batch_size * outputs * FLOAT_BYTES / gpus
+        left_out.append("activations inside layers, as if computed again in the backward pass")
+    else:
+        left_out.append("activations")
+    return MemoryRecord(
+        total_bytes=math.fsum(parts.values()), parts=parts, left_out=left_out,
+        limit_bytes=cluster.device_memory,
+    )  # fmt: skip
+
+
+def check_device_memory(workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int) -> None:
+    """Raise ``InputError`` if a device cannot hold its parts, with the sum spelled out."""
+    if cluster.device_memory is None:
+        return
+    memory = device_memory(workload, cluster, entry, seed)
+    if memory is not None and memory["total_bytes"] > cluster.device_memory:
+        parts = " + ".join(f"{name} {format_bytes(each)}" for name, each in memory["parts"].items())
+        of_host = cluster.network.host is not None and cluster.network.host.memory is not None
+        key = "cluster.network.host.memory" if of_host else "cluster.memory"
+        island = "cluster.island"
+        if cluster.network.gpus > 1:
+            island += ", in the place of cluster.network.host: workers are then whole islands"
+        raise InputError(
+            f"a worker's device would hold {format_bytes(memory['total_bytes'])} = {parts}, and has "
+            f"{format_bytes(cluster.device_memory)}; give it more ({key}), or shard a worker over more GPUs "
+            f"({island})"
+        )
+
+
+def _model_bytes(workload: WorkloadEntry, seed: int) -> float:
+    """Bytes of a model in memory; 0 if not known."""
+    if workload.layer_profile is not None:
+        return workload.layer_profile.num_bytes
+    if workload.payload is not None:
+        return workload.payload
+    facts = find_task(workload.task).facts(workload.options, seed)
+    return float(FLOAT_BYTES * facts.num_parameters)

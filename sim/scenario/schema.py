@@ -39,8 +39,7 @@ from ..training.curves.curve import conditions_of
 from ..training.scoring import scored_on
 from ..workloads import find_task
 from . import overrides
-from .device_memory import check_device_memory
-from .entries import SchemeEntry, WorkloadEntry, labels_of, with_proxy
+from .entries import SchemeEntry, WorkloadEntry, check_device_memory, labels_of, with_proxy
 from .measured import Priced, price
 from .parts import Cluster, CollectiveSettings, EvaluateSettings, Stop, TargetSettings, read_on
 from .price import Price, fill_in

@@ -29,9 +29,9 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, rate_of
 from paceline.sim.network.network_settings import NetworkSettings
 from paceline.sim.records.intervals import FEWEST, bound_place
-from paceline.sim.records.money.cost import PriceRecord, cost_to_end, read_price
+from paceline.sim.records.money.cost import PriceRecord, cost_to_end
 from paceline.sim.records.run import Run
-from paceline.sim.records.scenario_facts import describe_proxy, read_facts
+from paceline.sim.records.scenario_facts import describe_proxy, read_facts, read_price
 from paceline.sim.records.verdict import BEYOND_CHANCE, TIED_WITHIN
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.ready import ready_clusters

@@ -29,8 +29,7 @@ from ... import seeds
 from ...collectives.collective import Sends
 from ...compute.model import ComputeModel
 from ...errors import NotInLockstep
-from ...network.transfer import TransferModel, route_pairs
-from ...network.transport import AUTO_ALGORITHM
+from ...network.transport import AUTO_ALGORITHM, TransferModel, route_pairs
 from ...program import operations as ops
 from ...program.encoding import message_bytes
 from ...program.operations import Mix, name_of

@@ -29,7 +29,7 @@ from ...network.remarks import remarks
 from ...program.encoding import message_bytes
 from ...records.run import Run, metric_name
 from ...records.scenario_facts import read_facts
-from ...scenario.device_memory import device_memory
+from ...scenario.entries import device_memory
 from ...scenario.repeats import max_repeats
 from ...scenario.schema import Scenario, dump
 from ..jobs import MIN_WORK_S, num_cores

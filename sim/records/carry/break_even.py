@@ -11,58 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NotRequired
-
-from typing_extensions import TypedDict
+from typing import Final
 
 from ..intervals import finite, median_ratio, of_ratio
+from ..scenario_facts import Scope
 from ..verdict import TIED_WITHIN, BreakEven, Verdict, find_winner, format_bound, format_factor
 from .studies import STUDIES
 
 FEWEST_ROUNDS: Final = 16
 """Rounds of averaging below which a run says little of longer ones."""
-
-
-class Scope(TypedDict):
-    """What bounds a scenario's verdict, by label of a scheme.
-
-    ``study``: the nearest of ``STUDIES``, absent in older folders: SGD. ``unstudied``: what it did not have,
-    as phrases. ``periods``: steps before the first period, and of a period; only of schemes that average
-    seldom. ``outer``: schemes with an outer step where no all-reduce has one; absent in older folders.
-    """
-
-    unstudied: dict[str, list[str]]
-    study: NotRequired[str]
-    periods: dict[str, list[int]]
-    outer: NotRequired[list[str]]
-
-
-def scope_of(document: Any) -> Scope:
-    """Read the scope from a resolved scenario with a target."""
-    target = document["stop"]["target"]
-    on = target.get("on") or document["evaluate"].get("on", "mean")
-    entries = [(name, x) for entry in document["schemes"] for name, x in entry.items()]
-    stepped = {x["label"]: name for name, x in entries if x.get("outer")}
-    optimizer = {"optimizer": document["workload"]["optimizer"]}
-    unstudied = {
-        key: {
-            x["label"]: [*study.missing(document, on), *study.missing_of_scheme(name, optimizer | x)]
-            for name, x in entries
-        }
-        for key, study in STUDIES.items()
-    }
-    nearest = min(unstudied, key=lambda key: sum(map(len, unstudied[key].values())))
-    scope = Scope(
-        unstudied=unstudied[nearest],
-        study=nearest,
-        periods={},
-        outer=[] if "all_reduce" in stepped.values() else [*stepped],
-    )
-    for _, x in entries:
-        period = x.get("period") or x.get("initial_period") or 1
-        if period > 1:
-            scope["periods"][x["label"]] = [x.get("warmup", 0) + x.get("switch_at", 0), period]
-    return scope
 
 
 def too_few_rounds(steps: Mapping[str, float], scope: Scope) -> str:

@@ -16,8 +16,7 @@ from paceline.sim.config.settings import Settings
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import Deadlock, PeerLost
-from paceline.sim.network.transfer import TransferModel
-from paceline.sim.network.transport import TRANSPORTS
+from paceline.sim.network.transport import TRANSPORTS, TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from paceline.sim.traffic import placing, selection

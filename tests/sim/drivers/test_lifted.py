@@ -29,7 +29,7 @@ from paceline.sim.collectives.pipelines import (
     recursive_doubling,
     without_rendezvous,
 )
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.traffic.clock import Clock
 from paceline.sim.traffic.placing import place, price_s
 from paceline.sim.traffic.transfers import Transfers

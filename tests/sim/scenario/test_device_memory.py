@@ -6,7 +6,7 @@ import pytest
 
 from paceline.sim.errors import InputError
 from paceline.sim.records.summary import MemoryRecord
-from paceline.sim.scenario.device_memory import device_memory
+from paceline.sim.scenario.entries import device_memory
 from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.layers.presets import PRESETS

@@ -27,7 +27,7 @@ from paceline.sim.collectives.collective import CollectiveBlock, Schedule, of_bl
 from paceline.sim.collectives.pipelines import exchange
 from paceline.sim.network.network import Network
 from paceline.sim.network.stock_tcp import TcpSettings
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.traffic.clock import Clock
 from paceline.sim.traffic.placing import Placed, place
 from paceline.sim.traffic.streams import Streams

@@ -13,8 +13,7 @@ from paceline.sim.collectives.collective import Collective, CollectiveBlock, of_
 from paceline.sim.collectives.pipelines import NEWEST_NCCL, NcclHosts, nccl_choice
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network_settings import NetworkSettings
-from paceline.sim.network.transfer import TransferModel
-from paceline.sim.network.transport import TRANSPORTS
+from paceline.sim.network.transport import TRANSPORTS, TransferModel
 from paceline.sim.seeds import Floats
 from paceline.sim.traffic.placing import place, price_s
 
