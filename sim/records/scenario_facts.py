@@ -22,7 +22,7 @@ from ..config.units import (
     parse_seconds,
 )
 from ..errors import InputError
-from .carry.studies import STUDIES
+from .carry.break_even import Scope, scope_of
 from .money.cost import OTHERS, PriceRecord, parse_money
 from .run import metric_name
 
@@ -44,20 +44,6 @@ _FORMATS: Final[Mapping[str, Format]] = {
 }
 
 _T = TypeVar("_T")
-
-
-class Scope(TypedDict):
-    """What bounds a scenario's verdict, by label of a scheme.
-
-    ``study``: the nearest of ``STUDIES``, absent in older folders: SGD. ``unstudied``: what it did not have,
-    as phrases. ``periods``: steps before the first period, and of a period; only of schemes that average
-    seldom. ``outer``: schemes with an outer step where no all-reduce has one; absent in older folders.
-    """
-
-    unstudied: dict[str, list[str]]
-    study: NotRequired[str]
-    periods: dict[str, list[int]]
-    outer: NotRequired[list[str]]
 
 
 class TransportRecord(TypedDict):
@@ -165,34 +151,6 @@ def read_price(document: Any) -> PriceRecord:
         egress={name: amount for name, (amount, _) in egress.items()},
         table=price.get("table"),
     )
-
-
-def scope_of(document: Any) -> Scope:
-    """Read the scope from a resolved scenario with a target."""
-    target = document["stop"]["target"]
-    on = target.get("on") or document["evaluate"].get("on", "mean")
-    entries = [(name, x) for entry in document["schemes"] for name, x in entry.items()]
-    stepped = {x["label"]: name for name, x in entries if x.get("outer")}
-    optimizer = {"optimizer": document["workload"]["optimizer"]}
-    unstudied = {
-        key: {
-            x["label"]: [*study.missing(document, on), *study.missing_of_scheme(name, optimizer | x)]
-            for name, x in entries
-        }
-        for key, study in STUDIES.items()
-    }
-    nearest = min(unstudied, key=lambda key: sum(map(len, unstudied[key].values())))
-    scope = Scope(
-        unstudied=unstudied[nearest],
-        study=nearest,
-        periods={},
-        outer=[] if "all_reduce" in stepped.values() else [*stepped],
-    )
-    for _, x in entries:
-        period = x.get("period") or x.get("initial_period") or 1
-        if period > 1:
-            scope["periods"][x["label"]] = [x.get("warmup", 0) + x.get("switch_at", 0), period]
-    return scope
 
 
 def _planned(document: Any) -> PlannedRuns:

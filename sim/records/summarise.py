@@ -10,12 +10,13 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from ..errors import InputError, quote
+from .carry.break_even import Scope
 from .carry.noise import describe_gradients, hint
 from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio, or_inf
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
 from .rows import left_out_of, mean_shares, mean_sums, row_of
 from .run import Evaluation, Run, Source, falls
-from .scenario_facts import Goal, Scope, TransportRecord, facts_of, read_facts
+from .scenario_facts import Goal, TransportRecord, facts_of, read_facts
 from .summary import (
     SUMMARY_VERSION,
     Equal,

@@ -18,7 +18,7 @@ from typing import Final, Literal, NotRequired, TypeVar
 
 from typing_extensions import TypedDict
 
-from .carry.break_even import FEWEST_ROUNDS, PROXY_SAYS, find_break_even, too_few_rounds
+from .carry.break_even import FEWEST_ROUNDS, PROXY_SAYS, Scope, find_break_even, too_few_rounds
 from .carry.noise import GradientSummary
 from .carry.score_error import error_of_ratio, score_error
 from .intervals import Interval, or_inf
@@ -26,7 +26,7 @@ from .money.cost import CostInterval, PriceRecord, race_cost
 from .rates import RATE, RateOrders, find_orders
 from .rows import RowFacts, RunRow
 from .run import OTHER_CLOCK, MeanSums, Source
-from .scenario_facts import CURVES, Goal, Scope, TransportRecord
+from .scenario_facts import CURVES, Goal, TransportRecord
 from .verdict import BreakEven, Tried, Value, Verdict, find_verdict, find_winner
 
 _T = TypeVar("_T")

@@ -9,8 +9,13 @@ from rich.console import Console
 
 from paceline.reports.tables import render_throughput
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.costs.bandwidth import PRECISION, Utilisation
-from paceline.sim.experiments.costs.tokens import HOFFMANN, throughput, tokens_per_example
+from paceline.sim.experiments.costs.tokens import (
+    HOFFMANN,
+    PRECISION,
+    Utilisation,
+    throughput,
+    tokens_per_example,
+)
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.scenario.schema import Scenario, parse, resolve_scenario
 from paceline.sim.workloads.layers.layer_settings import LayerProfile
@@ -42,7 +47,7 @@ def scenario_of(
 def answer() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:  # every step is like every other
         patch.setattr("paceline.sim.experiments.costs.step_cost.ENOUGH_WORK", 300)
-        patch.setattr("paceline.sim.experiments.costs.bandwidth.ENOUGH_PART_WORK", 300)
+        patch.setattr("paceline.sim.experiments.costs.tokens.ENOUGH_PART_WORK", 300)
         patch.setattr("paceline.sim.experiments.costs.tokens.UTILISATIONS", (0.5, 0.9))
         return throughput(scenario_of(), tokens=1e9)
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.records.scenario_facts import Goal, Scope, read_facts
+from paceline.sim.records.carry.break_even import Scope
+from paceline.sim.records.scenario_facts import Goal, read_facts
 from paceline.sim.records.summarise import summarise, summarise_resolved
 from paceline.sim.records.summary import Summary, Tuned
 from paceline.sim.records.verdict import BreakEven, find_winner
