@@ -21,7 +21,7 @@ import numpy as np
 import paceline
 from paceline.sim.config.units import parse_number
 from paceline.sim.records.summary import race_s
-from paceline.sim.records.sweeps.crossovers import Crossover
+from paceline.sim.records.sweeps.content import Crossover
 
 REPEATS: Final = 12
 OTHERS: Final = 24

@@ -12,8 +12,7 @@ from typing import Final
 
 import torch
 
-from paceline.sim.experiments.costs.bandwidth import Utilisation
-from paceline.sim.experiments.costs.tokens import HOFFMANN, ScalingLaw
+from paceline.sim.experiments.costs.tokens import HOFFMANN, ScalingLaw, Utilisation
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.scenario.schema import load
 

@@ -26,7 +26,7 @@ from typing import Any, Final
 import pandas as pd
 
 import paceline
-from paceline.sim.scenario.proxy import PROXY, PROXY_EXAMPLES, RATES, STEPS
+from paceline.sim.scenario.entries import PROXY, PROXY_EXAMPLES, RATES, STEPS
 
 ROWS: Final = Path(__file__).with_suffix(".csv")
 LEVELS: Final = {"90 %": 1.95, "95 %": 1.80, "98 %": 1.71}

@@ -30,7 +30,7 @@ from benchmarks.outer_steps import (
 )
 from docs.make.page import renewed, save_picture
 from paceline.sim.config.files import write_atomically
-from paceline.sim.scenario.proxy import RATES
+from paceline.sim.scenario.entries import RATES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

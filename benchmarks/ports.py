@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from paceline.realrun.group.secret import SECRET_VARIABLE
+from paceline.realrun.group.job_store import SECRET_VARIABLE
 from paceline.realrun.lab import Lab
 from paceline.realrun.lab.lab import python_environment
 from paceline.sim.network.build import build_network

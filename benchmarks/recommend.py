@@ -25,8 +25,7 @@ from benchmarks.board.diloco_measured.mapping import COMPUTE_S, PAYLOAD_OF_FRAME
 from benchmarks.board.tables import HERE
 from paceline.extras.recommend.candidates import with_candidates
 from paceline.extras.recommend.period import smallest_period, smallest_periods
-from paceline.extras.recommend.race import tune_of
-from paceline.extras.recommend.recommend import run_race
+from paceline.extras.recommend.recommend import run_race, tune_of
 from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.units import parse_bandwidth
 from paceline.sim.devices import one_thread

@@ -27,8 +27,7 @@ import torch
 
 from benchmarks.recommend import OTHER_SEED, draw, first_of
 from paceline.extras.recommend.candidates import with_candidates
-from paceline.extras.recommend.race import tune_of
-from paceline.extras.recommend.recommend import run_race
+from paceline.extras.recommend.recommend import run_race, tune_of
 from paceline.realrun.calibration.validate import lab_of, successful_run, with_step_limit
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes

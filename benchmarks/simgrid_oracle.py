@@ -27,7 +27,7 @@ import numpy as np
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.network_settings import NetworkSettings
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.traffic.clock import Clock
 from paceline.sim.traffic.transfers import Transfers
 

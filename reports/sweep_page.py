@@ -14,7 +14,7 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from paceline.sim.config.files import claim, save_atomically
-from paceline.sim.config.keys import short_keys, show_value
+from paceline.sim.config.problems import short_keys, show_value
 from paceline.sim.errors import InputError
 
 from . import assumptions, words

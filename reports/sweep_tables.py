@@ -11,7 +11,7 @@ from typing import Any, Final
 from rich.console import ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.text import Text
 
-from paceline.sim.config.keys import short_keys, show_value
+from paceline.sim.config.problems import short_keys, show_value
 from paceline.sim.records.carry.break_even import FEWEST_ROUNDS
 from paceline.sim.records.sweeps.draws import percent
 from paceline.sim.records.verdict import Verdict, format_factor

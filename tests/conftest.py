@@ -27,10 +27,10 @@ settings.load_profile("untimed")
 @pytest.fixture
 def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step is followed for a few cycles only: enough where its exact time is not looked at."""
-    from paceline.sim.experiments.costs import bandwidth, bounds, step_cost
+    from paceline.sim.experiments.costs import bounds, step_cost, tokens
 
     monkeypatch.setattr(step_cost, "ENOUGH_WORK", 300)
-    monkeypatch.setattr(bandwidth, "ENOUGH_PART_WORK", 300)
+    monkeypatch.setattr(tokens, "ENOUGH_PART_WORK", 300)
     monkeypatch.setattr(bounds, "BOUNDS_WORK", 300)
 
 

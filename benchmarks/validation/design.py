@@ -20,7 +20,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.network import free_network
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.schemes import find_scheme

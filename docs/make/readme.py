@@ -18,7 +18,7 @@ from typing import Final
 
 from benchmarks.board.tables import names
 from paceline.sim.config.files import write_atomically
-from paceline.sim.records.carry.studies import SGD
+from paceline.sim.records.carry.break_even import SGD
 
 DOCS: Final = Path(__file__).parents[1]
 PAGE: Final = DOCS.parent / "README.md"

@@ -10,9 +10,8 @@ from typing import Any, Final
 from docs.make import page as generated_page
 from paceline.sim.config.files import write_atomically
 from paceline.sim.topology import TOPOLOGIES
-from paceline.sim.topology.entry import FILE, topology_named
-from paceline.sim.topology.registered import Topology
-from paceline.sim.topology.weights import RULES
+from paceline.sim.topology.entry import FILE, Topology, topology_named
+from paceline.sim.topology.plan import RULES
 
 PAGE: Final = Path(__file__).parents[1] / "topologies.md"
 BEGIN: Final = (

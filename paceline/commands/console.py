@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import stat
 import sys
 import threading
 import time
@@ -11,9 +14,10 @@ from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, TextIO, cast
 
 import typer
+from typing_extensions import Buffer, override
 
 from paceline.sim.config.tracking import WATCH, set_within
 from paceline.sim.errors import InputError, shorten
@@ -313,7 +317,7 @@ def load_scenario(path: Path, changes: Sequence[str] | None = None) -> Scenario:
 
 def say_middle(scenario: object, changes: Sequence[str]) -> None:
     """Say which values stand for the ranges of a scenario, if it has any."""
-    from paceline.sim.config.keys import short_keys
+    from paceline.sim.config.problems import short_keys
     from paceline.sim.scenario.ranges import ranges_of
 
     ranges = ranges_of(scenario, changes)
@@ -388,3 +392,38 @@ def end_failed(runs: Sequence[Run]) -> None:
         say(f"{shorten(run.label)}, seed {run.seed}: {run.message}")
     if failed:
         raise typer.Exit(1)
+
+
+class _Pipe(io.FileIO):
+    """Take all output, also after its reader has gone."""
+
+    @override
+    def write(self, text: Buffer, /) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            return memoryview(text).nbytes
+
+
+def ignore_broken_pipes() -> None:
+    """Let this process end as if all it says were read, where a standard stream is a pipe (``| head -1``)."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        try:
+            stream.flush()
+            number = stream.fileno()
+            piped = stat.S_ISFIFO(mode := os.fstat(number).st_mode) or stat.S_ISSOCK(mode)
+        except OSError:  # it is closed, or takes nothing
+            continue
+        if piped:
+            pipe, at_once = _Pipe(number, "wb", closefd=False), stream.write_through  # python -u
+            outlasting = io.TextIOWrapper(
+                cast(BinaryIO, pipe) if at_once else io.BufferedWriter(pipe),
+                stream.encoding,
+                stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=at_once,
+            )
+            setattr(sys, name, outlasting)

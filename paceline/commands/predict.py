@@ -28,7 +28,6 @@ from paceline.commands.console import (
     say,
     watching,
 )
-from paceline.commands.dask_cluster import connect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +52,7 @@ def simulate(
     """Predict: real gradients under a virtual clock, for every scheme and seed."""
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
-    from paceline.sim.experiments.jobs import JobProcesses, check_jobs
+    from paceline.sim.experiments.jobs import JobProcesses, check_jobs, connect
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.overrides import name_lines
 

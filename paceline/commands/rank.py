@@ -26,10 +26,10 @@ from paceline.commands.console import (
     SetOption,
     TraceOption,
     check_trace,
+    ignore_broken_pipes,
     plain_app,
     say,
 )
-from paceline.sim.config.standard_streams import ignore_broken_pipes
 from paceline.sim.errors import InputError, PacelineError
 
 if TYPE_CHECKING:

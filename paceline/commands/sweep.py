@@ -23,7 +23,6 @@ from paceline.commands.console import (
     say_middle,
     watching,
 )
-from paceline.commands.dask_cluster import connect
 
 if TYPE_CHECKING:
     from paceline.sim.scenario.overrides import Change
@@ -59,7 +58,7 @@ def sweep(
     from paceline.reports.sweep_tables import render_sweep
     from paceline.sim.config.tracking import track
     from paceline.sim.experiments import prepare
-    from paceline.sim.experiments.jobs import JobProcesses, check_jobs
+    from paceline.sim.experiments.jobs import JobProcesses, check_jobs, connect
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.experiments.sweep import summaries as many
     from paceline.sim.experiments.sweep import sweep_folder

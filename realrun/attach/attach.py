@@ -24,15 +24,19 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import fmean
 from typing import Any, Final, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch._C._distributed_c10d import Store
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket, Store
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from paceline.sim.compute.attached import AttachedRun
 from paceline.sim.compute.compute_settings import Compute
@@ -44,10 +48,12 @@ from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.drivers.job import Job, JobCollectives, JobLayers, Scoring
 from paceline.sim.errors import InputError, PacelineError, RunError, shorten
 from paceline.sim.network.network import free_network
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
+from paceline.sim.records.carry.noise import NoisePoint
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.schemes import find_scheme
+from paceline.sim.training.gradient_noise import moments, norm2
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import WithBuffers
 from paceline.sim.workloads.modules import backward_segments, trained_parameters
@@ -59,7 +65,6 @@ from ..group.group import SWITCH_S, Group, leave, meet
 from ..group.job_store import JobStore, open_job_store
 from ..group.store import Control, check_timeout, torchrun_store
 from ..transport.device import settle, use
-from .loop_noise import LoopNoise
 from .model_vector import ModelVector, check_wrappers
 from .replica_group import ENDED, FAILED, WANTED, ReplicaGroup, find_replica_group
 from .torch_rule import TorchRule
@@ -343,3 +348,73 @@ def _open_store(timeout_s: float) -> tuple[JobStore, int, int]:
     torch_store = dist.distributed_c10d._get_default_store()
     rank, size = dist.get_rank(), dist.get_world_size()
     return open_job_store(os.environ, rank, size, timeout_s, torch_store, name), rank, size
+
+
+class LoopNoise:
+    """A worker's S2_i and |g_i|^2 at every multiple of ``every`` steps, for ``batch_size`` examples.
+
+    Nothing is known of shards: they count as infinite, so H2 is that of their sources.
+    """
+
+    def __init__(
+        self, model: nn.Module, replicas: ReplicaGroup, rule: TorchRule, every: int, batch_size: int
+    ) -> None:
+        self._replicas, self._rule, self._every, self._batch_size = replicas, rule, every, batch_size
+        joined = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
+        self._shares = len(replicas.members) if joined else 1
+        self._done, self._local2 = 0, torch.zeros(())
+        self._points: list[tuple[float, ...]] = []
+        self.half: Tensor | None = None
+        for each in joined if self._shares > 1 else ():
+            try:  # torch refuses annotations that are text
+                each.register_comm_hook(
+                    each.process_group, lambda group, bucket: self._average(group, bucket)
+                )
+            except RuntimeError:
+                raise InputError(
+                    "attach: gradient_noise: this DDP has a communication hook already"
+                ) from None
+
+    @property
+    def due(self) -> bool:
+        """Whether the present step is measured."""
+        return self._done > 0 and self._done % self._every == 0
+
+    def _average(self, group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        if self.due:
+            self._local2 = self._local2.to(bucket.buffer().device) + norm2(bucket.buffer())
+        return allreduce_hook(group, bucket)
+
+    def note(self, gradient: Tensor, loss: Tensor | None) -> None:
+        """Note a step's gradient [d], without buffers; ``RunError`` where its half is missing."""
+        if self.due:
+            shares, own = self._shares, float(norm2(gradient))
+            if shares > 1:
+                total = shares * float(self._replicas.mean(self._local2))
+                noise = self._batch_size / shares * (total - shares * own) / (shares - 1)
+            elif self.half is None:
+                raise RunError("attach: gradient_noise: call worker.half() between a batch's two halves")
+            else:
+                noise = self._batch_size * float(norm2(2 * self.half - gradient))
+            known = np.nan if loss is None else float(loss)
+            self._points.append((self._done, self._rule.lr_at(0), known, noise, own))
+            self._local2, self.half = torch.zeros(()), None
+        self._done += 1
+
+    def finish(self, control: Control, timeout_s: float, run: Run | None) -> Run | None:
+        """Give the joined points of all workers to ``run``; all ranks call this after the last step."""
+        lists = control.meet("noise", self._points if self._replicas.leads else None, timeout_s)
+        joined: list[NoisePoint] = []
+        for each in zip(*(points for points in lists if points is not None), strict=False):
+            (step, *_), lr, losses, noise, norms2 = np.array(each).T
+            mean2 = self._rule.norms2.get(int(step))
+            batches = np.full(len(each), float(self._batch_size))
+            joint = moments(noise, norms2, mean2 or 0.0, batches, np.inf)
+            joined.append(
+                NoisePoint(
+                    step=int(step), examples=len(each) * self._batch_size, lr=float(lr[0]),
+                    loss=float(losses.mean()) if np.isfinite(losses).all() else None, noise=joint.noise,
+                    heterogeneity=mean2 and joint.heterogeneity, norm2=mean2 and joint.norm2,
+                )
+            )  # fmt: skip
+        return run and replace(run, gradients=tuple(joined))

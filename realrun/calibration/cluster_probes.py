@@ -30,7 +30,7 @@ from paceline.sim.network.network import Network
 from paceline.sim.network.network_settings import NetworkSettings, QueueName
 from paceline.sim.network.profile import HostKind, MeasuredRange
 from paceline.sim.network.stock_tcp import TcpSettings
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.program.encoding import Codec, Qsgd, TopK, decoded, encode
 from paceline.sim.records.run import Event, Run
 from paceline.sim.scenario.schema import Scenario, parse

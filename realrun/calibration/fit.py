@@ -27,7 +27,7 @@ from paceline.sim.config.yaml_file import parse as parse_yaml
 from paceline.sim.config.yaml_file import read_text, validate_document
 from paceline.sim.errors import InputError
 from paceline.sim.network.profile import FACTORS, PROFILE_VERSION, Factor, MeasuredRange, Profile
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.seeds import Floats
 

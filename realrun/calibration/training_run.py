@@ -32,7 +32,7 @@ from paceline.sim.experiments.prepare import prepare
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, free_network
 from paceline.sim.network.profile import MeasuredRange
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
 from paceline.sim.records.folder import SUMMARY_FILE, read_results, runs_of

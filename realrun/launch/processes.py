@@ -27,9 +27,9 @@ from torch._C._distributed_c10d import FileStore
 from typing_extensions import override
 
 from paceline.sim.config.files import make_temporary_folder
-from paceline.sim.config.free_memory import free_for_all_bytes
 from paceline.sim.config.units import format_bytes
 from paceline.sim.config.user_code.code_files import code_folders
+from paceline.sim.devices import free_for_all_bytes
 from paceline.sim.errors import InputError, KeyedError
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, BroadcastOptions
 
-from paceline.sim.collectives.hierarchy import Sites, hierarchical_pieces
+from paceline.sim.collectives.algorithms import Sites, hierarchical_pieces
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import mean_model, root_of, share_in_half
 from paceline.sim.program.encoding import Encoded, Payload, decoded

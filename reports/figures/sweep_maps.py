@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import pandas as pd
 
-from paceline.sim.config.keys import short_keys, show_value
+from paceline.sim.config.problems import short_keys, show_value
 from paceline.sim.config.units import Format, parse_number, read_numbers
 from paceline.sim.records.verdict import format_factor
 

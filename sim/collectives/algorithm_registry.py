@@ -15,8 +15,8 @@ from ..config.user_code import call as user_code
 from ..errors import Deadlock, InputError, quote
 from . import algorithms as tables
 from . import pipelines
+from .algorithms import Sites, count_ranks, hierarchical_all_reduce
 from .collective import Collective, Schedule, of_rounds
-from .hierarchy import Sites, count_ranks, hierarchical_all_reduce
 from .pricing import lay_out
 
 Builder = Callable[[Sites, int], Collective]

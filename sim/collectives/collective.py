@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.free_memory import free_bytes
 from ..config.limits import MAX_MESSAGES
 from ..config.units import format_bytes
+from ..devices import free_bytes
 from ..errors import RunError
 from ..seeds import Floats, Integers
 

@@ -23,9 +23,16 @@ import numpy as np
 
 from ..seeds import Integers
 from .algorithms import (
+    Sites,
+    count_ranks,
+    crosses,
     dissemination_barrier,
+    even_length,
     gloo_broadcast,
     halving_doubling_all_reduce,
+    hierarchical_all_reduce,
+    host_sizes,
+    place_ranks,
     recursive_doubling_all_reduce,
 )  # fmt: skip
 from .collective import (
@@ -40,15 +47,6 @@ from .collective import (
     refuse_many,
     sort_in_steps,
     split_evenly,
-)
-from .hierarchy import (
-    Sites,
-    count_ranks,
-    crosses,
-    even_length,
-    hierarchical_all_reduce,
-    host_sizes,
-    place_ranks,
 )
 
 RING_PIECES: Final = 64

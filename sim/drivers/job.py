@@ -16,8 +16,7 @@ from ..compute.model import ComputeModel
 from ..config.settings import Settings
 from ..errors import SchemeError
 from ..faults.outages import Churn
-from ..network.transfer import TransferModel
-from ..network.transport import TRANSPORTS, TransportRules
+from ..network.transport import TRANSPORTS, TransferModel, TransportRules
 from ..program import operations as ops
 from ..program.encoding import TopK
 from ..program.worker import Optimizer, Parameter, Program, Worker

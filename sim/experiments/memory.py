@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..config.free_memory import free_bytes
 from ..config.units import format_bytes
+from ..devices import free_bytes
 from ..errors import KeyedError
 from ..scenario.entries import WorkloadEntry
 from ..scenario.schema import Scenario

@@ -23,8 +23,7 @@ from ..network.build import build_network
 from ..network.network import Network
 from ..network.network_settings import NetworkSettings
 from ..network.profile import Profile
-from ..network.transfer import TransferModel
-from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, nccl_hosts
+from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, TransferModel, nccl_hosts
 from ..network.variation import changes_per_s
 from ..program.encoding import message_bytes
 from ..scenario.entries import SchemeEntry, WorkloadEntry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Final, Literal, get_args
 import torch
 
 from ..config.problems import format_message
+from ..config.units import format_seconds
 from ..devices import one_thread
 from ..drivers.job import UNRECORDED, Job
 from ..drivers.outcome import run_record
@@ -26,7 +28,7 @@ from ..scenario.repeats import AutoRepeats, are_enough, max_repeats
 from ..scenario.schema import Scenario, dump
 from ..traffic.streams import Streams
 from ..training.scoring import Scorer
-from .doubts import doubts
+from ..workloads import find_task
 from .jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from .prepare import (
     check_queue,
@@ -289,11 +291,42 @@ def choose_values(
 
     ``parts``, ``processes`` and ``engine`` are as for ``simulate``.
     """
+    if scenario.tune is None:
+        return scenario, []
     runs: list[Run] = []
     here, at_work = partial(run_here, device, engine), processes_for(device, processes)
-    if progress is not None and scenario.tune is not None:
+    if progress is not None:
         progress.begin("trial", len(scenario.schemes) * scenario.tune.trials, parts.num_kept("trial"))
     with one_thread():
         while planned := next_trials(scenario, runs, parts):
             runs += at_work.run_all(planned, here, progress=progress)
     return choose(scenario, runs)
+
+
+def doubts(scenario: Scenario) -> Iterator[str]:
+    """Sentences about values of a valid scenario, without a full stop."""
+    workload, compute, stop = scenario.workload, scenario.cluster.compute, scenario.stop
+    if compute.measured is not None and (beyond := compute.measured.outside(workload.batch_size)):
+        yield beyond
+    gradient_s = workload.accumulate * (compute.time or 0.0)
+    max_time_s = math.inf if stop.max_time is None else stop.max_time
+    steps = min(stop.max_iterations or math.inf, max_time_s / gradient_s if gradient_s else math.inf)
+    if steps < 1:
+        yield (
+            f"stop.max_time: {format_seconds(max_time_s)} is over before the first gradient, which takes "
+            f"{format_seconds(gradient_s)}"
+        )
+    for number, entry in enumerate(scenario.schemes):
+        period = getattr(entry.options, "period", None)
+        if isinstance(period, int) and period > steps >= 1:
+            yield f"schemes.{number}.period: {period:,} steps are more than the run's {steps:,.0f} at most"
+    if workload.timing_only or workload.curves is not None:
+        return
+    task = find_task(workload.task)
+    shards = 1 if workload.partition.kind == "replicated" else scenario.cluster.workers
+    share = task.facts(workload.options, scenario.seed).num_examples / shards
+    if workload.proxy_batch is None and workload.batch_size > share:
+        yield f"workload.batch_size: {workload.batch_size:,} is more than a worker's {share:,.0f} examples"
+    target = stop.target
+    if target is not None and target.value == task.range_of(target.metric)[target.metric not in task.falling]:
+        yield f"stop.target.value: {target.value:g} is as good as {target.metric} can be; few runs get there"

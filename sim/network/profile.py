@@ -23,7 +23,7 @@ from ..config.settings import Settings, read_beside
 from ..config.yaml_file import validate_document
 from ..errors import InputError, quote
 from .network_settings import QueueName
-from .transfer import TransferModel
+from .transport import TransferModel
 
 PROFILE_VERSION: Final = 2
 

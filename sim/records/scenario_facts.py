@@ -1,4 +1,4 @@
-"""Facts that records take from a resolved scenario's text: workers, target, transport."""
+"""Facts that records take from a resolved scenario's text: target, transport, prices, scope of a verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..config.units import (
 )
 from ..errors import InputError
 from .carry.break_even import Scope, scope_of
-from .money.cost import PriceRecord, read_price
+from .money.cost import OTHERS, PriceRecord, parse_money
 from .run import metric_name
 
 MEASURED: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = MappingProxyType(
@@ -133,6 +133,24 @@ def _read(read: Callable[[Any], _T], document: Any) -> _T | None:
         return read(document)
     except (AttributeError, TypeError, KeyError, ValueError, StopIteration, InputError):
         return None
+
+
+def read_price(document: Any) -> PriceRecord:
+    """Prices in a resolved scenario's document; ``KeyError`` where it has none."""
+    price, cluster = document["price"], document["cluster"]
+    hours, egress = (
+        {name: parse_money(text) for name, text in price.get(key, {}).items()}
+        for key in ("worker_hour", "egress")
+    )
+    (currency,) = {currency for _, currency in (*hours.values(), *egress.values())}
+    sites = cluster["network"].get("sites") or {OTHERS: cluster["workers"]}
+    other = hours.get(OTHERS, (0.0, currency))
+    return PriceRecord(
+        currency=currency,
+        per_hour=sum(number * hours.get(site, other)[0] for site, number in sites.items()),
+        egress={name: amount for name, (amount, _) in egress.items()},
+        table=price.get("table"),
+    )
 
 
 def _planned(document: Any) -> PlannedRuns:

@@ -41,11 +41,10 @@ from ..training.scoring import scored_on
 from ..workloads import find_task
 from . import overrides
 from .device_memory import check_device_memory
-from .entries import SchemeEntry, WorkloadEntry, labels_of
+from .entries import SchemeEntry, WorkloadEntry, labels_of, with_proxy
 from .measured import Priced, price
 from .parts import Cluster, CollectiveSettings, EvaluateSettings, Stop, TargetSettings, read_on
 from .price import Price, fill_in
-from .proxy import with_proxy
 from .ranges import at_middle
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, max_repeats, read_auto

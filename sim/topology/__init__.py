@@ -3,9 +3,8 @@
 ``plan(entry, workers, weights, seed).at(step)`` is the mixing pattern of a step.
 """
 
-from .entry import TOPOLOGIES, MixingOptions, TopologyEntry, topology_named
+from .entry import TOPOLOGIES, MixingOptions, Topology, TopologyEntry, topology_named
 from .plan import AUTO, GIVEN, Plan, plan
-from .registered import Topology
 
 __all__ = [
     "AUTO",

@@ -1,8 +1,12 @@
-"""A topology's form in a scenario: its name, ``{name: {options ...}}`` or ``{file: graph.json}``."""
+"""The registry of topologies, and a topology's form in a scenario.
+
+That is its name, ``{name: {options ...}}`` or ``{file: graph.json}``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
@@ -24,13 +28,60 @@ from ..config.registry import Registry
 from ..config.settings import Named, Settings, keyed
 from ..config.user_code import call
 from ..errors import InputError, did_you_mean, quote
-from .matrix import from_networkx, ranked
-from .registered import Graphs, NoOptions, Topology, static
+from .matrix import Matrix, from_networkx, ranked
 
 FILE: Final = "file"
 """Name of the topology in a file."""
 SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
 """Suffixes of graph files."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graphs:
+    """The sequence of graphs of a topology.
+
+    Attributes:
+        at: the adjacency [n, n] of a step (from 0), or its mixing matrix where ``weighted``.
+        period: number of steps after which the graphs repeat; None: never.
+        weighted: the topology comes with weights of its own.
+        rate: of a random sequence, the root of the second eigenvalue of E[W'W] with the weights that ``auto``
+            means: the factor per step by which disagreement shrinks in mean square.
+    """
+
+    at: Callable[[int], Matrix]
+    period: int | None = 1
+    weighted: bool = False
+    rate: float | None = None
+
+
+class NoOptions(Settings):
+    """Options of topologies that have none."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A registered topology; its row in ``docs/topologies.md``.
+
+    Attributes:
+        build: (workers, options, seed) -> the graphs; raises ``InputError`` where there are none.
+        workers, degree: accepted numbers of workers, and number of others heard in a step, in words.
+        directed: whether i may hear j without j hearing i.
+        drawn: whether the graphs depend on the seed.
+    """
+
+    name: str
+    build: Callable[[int, Any, int], Graphs]
+    options: type[Settings]
+    workers: str
+    degree: str
+    directed: bool = False
+    drawn: bool = False
+
+
+def static(graph: Matrix) -> Graphs:
+    """A sequence with one graph at every step."""
+    return Graphs(lambda step: graph)
+
 
 TOPOLOGIES: Final = Registry[Topology](
     __package__,

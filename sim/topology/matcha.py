@@ -16,9 +16,8 @@ from .. import seeds
 from ..config.settings import Settings
 from ..errors import InputError
 from ..seeds import Floats
-from .entry import TopologyEntry, topology_named
+from .entry import Graphs, Topology, TopologyEntry, topology_named
 from .matrix import Matrix, edges_of, in_degrees, is_symmetric, laplacian, undirected, with_diagonal
-from .registered import Graphs, Topology
 from .spectra import DENSE, laplacian_ends
 
 _DEFAULT_GRAPH: Final = "ring_lattice"

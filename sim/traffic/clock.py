@@ -15,7 +15,7 @@ import numpy as np
 import simpy
 
 from .. import seeds
-from ..network.transfer import TransferModel
+from ..network.transport import TransferModel
 
 NORMAL = 1
 LATE = 2

@@ -13,7 +13,7 @@ from typing_extensions import override
 from ..collectives.classes import Classes, find_classes
 from ..collectives.collective import Collective
 from ..collectives.pricing import BlockCosts
-from ..network.transfer import TransferModel, route_pairs
+from ..network.transport import TransferModel, route_pairs
 from .clock import Clock
 from .rendezvous import Tag, Transfer
 from .sharing import FairSharing

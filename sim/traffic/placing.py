@@ -12,7 +12,7 @@ import numpy as np
 from ..collectives.classes import TIE, time_alike
 from ..collectives.collective import Collective, sends_of
 from ..collectives.pricing import BlockCosts, Layout, StreamCosts, Times, completion_s, lay_out
-from ..network.transfer import RouteArrays, TransferModel, route_pairs
+from ..network.transport import RouteArrays, TransferModel, route_pairs
 from ..seeds import Floats, Integers
 from .clock import Clock
 from .flows import Alike, AlikeTransfers, Flows, find_alike

@@ -11,13 +11,12 @@ from itertools import pairwise
 from typing import Any, Final
 
 from ..collectives.algorithm_registry import Algorithm, Builder, algorithms, posted, users_all_reduce
+from ..collectives.algorithms import Sites, host_sizes
 from ..collectives.collective import Collective
-from ..collectives.hierarchy import Sites, host_sizes
 from ..collectives.pipelines import least_latencies, nccl_choice
 from ..config.units import format_seconds
 from ..config.user_code.call import is_import_path
-from ..network.transfer import TransferModel
-from ..network.transport import AUTO_ALGORITHM, TransportRules
+from ..network.transport import AUTO_ALGORITHM, TransferModel, TransportRules
 from ..program import operations as ops
 from ..program.averaging import root_of
 from ..program.encoding import Encoded, message_bytes, shard_bytes

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from ..network.profile import MessageRange
-from ..network.transfer import TransferModel
+from ..network.transport import TransferModel
 from .clock import Clock
 from .rendezvous import Announced, Notice, Transfer
 from .transfers import Transfers

@@ -15,7 +15,7 @@ from typing import Final
 
 from .. import seeds
 from ..network import variation
-from ..network.transfer import TransferModel
+from ..network.transport import TransferModel
 from ..program.operations import ANY
 from . import rendezvous
 from .clock import LATE, Clock

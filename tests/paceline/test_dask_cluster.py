@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from paceline.commands.dask_cluster import connect
 from paceline.sim.errors import InputError
+from paceline.sim.experiments.jobs import connect
 from tests.sim.experiments.test_jobs import digests, write_scenario
 
 CLUSTER = """

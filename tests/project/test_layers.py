@@ -49,6 +49,7 @@ LATER = {
     ("sim/compute/compute_settings.py", ".traces"),  # times of steps from a file
     ("sim/drivers/job.py", "..training"),  # a run that is scored by measured curves
     ("sim/experiments/choice.py", "..drivers"),  # what cannot run in lockstep
+    ("sim/experiments/jobs.py", "distributed"),  # a cluster of Dask
     ("sim/experiments/prepare.py", ".choice"),  # where there is an algorithm to choose
     ("sim/experiments/simulate.py", "..drivers"),  # a run loads its own driver
     ("sim/training/curves/curves.py", ".read"),  # measured curves, in files of many formats

@@ -19,7 +19,7 @@ from benchmarks.learning.__main__ import (
     read_predicted,
     read_tables,
 )
-from paceline.sim.scenario.proxy import PROXY, RATES
+from paceline.sim.scenario.entries import PROXY, RATES
 from paceline.sim.scenario.schema import load
 
 SEEDS = range(5)

@@ -24,8 +24,8 @@ from benchmarks.outer_steps import (
     variant_schemes,
 )
 from benchmarks.outer_steps_page import MARK, PAGE, generated, move_lines, page_lines
-from paceline.sim.records.carry.studies import ADAMW
-from paceline.sim.scenario.proxy import RATES
+from paceline.sim.records.carry.break_even import ADAMW
+from paceline.sim.scenario.entries import RATES
 from paceline.sim.scenario.schema import resolve_scenario
 
 

@@ -26,7 +26,7 @@ from benchmarks.carry_over.study import (
     scored_steps,
 )
 from paceline.sim.records.carry import noise
-from paceline.sim.records.carry.studies import SGD
+from paceline.sim.records.carry.break_even import SGD
 from paceline.sim.records.run import Evaluation
 from paceline.sim.seeds import Floats
 from tests.support.made_runs import made_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from paceline.sim.training.curves.tensorboard import checksum
+from paceline.sim.training.curves.read import checksum
 
 
 def varint(value: int) -> bytes:

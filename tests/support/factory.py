@@ -21,8 +21,7 @@ from paceline.sim.jitter import Jitter, Lognormal
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Link, Network
 from paceline.sim.network.network_settings import NetworkSettings
-from paceline.sim.network.transfer import TransferModel
-from paceline.sim.network.transport import TRANSPORTS
+from paceline.sim.network.transport import TRANSPORTS, TransferModel
 from paceline.sim.program.worker import Optimizer, Program, Worker
 from paceline.sim.records.run import Run
 from paceline.sim.schemes import find_scheme

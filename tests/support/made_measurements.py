@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.realrun.calibration import calibration_data, cluster_probes, fit
 from paceline.realrun.calibration.probes import plan_for
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from tests.support.factory import flat_network
 
 NETWORK: dict[str, Any] = {"latency": "5 ms", "bandwidth": "1 Gbit/s"}

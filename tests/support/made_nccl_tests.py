@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from paceline.extras.importers.measured.collective_fit import Timed
+from paceline.extras.importers.measured.nccl_tests import Timed
 
 COLUMNS = {"all_reduce": ("sum", -1), "reduce_scatter": ("sum", -1), "all_gather": ("none", -1)}
 COLUMNS |= {"sendrecv": ("sum", -1), "broadcast": ("none", 0), "alltoall": ("none", -1)}

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from paceline.sim.collectives.hierarchy import Sites
+from paceline.sim.collectives.algorithms import Sites
 from paceline.sim.network.network import Network
 from tests.support.factory import network_of
 

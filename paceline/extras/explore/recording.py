@@ -25,7 +25,7 @@ from paceline.sim.drivers.lockstep.stacked import StackedTask
 from paceline.sim.drivers.outcome import run_record
 from paceline.sim.drivers.tasks.runner import InFlight
 from paceline.sim.errors import NotInLockstep
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import root_of
 from paceline.sim.program.encoding import message_bytes

@@ -14,9 +14,9 @@ from pydantic import Field
 
 from paceline.sim.config.settings import Settings
 from paceline.sim.errors import InputError
+from paceline.sim.topology.entry import Graphs, NoOptions, Topology
 from paceline.sim.topology.graphs.static import nearest_workers, power_of_two
 from paceline.sim.topology.matrix import pairwise
-from paceline.sim.topology.registered import Graphs, NoOptions, Topology
 
 Ranks = NDArray[np.int64]
 WeightedPairs = tuple[Ranks, Ranks, NDArray[np.float64]]

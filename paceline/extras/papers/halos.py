@@ -31,7 +31,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from paceline.extras.papers.parameter_server import Centre
+from paceline.extras.papers.parameter_server import Centre, on_a_server, publishes_leader
 from paceline.sim.config.settings import Settings
 from paceline.sim.program import operations as ops
 from paceline.sim.program.encoding import Compression
@@ -40,8 +40,6 @@ from paceline.sim.schemes.common.held import Held, Sizes, encoded_share
 from paceline.sim.schemes.common.inside import unit_groups
 from paceline.sim.schemes.common.outer import buffers_in
 from paceline.sim.schemes.scheme import Scheme, one_period
-
-from .servers import on_a_server, publishes_leader
 
 
 class SiteServer(Settings):

@@ -37,6 +37,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from paceline.extras.papers.parameter_server import Spread, publishes_leader, scattered
 from paceline.sim.config.settings import Settings
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network
@@ -47,8 +48,6 @@ from paceline.sim.program.worker import Program, Worker
 from paceline.sim.schemes.common.held import Held
 from paceline.sim.schemes.common.inside import unit_groups
 from paceline.sim.schemes.scheme import Scheme
-
-from .servers import Spread, publishes_leader, scattered
 
 
 class LeaderSgdOptions(Settings):

@@ -36,6 +36,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from paceline.sim.config.limits import MAX_FACTOR
 from paceline.sim.config.settings import Settings
 from paceline.sim.errors import InputError, PeerLost
 from paceline.sim.program import operations as ops
@@ -46,7 +47,32 @@ from paceline.sim.schemes.common.compressed import CompressedAllReduce
 from paceline.sim.schemes.common.held import REPLACED, Held, Sizes
 from paceline.sim.schemes.scheme import Scheme, one_period
 
-from .servers import Spread, on_a_server, publishes_leader, scattered
+Spread = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=MAX_FACTOR,
+        description="standard deviation of workers' initial models around the common one",
+    ),
+]
+
+
+def scattered(worker: Worker, spread: float) -> torch.Tensor:
+    """This worker's first model, [..., d]: x(0) + ``spread`` times its own standard normal numbers."""
+    if spread == 0:
+        return worker.start
+    return worker.start + spread * worker.normal("start", 0, worker.start.shape[-1:])
+
+
+def publishes_leader(options: Any) -> On:
+    """``publishes`` of a scheme with a leader or servers."""
+    return "leader"
+
+
+def on_a_server(visitors: int) -> float:
+    """In flight on a server's host: for each visitor a receive, its value, and the reply."""
+    return 3.0 * visitors + 2.0
+
 
 HostRank = Annotated[int, Field(ge=0, description="rank of the worker that hosts the centre")]
 

@@ -23,7 +23,6 @@ from paceline.commands.console import (
     say,
     watching,
 )
-from paceline.commands.dask_cluster import connect
 
 
 def recommend(
@@ -49,7 +48,7 @@ def recommend(
     from paceline.reports.assumptions import assumed
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
-    from paceline.sim.experiments.jobs import JobProcesses, check_jobs
+    from paceline.sim.experiments.jobs import JobProcesses, check_jobs, connect
     from paceline.sim.records.scenario_facts import read_facts
     from paceline.sim.scenario.overrides import name_lines
     from paceline.sim.scenario.schema import dump

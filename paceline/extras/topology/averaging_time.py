@@ -40,8 +40,8 @@ from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes.scheme import Scheme
 from paceline.sim.seeds import Floats
 from paceline.sim.topology.matrix import undirected
+from paceline.sim.topology.plan import metropolis
 from paceline.sim.topology.search import EdgeArray
-from paceline.sim.topology.weights import metropolis
 
 TIMED_STEPS: Final = 60
 """Steps of the recursion, and of the event driver."""

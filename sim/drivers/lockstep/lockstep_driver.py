@@ -25,8 +25,7 @@ from ..job import Job
 from ..outcome import Outcome
 from ..tasks.runner import InFlight
 from .lockstep_clock import LockstepClock, moved_alike
-from .published import PublishedRows
-from .stacked import StackedRunner, StackedTask
+from .stacked import PublishedRows, StackedRunner, StackedTask
 
 ROWS: Final = 64
 """Most jobs of a clock; times of as many stay in a processor's cache."""

@@ -26,7 +26,7 @@ from ...devices import one_thread
 from ...drivers.job import Job
 from ...errors import RunError
 from ...network.network import Network
-from ...network.transfer import TransferModel
+from ...network.transport import TransferModel
 from ...records.summary import Bounds, Cost, SchemeFacts
 from ...scenario.device_memory import device_memory
 from ...scenario.entries import SchemeEntry

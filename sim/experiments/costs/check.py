@@ -21,21 +21,23 @@ import torch
 
 from ...compute.model import steady_compute
 from ...config.tracking import track
+from ...config.units import format_rate
 from ...devices import one_thread
 from ...drivers.job import Job
 from ...network.network import Network, rate_of
+from ...network.network_settings import NetworkSettings
 from ...network.profile import Profile
-from ...network.remarks import remarks
+from ...network.stock_tcp import payload_share
+from ...network.transport import NCCL_CONNECT, TRANSPORTS
 from ...program.encoding import message_bytes
 from ...records.run import Run, metric_name
 from ...records.scenario_facts import read_facts
 from ...scenario.device_memory import device_memory
 from ...scenario.repeats import max_repeats
 from ...scenario.schema import Scenario, dump
-from ..doubts import doubts
 from ..jobs import MIN_WORK_S, num_cores
 from ..prepare import over_profile, prepare, resolve
-from ..simulate import engine_of, simulate_job
+from ..simulate import doubts, engine_of, simulate_job
 from .encoding_units import encodes
 from .step_cost import StepCost, clock_of, step_cost
 
@@ -303,3 +305,37 @@ def _row(cost: StepCost, trials: Mapping[str, Trial], most: float, runs: int) ->
         "mean_over_steps": cost.steps,
         **simulation,
     }
+
+
+_NAME_PLATES: Final = tuple(125e6 * each for each in (1, 10, 25, 40, 100))
+"""Nominal rates of Ethernet cards, in bytes per second."""
+_MTUS: Final = 1500, 9000
+"""Ethernet's default, which stock hosts have, and jumbo frames."""
+
+
+def remarks(settings: NetworkSettings, network: Network) -> list[str]:
+    """Sentences about bandwidths that look like name plates, and about connecting; none over ``ideal``."""
+    rules = TRANSPORTS[settings.transport]
+    sentences = _about_plates(settings, network) if rules.gloo_messages else []
+    if rules.nccl_collectives and not settings.connect:
+        known = NCCL_CONNECT
+        sentences.append(
+            f"Connecting takes no time here; over NCCL a group's first collective takes {known.low:g} to "
+            f"{known.high:g} s longer than the later ones: network.connect: {known.value:g} s adds that."
+        )
+    return sentences
+
+
+def _about_plates(settings: NetworkSettings, network: Network) -> list[str]:
+    inside = {*network.inner_up.values(), *network.inner_down.values()}
+    rates = {link.bandwidth_bytes_per_s for k, link in enumerate(network.links) if k not in inside}
+    plates = sorted(rates.intersection(_NAME_PLATES))
+    if not plates:
+        return []
+    looks = "looks like a name plate" if len(plates) == 1 else "look like name plates"
+    sizes = _MTUS[:1] if settings.tcp is not None else _MTUS
+    shares = " or ".join(f"{100 * payload_share(mtu):.1f} % (MTU {mtu})" for mtu in sizes)
+    return [
+        f"Bandwidths are those of data, and {', '.join(map(format_rate, plates))} {looks}: TCP over Ethernet "
+        f"leaves {shares} of it; iperf3 measures the rest."
+    ]

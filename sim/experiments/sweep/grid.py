@@ -27,9 +27,8 @@ from ...scenario.repeats import are_enough, max_repeats
 from ...scenario.schema import Scenario
 from ...training.scoring import KnownScores
 from .. import prepare
-from ..doubts import doubts
 from ..jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
-from ..simulate import Progress, job_of, processes_for, report_steps, run_here
+from ..simulate import Progress, doubts, job_of, processes_for, report_steps, run_here
 from ..tune import choose, next_trials
 
 _TOGETHER: Final = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from typing_extensions import TypedDict
 
@@ -55,24 +55,6 @@ def format_money(amount: float, currency: str) -> str:
     places = max(0, 2 - math.floor(math.log10(amount))) if amount > 0 else 0
     text = f"{amount:,.{places}f}".rstrip("0").rstrip(".") if places else f"{amount:,.0f}"
     return f"${text}" if currency == "$" else f"{text} {currency}"
-
-
-def read_price(document: Any) -> PriceRecord:
-    """Prices in a resolved scenario's document; ``KeyError`` where it has none."""
-    price, cluster = document["price"], document["cluster"]
-    hours, egress = (
-        {name: parse_money(text) for name, text in price.get(key, {}).items()}
-        for key in ("worker_hour", "egress")
-    )
-    (currency,) = {currency for _, currency in (*hours.values(), *egress.values())}
-    sites = cluster["network"].get("sites") or {OTHERS: cluster["workers"]}
-    other = hours.get(OTHERS, (0.0, currency))
-    return PriceRecord(
-        currency=currency,
-        per_hour=sum(number * hours.get(site, other)[0] for site, number in sites.items()),
-        egress={name: amount for name, (amount, _) in egress.items()},
-        table=price.get("table"),
-    )
 
 
 def cost(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...config.keys import short_keys
+from ...config.problems import short_keys
 from ...config.units import parse_number
 from ...seeds import Floats
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ...config.keys import answer_word
+from ...config.problems import answer_word
 from ...errors import did_you_mean, quote
 
 

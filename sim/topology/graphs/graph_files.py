@@ -24,8 +24,8 @@ from ...config.problems import explain, format_value, mistake, one_line
 from ...config.settings import Settings, read_beside
 from ...config.yaml_file import read_text
 from ...errors import InputError
+from ..entry import Graphs, Topology, static
 from ..matrix import Matrix, adjacency, edges_of, is_symmetric, keeping_rest, ranked
-from ..registered import Graphs, Topology, static
 
 MAX_TOPOLOGY_BYTES: Final = 64 * 2**20
 MAX_SCENARIO_EDGES: Final = 20_000

@@ -17,8 +17,8 @@ from ... import seeds
 from ...config.limits import MAX_WORKERS
 from ...config.settings import Settings
 from ...errors import InputError
+from ..entry import Graphs, Topology, static
 from ..matrix import Matrix, from_networkx, refuse_too_many, undirected
-from ..registered import Graphs, Topology, static
 from .static import Degree, refuse_degree
 
 TRIES: Final = 100

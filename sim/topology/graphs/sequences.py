@@ -10,8 +10,8 @@ from pydantic import Field
 from ... import seeds
 from ...config.settings import Settings
 from ...errors import InputError
+from ..entry import Graphs, NoOptions, Topology
 from ..matrix import Matrix, circulant, exponential_offsets, undirected
-from ..registered import Graphs, NoOptions, Topology
 
 
 def one_peer_exponential(workers: int, options: NoOptions, seed: int) -> Graphs:

@@ -16,8 +16,8 @@ from pydantic import Field
 
 from ...config.settings import Settings
 from ...errors import InputError
+from ..entry import Graphs, NoOptions, Topology, static
 from ..matrix import adjacency, circulant, exponential_offsets, from_networkx, refuse_too_many, undirected
-from ..registered import Graphs, NoOptions, Topology, static
 
 
 class Rows(Settings):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ...network.transfer import TransferModel
+from ...network.transport import TransferModel
 from ...network.variation import peak_bytes_per_s
 from ..clock import Clock
 from ..fifo import FifoSharing

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from ... import seeds
 from ...config.limits import MAX_WIDTH
 from ...config.settings import Settings
-from ..supervised import initial_weights, supervised
+from ..supervised import initial_weights, read_packaged, supervised
 from ..workload import Examples, Facts, Task, Workload
-from .packaged import read_packaged
 
 NUM_TRAIN = 1437
 """Four fifths of the images; the split is the same for every seed."""

@@ -19,7 +19,7 @@ from ...config.problems import mistake
 from ...config.settings import Settings
 from ...config.yaml_file import expand_home, read_bytes
 from ...errors import InputError
-from .packaged import read_packaged
+from ..supervised import read_packaged
 
 TEXT_METRICS = ("train_loss", "test_loss", "test_accuracy")
 NUM_BYTES = 256

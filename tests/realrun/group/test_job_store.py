@@ -26,8 +26,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from paceline.realrun.group import control_server, job_store
 from paceline.realrun.group.control_server import MAX_STRANGERS, Channel, Refused, open_channel
-from paceline.realrun.group.job_store import JobStore, is_one_host, open_job_store
-from paceline.realrun.group.secret import job_secret
+from paceline.realrun.group.job_store import JobStore, is_one_host, job_secret, open_job_store
 from paceline.realrun.group.store import Control, torchrun_store
 from paceline.realrun.transport.connections import connect
 from paceline.sim.errors import InputError, RunError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.realrun.lab.delays import Delay
+from paceline.realrun.lab.switch import Delay
 
 
 def jittered(*factors: float) -> Delay:

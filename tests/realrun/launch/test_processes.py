@@ -20,7 +20,7 @@ from paceline.realrun.calibration.cluster_probes import durations
 from paceline.realrun.calibration.probes import ProbePlan, ProbeTrial, probe_scenario
 from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.driver.rank_log import Timing
-from paceline.realrun.group.secret import SECRET_VARIABLE
+from paceline.realrun.group.job_store import SECRET_VARIABLE
 from paceline.realrun.launch.cells import REQUEST, RESULT, Result, RunRequest, run_requests, with_draws
 from paceline.realrun.launch.length import with_length, with_lengths
 from paceline.realrun.launch.processes import Processes, measure_runs, popen_here

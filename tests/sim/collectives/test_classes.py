@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.collectives.pipelines import exchange, hierarchical, ring
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.traffic.clock import Clock
 from paceline.sim.traffic.placing import Placed, _follow, place
 from paceline.sim.traffic.transfers import Transfers

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.collectives.hierarchy import (
+from paceline.sim.collectives.algorithms import (
     Sites,
     count_ranks,
     crosses,

@@ -19,7 +19,7 @@ from paceline.sim.config import files
 from paceline.sim.drivers.job import JobCollectives
 from paceline.sim.errors import InputError
 from paceline.sim.network.profile import Profile
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.records.run import Event, Run, TimeShare
 from paceline.sim.scenario.entries import SchemeEntry
 from tests.support.factory import make_job, run_events

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import paceline
-from paceline.sim.config.keys import answer_word
+from paceline.sim.config.problems import answer_word
 
 SCENARIO: dict[str, Any] = {
     "name": "words",

@@ -10,14 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.collectives.hierarchy import Sites
+from paceline.sim.collectives.algorithms import Sites
 from paceline.sim.collectives.pipelines import double_tree, exchange
 from paceline.sim.config.settings import Settings
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import Deadlock, PeerLost
-from paceline.sim.network.transfer import TransferModel
-from paceline.sim.network.transport import TRANSPORTS
+from paceline.sim.network.transport import TRANSPORTS, TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from paceline.sim.traffic import placing, selection

@@ -13,13 +13,14 @@ from paceline.sim.collectives.algorithms import (
     binomial_broadcast,
     direct_reduce_scatter,
     dissemination_barrier,
+    even_length,
     gloo_broadcast,
     halving_doubling_all_reduce,
+    hierarchical_all_reduce,
     recursive_doubling_all_reduce,
     ring_all_reduce,
 )
 from paceline.sim.collectives.collective import Collective, Round, Schedule, of_rounds
-from paceline.sim.collectives.hierarchy import even_length, hierarchical_all_reduce
 from paceline.sim.collectives.pipelines import (
     barrier,
     exchange,
@@ -28,7 +29,7 @@ from paceline.sim.collectives.pipelines import (
     recursive_doubling,
     without_rendezvous,
 )
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.traffic.clock import Clock
 from paceline.sim.traffic.placing import place, price_s
 from paceline.sim.traffic.transfers import Transfers

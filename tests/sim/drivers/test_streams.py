@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from tests.support.factory import flat_network, make_job, make_scheme, run_events

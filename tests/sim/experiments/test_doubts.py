@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.sim.experiments.doubts import doubts
+from paceline.sim.experiments.simulate import doubts
 from paceline.sim.scenario.schema import parse
 
 PLAIN = """

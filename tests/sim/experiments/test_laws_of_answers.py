@@ -20,7 +20,8 @@ from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate, simulate_job
 from paceline.sim.faults import goodput as goodputs
 from paceline.sim.network.transport import TRANSPORTS
-from paceline.sim.records.money.cost import cost_of_step, read_price
+from paceline.sim.records.money.cost import cost_of_step
+from paceline.sim.records.scenario_facts import read_price
 from paceline.sim.records.summarise import summarise_resolved
 from paceline.sim.scenario.schema import Scenario, dump
 from paceline.sim.schemes import SCHEMES

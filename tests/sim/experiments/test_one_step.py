@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from paceline.sim.experiments.costs import step_cost as step_costs
-from paceline.sim.experiments.costs.bandwidth import Utilisation
 from paceline.sim.experiments.costs.bounds import measure_bounds
 from paceline.sim.experiments.costs.step_cost import Span, follow, follow_whole, step_cost, whole_job
+from paceline.sim.experiments.costs.tokens import Utilisation
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.records.run import Run
@@ -27,7 +27,7 @@ ONE_SLOW = {"workers": [3], "slowdown": 10}
 def few_steps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_costs, "ENOUGH_WORK", 1_500)
-        patch.setattr("paceline.sim.experiments.costs.bandwidth.ENOUGH_PART_WORK", 600)
+        patch.setattr("paceline.sim.experiments.costs.tokens.ENOUGH_PART_WORK", 600)
         patch.setattr("paceline.sim.experiments.costs.bounds.BOUNDS_WORK", 2_000)
         yield
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.experiments.costs.bandwidth import Utilisation
 from paceline.sim.experiments.costs.bounds import measure_bounds
 from paceline.sim.experiments.costs.check import check
+from paceline.sim.experiments.costs.tokens import Utilisation
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import Scenario, parse

@@ -10,9 +10,14 @@ from rich.console import Console
 
 from paceline.reports.tables import render_throughput
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.costs import bandwidth as bandwidths
-from paceline.sim.experiments.costs.bandwidth import PRECISION, Utilisation
-from paceline.sim.experiments.costs.tokens import HOFFMANN, throughput, tokens_per_example
+from paceline.sim.experiments.costs import tokens
+from paceline.sim.experiments.costs.tokens import (
+    HOFFMANN,
+    PRECISION,
+    Utilisation,
+    throughput,
+    tokens_per_example,
+)
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.scenario.schema import Scenario, parse, resolve_scenario
 from paceline.sim.workloads.layers.layer_settings import LayerProfile
@@ -44,7 +49,7 @@ def scenario_of(
 def answer() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:  # every step is like every other
         patch.setattr("paceline.sim.experiments.costs.step_cost.ENOUGH_WORK", 300)
-        patch.setattr("paceline.sim.experiments.costs.bandwidth.ENOUGH_PART_WORK", 300)
+        patch.setattr("paceline.sim.experiments.costs.tokens.ENOUGH_PART_WORK", 300)
         patch.setattr("paceline.sim.experiments.costs.tokens.UTILISATIONS", (0.5, 0.9))
         return throughput(scenario_of(), tokens=1e9)
 
@@ -137,7 +142,7 @@ def test_what_is_better_between_alike_sides_is_noticed(monkeypatch: pytest.Monke
     free = utilisation._free
 
     def rate_of(scenario: Scenario) -> float:
-        return float(bandwidths.varied_part(scenario)[1].bandwidth["default"])
+        return float(tokens.varied_part(scenario)[1].bandwidth["default"])
 
     def choose(scenario: Scenario, _: Any) -> Scenario:
         ring = 2e9 < rate_of(scenario) < 1e10
@@ -148,9 +153,9 @@ def test_what_is_better_between_alike_sides_is_noticed(monkeypatch: pytest.Monke
         cost = (1e9 if scenario.collectives.all_reduce == "ring" else 2e9) / rate_of(scenario)
         return replace(free, pace=replace(free.pace, time_s=free.pace.time_s * (1 + cost)))
 
-    monkeypatch.setattr(bandwidths, "with_chosen", choose)
-    monkeypatch.setattr(bandwidths, "whole_job", lambda scenario, _: scenario)
-    monkeypatch.setattr(bandwidths, "follow", follow)
+    monkeypatch.setattr(tokens, "with_chosen", choose)
+    monkeypatch.setattr(tokens, "whole_job", lambda scenario, _: scenario)
+    monkeypatch.setattr(tokens, "follow", follow)
     assert utilisation.needed(0.8) == pytest.approx(4e9, rel=0.011)
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from paceline.sim.traffic.fifo import FifoSharing

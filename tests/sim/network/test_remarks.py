@@ -7,10 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.experiments.costs.check import check
+from paceline.sim.experiments.costs.check import check, remarks
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network_settings import NetworkSettings
-from paceline.sim.network.remarks import remarks
 from paceline.sim.network.stock_tcp import SEGMENT_BYTES, payload_share
 from paceline.sim.scenario.schema import parse
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.alone import leave_alone
 from paceline.sim.network.stock_tcp import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.program.worker import Worker
 from paceline.sim.traffic.tcp.flight import Queues
 from paceline.sim.traffic.tcp.windows import Connection

@@ -13,8 +13,7 @@ from benchmarks.carry_over.runs import Cell
 from benchmarks.carry_over.study import SCHEMES, TASKS, scenario
 from benchmarks.outer_steps import VARIANTS, variant, variant_schemes
 from paceline.reports import words
-from paceline.sim.records.carry.break_even import Scope, too_few_rounds
-from paceline.sim.records.carry.studies import ADAMW, SGD, STUDIED_WORKERS
+from paceline.sim.records.carry.break_even import ADAMW, SGD, STUDIED_WORKERS, Scope, too_few_rounds
 from paceline.sim.records.scenario_facts import Goal, read_facts
 from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import dump, resolve_scenario

@@ -9,7 +9,7 @@ import yaml
 
 from paceline.sim.errors import InputError
 from paceline.sim.records.scenario_facts import describe_proxy
-from paceline.sim.scenario.proxy import PROXY_EXAMPLES, RATES, STEPS, with_proxy
+from paceline.sim.scenario.entries import PROXY_EXAMPLES, RATES, STEPS, with_proxy
 from paceline.sim.scenario.schema import Scenario, dump, parse
 
 LANGUAGE_MODEL = """\

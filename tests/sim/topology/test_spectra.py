@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
-from paceline.sim.topology import TopologyEntry, matcha, plan, spectra, weights
+from paceline.sim.topology import TopologyEntry, matcha, plan, spectra
 from paceline.sim.topology.matrix import edges_of, from_networkx, in_degrees, laplacian, support
+from paceline.sim.topology.plan import RULES, lazy, metropolis
 
 laws = settings(derandomize=True, max_examples=40)
 SIZES = st.integers(3, 1200)
@@ -134,9 +135,9 @@ GRAPHS = {
 def test_named_graphs(name: str) -> None:
     graph, of_laplacian, of_metropolis = GRAPHS[name]
     found = from_networkx(graph)
-    assert spectra.second_modulus(weights.metropolis(found)) == pytest.approx(of_metropolis, abs=5e-7)
+    assert spectra.second_modulus(metropolis(found)) == pytest.approx(of_metropolis, abs=5e-7)
     if of_laplacian is not None:
-        assert spectra.second_modulus(weights.laplacian(found)) == pytest.approx(of_laplacian, abs=5e-7)
+        assert spectra.second_modulus(RULES["laplacian"](found)) == pytest.approx(of_laplacian, abs=5e-7)
 
 
 @laws
@@ -145,7 +146,7 @@ def test_relabelling_changes_nothing(n: int, seed: int) -> None:
     graph = from_networkx(nx.connected_watts_strogatz_graph(n, 3, 0.5, seed=seed))
     order = np.random.default_rng(seed).permutation(n)
     other = graph[order][:, order]
-    for rule in (weights.metropolis, weights.laplacian, weights.lazy(weights.metropolis)):
+    for rule in (metropolis, RULES["laplacian"], lazy(metropolis)):
         assert close(spectra.second_modulus(rule(graph)), spectra.second_modulus(rule(other)))
 
 
@@ -154,10 +155,10 @@ def test_relabelling_changes_nothing(n: int, seed: int) -> None:
 def test_the_best_constant_is_never_beaten_by_metropolis_on_a_regular_graph(n: int, seed: int) -> None:
     graph = from_networkx(nx.random_regular_graph(3 if n % 2 == 0 else 4, max(n, 6), seed=seed))
     try:
-        best = spectra.second_modulus(weights.laplacian(graph))
+        best = spectra.second_modulus(RULES["laplacian"](graph))
     except InputError:
         return  # not connected
-    assert best <= spectra.second_modulus(weights.metropolis(graph)) + 1e-12
+    assert best <= spectra.second_modulus(metropolis(graph)) + 1e-12
 
 
 def test_lazy_weights_halve_the_way_to_one() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.collectives.algorithms import (
+    Sites,
     binomial_broadcast,
     direct_reduce_scatter,
     dissemination_barrier,
@@ -18,15 +19,15 @@ from paceline.sim.collectives.algorithms import (
     gloo_broadcast,
     gloo_ring_all_reduce,
     halving_doubling_all_reduce,
+    hierarchical_all_reduce,
     recursive_doubling_all_reduce,
     ring_all_reduce,
 )
 from paceline.sim.collectives.collective import CollectiveBlock, Schedule, of_blocks, of_rounds
-from paceline.sim.collectives.hierarchy import Sites, hierarchical_all_reduce
 from paceline.sim.collectives.pipelines import exchange
 from paceline.sim.network.network import Network
 from paceline.sim.network.stock_tcp import TcpSettings
-from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TransferModel
 from paceline.sim.traffic.clock import Clock
 from paceline.sim.traffic.placing import Placed, place
 from paceline.sim.traffic.streams import Streams

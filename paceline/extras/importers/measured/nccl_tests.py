@@ -2,6 +2,8 @@
 
 Formats: NVIDIA/nccl-tests at a0b82b2 (2.19.6), src/util.cu; older texts have "error" for "#wrong", and no
 "root" or "Group".
+
+Latency and bandwidth are those with which our own prices of NCCL's collectives last as measured.
 """
 
 from __future__ import annotations
@@ -16,14 +18,19 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from paceline.extras.importers.readings import ForeignFile, PathReading, Readings
+from paceline.sim.collectives.algorithm_registry import algorithms
+from paceline.sim.collectives.algorithms import Sites, count_ranks
+from paceline.sim.collectives.collective import Collective, CollectiveBlock, of_blocks
 from paceline.sim.collectives.pipelines import NEWEST_NCCL, NcclHosts, nccl_choice
 from paceline.sim.config.files import parse_json
 from paceline.sim.config.limits import MAX_MODEL_BYTES, MAX_TIME_S
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 from paceline.sim.errors import shorten
-from paceline.sim.network.transport import NCCL_LAUNCH
-
-from .collective_fit import MAX_RANKS, Timed, fit_collectives
+from paceline.sim.network.build import build_network
+from paceline.sim.network.network_settings import NetworkSettings
+from paceline.sim.network.transport import NCCL_LAUNCH, TRANSPORTS, TransferModel
+from paceline.sim.seeds import Floats
+from paceline.sim.traffic.placing import place, price_s
 
 _ALGORITHMS: Final = re.compile(r"NCCL_ALGO(?:=| set by environment to )[\"']?([\w^,:;]+)")
 _VERSION: Final = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
@@ -236,3 +243,85 @@ def _timed(source: ForeignFile, test: str, rows: Sequence[_Row], n: int) -> list
         if not same:
             raise source.refuse(f"busbw is not that of {test} of {n} ranks: are all listed?", row.line)
     return [Timed(test, row.num_bytes, row.time_us / 1e6) for row in rows if row.num_bytes]
+
+
+MAX_RANKS: Final = 256
+"""More take minutes to price."""
+_ROUNDS: Final = 5
+_FITTED: Final = 16
+"""Most times that are fitted: of more every k-th by size."""
+_STEP: Final = 0.01
+"""Relative step of a numerical derivative: prices are linear but for corners."""
+
+
+class Timed(NamedTuple):
+    """A collective's measured time; ``num_bytes`` of all ranks together where each has a part."""
+
+    operation: str
+    num_bytes: int
+    seconds: float
+
+
+class LinkFit(NamedTuple):
+    """One-way latency, bandwidth, and predicted over measured time of those fitted."""
+
+    latency_s: float
+    bytes_per_s: float
+    fitted: Sequence[Timed]
+    ratios: Floats
+
+
+AllReduceRule = str | NcclHosts
+"""The algorithm of all-reduces, or hosts on which NCCL chooses."""
+
+
+def fit_collectives(
+    timed: Sequence[Timed], gpus: Sequence[int], by: AllReduceRule, latency_s: float | None = None
+) -> LinkFit:
+    """Fit by least squares of relative errors.
+
+    ``gpus``: of each host. A single host's inner links are fitted, else those between hosts, while inner ones
+    are unlimited. ``latency_s``: None: fitted too.
+    """
+    timed = sorted(timed, key=lambda each: each.num_bytes)
+    timed, slowest = timed[:: -(-len(timed) // _FITTED)], timed[-1]
+    measured_s = np.array([each.seconds for each in timed])
+    known = np.array([latency_s is not None, False])
+    guess_s = measured_s.min() / (2 * sum(gpus)) if latency_s is None else latency_s
+    point = np.array([guess_s, slowest.seconds / slowest.num_bytes])
+    for _ in range(_ROUNDS):
+        base_s = prices_s(timed, gpus, point, by)
+        moves = [point * np.where(np.arange(2) == k, 1 + _STEP, 1.0) for k in range(2)]
+        slopes = np.stack([(prices_s(timed, gpus, each, by) - base_s) / _STEP for each in moves], axis=1)
+        slopes = np.where(known, 0.0, slopes) / measured_s[:, None]
+        change = np.linalg.lstsq(slopes, 1 - base_s / measured_s, rcond=None)[0]
+        point = point * np.clip(1 + change, 0.2, 5.0)
+    return LinkFit(float(point[0]), float(1 / point[1]), timed, prices_s(timed, gpus, point, by) / measured_s)
+
+
+def prices_s(
+    timed: Sequence[Timed], gpus: Sequence[int], point: Floats, by: AllReduceRule = NEWEST_NCCL
+) -> Floats:
+    """Predicted times at ``point``: one-way latency and seconds per byte of the links that are fitted."""
+    latency_s, s_per_byte = point.tolist()
+    link = {"latency": f"{latency_s!r} s", "bandwidth": f"{8 / s_per_byte!r} bit/s"}
+    alone = len(gpus) == 1
+    settings = (
+        {"latency": "0 s", "host": {"gpus": gpus[0], **link}} if alone else link | {"host": {"gpus": gpus[0]}}
+    )
+    network = build_network(NetworkSettings.model_validate(settings), sum(gpus))
+    model = TRANSPORTS["nccl"].transfer(TransferModel(network))
+    members, sites = tuple(range(sum(gpus))), ((tuple(gpus),) if max(gpus) > 1 else (sum(gpus),))
+    return np.array([price_s(place(_collective(each, sites, by), members, model)) for each in timed])
+
+
+def _collective(timed: Timed, sites: Sites, by: AllReduceRule) -> Collective:
+    n = count_ranks(sites)
+    if timed.operation == "sendrecv":
+        return of_blocks(n, [CollectiveBlock(rank, (rank + 1) % n, timed.num_bytes) for rank in range(n)])
+    kinds = algorithms(timed.operation, "nccl")
+    if timed.operation != "all_reduce":
+        by = next(iter(kinds))
+    elif isinstance(by, NcclHosts):
+        by = nccl_choice(sites, timed.num_bytes, by)
+    return kinds[by].build(sites, timed.num_bytes)

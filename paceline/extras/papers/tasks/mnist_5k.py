@@ -18,8 +18,8 @@ from torch import Tensor
 from paceline.sim import seeds
 from paceline.sim.config.settings import Settings
 from paceline.sim.errors import InputError
+from paceline.sim.workloads.supervised import DATA_EXTRA, read_packaged
 from paceline.sim.workloads.tasks.digits import DIGITS_METRICS, networks_on
-from paceline.sim.workloads.tasks.packaged import DATA_EXTRA, read_packaged
 from paceline.sim.workloads.workload import Examples, Facts
 
 SIDE: Final = 28

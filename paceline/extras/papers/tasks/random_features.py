@@ -28,7 +28,7 @@ from paceline.sim import seeds
 from paceline.sim.config.limits import MAX_EXAMPLES, MAX_FACTOR, MAX_POSITIVE, MAX_WIDTH
 from paceline.sim.config.settings import Settings
 from paceline.sim.seeds import Floats
-from paceline.sim.workloads.tasks.packaged import scaled_table
+from paceline.sim.workloads.supervised import scaled_table
 from paceline.sim.workloads.workload import Facts, Task, Workload
 
 RANDOM_FEATURES_METRICS = ("train_loss", "test_loss", "test_accuracy")

@@ -30,7 +30,7 @@ from paceline.sim.config.settings import Settings
 from paceline.sim.config.yaml_file import expand_home, read_bytes
 from paceline.sim.errors import InputError
 from paceline.sim.seeds import Floats
-from paceline.sim.workloads.tasks.packaged import scaled_table
+from paceline.sim.workloads.supervised import scaled_table
 from paceline.sim.workloads.workload import Examples, Facts, Task, Workload
 
 SVM_METRICS = ("train_loss", "test_accuracy")

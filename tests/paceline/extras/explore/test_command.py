@@ -42,7 +42,7 @@ repeats: 2
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.extras.explore.interpolation.GRID_POINTS", 3)
+        patch.setattr("paceline.extras.explore.export.GRID_POINTS", 3)
         return written(tmp_path_factory.mktemp("explore"))
 
 

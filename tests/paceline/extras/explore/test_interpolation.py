@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from paceline.extras.explore import explore_page, interpolation
-from paceline.extras.explore.export import export
-from paceline.extras.explore.interpolation import interpolate, scaled
+from paceline.extras.explore import explore_page
+from paceline.extras.explore import export as exporting
+from paceline.extras.explore.export import export, interpolate, scaled
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.jobs import JobProcesses, PlannedRun
@@ -95,8 +95,8 @@ def test_a_product_of_powers_is_interpolated_exactly(logs: list[float], x: float
 
 @pytest.fixture
 def small_grids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpolation, "GRID_POINTS", 3)
-    monkeypatch.setattr(interpolation, "FRESH", 2)
+    monkeypatch.setattr(exporting, "GRID_POINTS", 3)
+    monkeypatch.setattr(exporting, "FRESH", 2)
 
 
 @pytest.mark.usefixtures("small_grids")
@@ -187,9 +187,9 @@ class Asked(Future[bytes]):
 
 def test_no_more_is_handed_out_than_processes_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """And steps come in the order of their settings."""
-    monkeypatch.setattr(interpolation, "_step_s", lambda scenario, entry, latency, bandwidth: latency)
+    monkeypatch.setattr(exporting, "_step_s", lambda scenario, entry, latency, bandwidth: latency)
     scenario = prepare.resolve(parse(SHARED), torch.device("cpu"))
-    settings = [[float(k), 0.0] for k in range(20 * interpolation.GRID_POINTS + 1)]
+    settings = [[float(k), 0.0] for k in range(20 * exporting.GRID_POINTS + 1)]
     processes, out = JobProcesses(executor=ThreadPoolExecutor(1)), [0]
     processes.window = 2
 
@@ -198,6 +198,6 @@ def test_no_more_is_handed_out_than_processes_take(monkeypatch: pytest.MonkeyPat
         return Asked(out, work(text))
 
     monkeypatch.setattr(processes, "submit", submit)
-    steps_s = [*interpolation._steps_s(scenario, scenario.schemes[0], settings, processes)]
+    steps_s = [*exporting._steps_s(scenario, scenario.schemes[0], settings, processes)]
     assert steps_s == [latency for latency, _ in settings]
     assert max(out) == 4

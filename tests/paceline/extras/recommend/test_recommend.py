@@ -22,8 +22,7 @@ from benchmarks.validation.design import CELLS
 from paceline.commands.app import app
 from paceline.extras.recommend.candidates import impossible, outdone, with_candidates
 from paceline.extras.recommend.period import SHARE, smallest_period, smallest_periods
-from paceline.extras.recommend.race import FINALISTS, PATIENT, Race
-from paceline.extras.recommend.recommend import advise, check_goal, only, run_race
+from paceline.extras.recommend.recommend import FINALISTS, PATIENT, Race, advise, check_goal, only, run_race
 from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.units import parse_bandwidth, parse_duration
 from paceline.sim.errors import InputError, RunError

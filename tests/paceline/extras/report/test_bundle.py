@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paceline.extras.report import anonymise, bundle
+from paceline.extras.report import bundle
 from paceline.reports.page import render
 from paceline.sim.config.files import format_json
 from paceline.sim.errors import InputError
@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_example_in_the_docstring() -> None:
-    assert doctest.testmod(anonymise) == (0, 1)
+    assert doctest.testmod(bundle) == (0, 1)
 
 
 def test_no_names_addresses_or_paths(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +107,8 @@ def test_no_names_addresses_or_paths(folder: Path, tmp_path: Path, monkeypatch: 
     ],
 )
 def test_texts(text: str, clean: str) -> None:
-    names = anonymise.stand_ins(["node-9.example.org", "v"], [])
-    assert anonymise.anonymise(text, names) == clean
+    names = bundle.stand_ins(["node-9.example.org", "v"], [])
+    assert bundle.anonymise(text, names) == clean
 
 
 def test_an_opened_bundle_holds_the_same_results(folder: Path, tmp_path: Path) -> None:

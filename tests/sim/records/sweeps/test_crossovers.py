@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.records.sweeps.crossovers import crossing, find_crossovers
+from paceline.sim.records.sweeps.content import crossing, find_crossovers
 
 
 def summary(times: dict[str, list[float]], settled: bool = True) -> Any:

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from paceline.extras.importers.measured.collective_fit import Timed, prices_s
-from paceline.extras.importers.measured.nccl_tests import read
+from paceline.extras.importers.measured.nccl_tests import Timed, prices_s, read
 from paceline.extras.importers.readings import Answers, ForeignFile, Readings
 from paceline.sim.errors import InputError
 from paceline.sim.foreign import foreign_kind

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from paceline.sim.config.user_code.interrupts import interruptible
+from paceline.commands.app import interruptible
 
 DEAF = """\
 import hashlib, os, sys, threading, time
-from paceline.sim.config.user_code import interrupts
-interrupts.END_S = 0.1
-with interrupts.interruptible(lambda: os._exit(130)):
+from paceline.commands import app
+app.END_S = 0.1
+with app.interruptible(lambda: os._exit(130)):
     threading.Timer(0.3, os.kill, (os.getpid(), int(sys.argv[1]))).start()
     {body}
 """
@@ -39,7 +39,7 @@ class Last:
 """
 UNBEGUN = """\
 import os, signal
-from paceline.sim.config.user_code.interrupts import interruptible
+from paceline.commands.app import interruptible
 async def unbegun(): ...
 try:
     with interruptible(lambda: None):

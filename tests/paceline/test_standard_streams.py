@@ -8,7 +8,7 @@ import sys
 
 WRITES = """
 import sys
-from paceline.sim.config.standard_streams import ignore_broken_pipes
+from paceline.commands.console import ignore_broken_pipes
 
 ignore_broken_pipes()
 sys.stderr.write("at once")
