@@ -91,7 +91,7 @@ def check_device_memory(workload: WorkloadEntry, cluster: Cluster, entry: Scheme
         raise InputError(
             f"a worker's device would hold {format_bytes(memory['total_bytes'])} = {parts}, and has "
             f"{format_bytes(cluster.device_memory)}; give it more ({key}), or shard a worker over more GPUs "
-            f"({island})"
+            f"({island}), or the model over the workers (the scheme sharded)"
         )
 
 

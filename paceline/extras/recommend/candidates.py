@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from paceline.sim.config.problems import one_line
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.costs.step_cost import ENOUGH_PART_WORK, enough, follow, whole_job
+from paceline.sim.scenario.device_memory import device_memory
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
 
@@ -43,12 +45,26 @@ def impossible(scenario: Scenario) -> dict[str, str]:
 def _tried_forms(scenario: Scenario) -> Iterator[tuple[str, SchemeEntry | str]]:
     """Label of each form, and its entry or why it is none."""
     document = scenario.model_dump(mode="json")
-    for name, label, options in _forms():
+    for name, label, options in chain(_forms(), _sharded_forms() if _is_too_large(scenario) else ()):
         written = {name: {**options, "label": label}}
         try:
             yield label, Scenario.model_validate({**document, "schemes": [written]}).schemes[0]
         except ValidationError as error:
             yield label, one_line(error.errors()[0]["msg"].removeprefix("Value error, "), 200)
+
+
+def _is_too_large(scenario: Scenario) -> bool:
+    """Whether a device cannot hold what a worker has of a whole model under all-reduce."""
+    cluster, plain = scenario.cluster, SchemeEntry.model_validate("all_reduce")
+    memory = device_memory(scenario.workload, cluster, plain, scenario.seed)
+    return memory is not None and memory["total_bytes"] > (cluster.device_memory or math.inf)
+
+
+def _sharded_forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """As ``_forms``: those that share a model among workers, which waits at every step."""
+    yield "sharded", "sharded optimizer", {"shard": "optimizer"}
+    yield "sharded", "sharded", {}
+    yield "sharded", "sharded inside hosts", {"inside": "hosts"}
 
 
 def is_trained(scenario: Scenario) -> bool:

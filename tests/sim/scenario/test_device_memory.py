@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused_with_its_sum(more: str, host: str, advice:
     assert str(caught.value) == (
         "scenario:8: schemes.0.diloco: a worker's device would hold 76 GB = parameters 10 GB + gradients "
         "10 GB + optimiser 20 GB + anchors 10 GB + outer momentum 10 GB + in flight 16 GB, and has 60 GB; "
-        f"give it more {advice}"
+        f"give it more {advice}, or the model over the workers (the scheme sharded)"
     )
 
 

@@ -78,6 +78,17 @@ def test_candidates_fit_the_device() -> None:
     assert set(labels(with_candidates(parse(memory)))) < set(labels(with_candidates(parse(TRAINED))))
 
 
+@pytest.mark.parametrize(("memory", "shards"), [("750 MB", True), ("900 MB", False)])
+def test_shards_are_tried_where_all_reduce_is_too_large(memory: str, shards: bool) -> None:
+    """A model of 102 MB, its gradient, their mean, the replaced one and outputs of layers take 814 MB."""
+    text = TRAINED.replace("payload: 10 MB", "layer_profile: resnet-50")
+    text = text.replace("workers: 4", f"workers: 4\n  memory: {memory}")
+    scenario = parse(text.replace("[all_reduce, local_sgd: {period: 16}]", "[sharded: {prefetch: 0}]"))
+    assert ("all_reduce" in labels(with_candidates(scenario))) is not shards
+    assert ({"sharded optimizer"} <= set(labels(with_candidates(scenario)))) is shards
+    assert ("sharded inside hosts" in impossible(scenario)) is shards  # hosts of one GPU each
+
+
 def test_where_nothing_is_trained_the_own_schemes_are_all() -> None:
     timed = parse(TIMED.replace("PAYLOAD", "1"))
     assert with_candidates(timed) == timed
