@@ -173,8 +173,7 @@ class _Shards:
         return self._sharing.carry(), self._averaging.carry()
 
     @property
-    def model(self) -> Tensor:
-        """The model [..., d] as gathered last."""
+    def _model(self) -> Tensor:
         return torch.cat(self._values, dim=-1)
 
     async def gather(self, units: Sequence[_Unit]) -> AsyncIterator[_Unit]:
@@ -205,7 +204,7 @@ class _Shards:
     async def backward(self, part: int | None, *, gathers: bool, last: bool) -> None:
         """Pass backward, unit by unit, with the gradient of a part of the batch; the ``last`` ends it."""
         units, under_way = self.units[::-1], ""
-        gradient = ops.Gradient(self.model, stepped=True, part=part)
+        gradient = ops.Gradient(self._model, stepped=True, part=part)
         segments = self._worker.segments(await self._worker.begin(gradient))
         async for unit in self.gather(units) if gathers else _in_turn(units):
             layers = [(await anext(segments)).value for _ in range(unit.layers)]
@@ -251,6 +250,11 @@ class _Shards:
             )
         self._averages = 0
 
+    async def publish(self, step: int) -> None:
+        """Publish the model as gathered last."""
+        model = self._model
+        await self._worker.publish(step, model, averaged=model)
+
 
 def _sum(before: Tensor | None, value: Tensor) -> Tensor:
     return value if before is None else before + value
@@ -274,7 +278,7 @@ async def _steps(worker: Worker, options: ShardedOptions, shards: _Shards) -> No
             begins = part in (None, 0)
             await shards.forward(gathers=full or (begins and updated >= 0))
             if begins and updated >= 0:
-                await worker.publish(updated, shards.model, averaged=shards.model)
+                await shards.publish(updated)
             last = part in (None, worker.accumulate - 1)
             await shards.backward(part, gathers=full and options.reshard, last=last)
         await shards.update()
@@ -282,7 +286,7 @@ async def _steps(worker: Worker, options: ShardedOptions, shards: _Shards) -> No
     if updated >= 0:
         async for _ in shards.gather(shards.units):
             pass
-        await worker.publish(updated, shards.model, averaged=shards.model)
+        await shards.publish(updated)
 
 
 def sharded(worker: Worker, options: ShardedOptions) -> Program:
