@@ -236,9 +236,8 @@ def test_parts_that_end_once_they_repeat_are_those_of_whole_runs(number: int) ->
     for part in PARTS:
         expected = getattr(whole, part)
         assert getattr(cost, part) == (expected and pytest.approx(expected, abs=1e-12 * whole.step_s)), part
-    assert replace(cost, **dict.fromkeys((*PARTS, "clock_s"))) == replace(
-        whole, **dict.fromkeys((*PARTS, "clock_s"))
-    )
+    left_out: dict[str, Any] = dict.fromkeys((*PARTS, "clock_s"))
+    assert replace(cost, **left_out) == replace(whole, **left_out)
 
 
 def test_what_repeats_is_not_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ SLACK = 1.0
 
 def sum_of(held: Held) -> float:
     """Models that are held in single precision, without a master copy."""
-    return sum(astuple(replace(held, master=0.0)))
+    return float(sum(astuple(replace(held, master=0.0))))
 
 
 def cluster() -> Network:
