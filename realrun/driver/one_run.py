@@ -138,6 +138,11 @@ def _check(group: Group, job: Job, backend: str) -> None:
         )
     if backend == "nccl" and job.start.device.type != "cuda":
         raise InputError(f"nccl carries values on a GPU, not on {job.start.device}: use gloo")
+    if backend != "gloo" and job.scheme.in_shards(job.options) and job.scheme.inside(job.options):
+        raise InputError(
+            f"{job.label}: shards and their replicas average at once, in an order that differs by rank, and "
+            "NCCL would hang: use gloo"
+        )
 
 
 def _transport(group: Group, job: Job, backend: str, timeout_s: float) -> Transport:

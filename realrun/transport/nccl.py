@@ -1,16 +1,14 @@
-"""Mixes and collectives over a backend such as NCCL: one at a time in a group, in the same order on it.
+"""Mixes and collectives over a backend such as NCCL: one at a time, in the same order on all ranks.
 
-NCCL matches sends and receives by order alone, and each operation holds up those behind it. So each rank has
-a queue for each of its groups, as libraries have a stream for each communicator: those of shards and of their
-replicas run beside each other. All members begin a group's operations in the same order, so the earliest
-incomplete one is first in the queues of all of them: nothing hangs while they live. The messages of one
-exchange are a single batch (ncclGroupStart and -End).
+NCCL matches sends and receives by order alone, each operation holds up those behind it, and groups used
+concurrently in different orders deadlock. So each rank has one queue. All workers begin these operations in
+the same order, so the earliest incomplete one is first in the queues of all its members: nothing hangs while
+they live. The messages of one exchange are a single batch (ncclGroupStart and -End).
 """
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -27,7 +25,7 @@ from .threads import Turns
 
 
 class OrderedBackend(Backend):
-    """One rank's queues of mixes and collectives over torch's ``backend``."""
+    """One rank's queue of all mixes and collectives over torch's ``backend``."""
 
     concurrent = False
 
@@ -43,9 +41,8 @@ class OrderedBackend(Backend):
         self._everybody = tuple(range(size))
         self._groups: dict[tuple[int, ...], Any] = {}
         self._owns_default_group = False
-        self._queues = defaultdict[tuple[int, ...], tuple[SideStream, Turns]](
-            lambda: (SideStream(device), Turns())
-        )
+        self._side_stream = SideStream(device)
+        self._turns = Turns()
 
     def connect(self) -> WaitFunction:
         """Connect all ranks; subsets of them can exchange messages only after that."""
@@ -69,8 +66,7 @@ class OrderedBackend(Backend):
         return self._in_turn(self._everybody, lambda group: run(partial(_send_receive, group)))
 
     def _in_turn(self, members: tuple[int, ...], operation: Callable[[Any], object]) -> WaitFunction:
-        stream, turns = self._queues[members]
-        run = turns.take(lambda: stream.run(lambda: operation(self._group(members))))
+        run = self._turns.take(lambda: self._side_stream.run(lambda: operation(self._group(members))))
         return partial(begin, run)
 
     def _group(self, members: tuple[int, ...]) -> Any:

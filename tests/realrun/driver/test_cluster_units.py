@@ -21,6 +21,7 @@ from tests.support.small_runs import PADDED, QSGD, TOP_K, WORKLOAD, measure
         ("gossip", {"topology": "complete", "inside": "sites"}),
         ("diloco", {"period": 3, "inside": "sites"}),
         ("diloco", {"period": 4, "fragments": 2, "delay": 1, "inside": "sites"}),
+        ("sharded", {"inside": "sites"}),
     ],
 )
 def test_workers_of_a_site_act_as_one_on_processes_too(

@@ -244,6 +244,7 @@ def test_what_nothing_is_added_up_for_has_the_same_bits(
         ("all_reduce", {"overlap": True}),
         ("all_reduce", {"overlap": True, "send_order": "needed_first", "next_forward": True}),
         ("local_sgd", {"period": 3}),
+        ("sharded", {}),
     ],
 )
 def test_sums_differ_by_rounding_only(four: Pool, scheme: str, options: dict[str, Any]) -> None:
@@ -252,6 +253,14 @@ def test_sums_differ_by_rounding_only(four: Pool, scheme: str, options: dict[str
         finals, run_events(make_job(scheme, options, workers=4, **WORKLOAD)).finals, strict=True
     ):
         assert ((found - expected).norm() / expected.norm()).item() < 1e-5
+
+
+def test_hybrid_shards_are_refused(four: Pool) -> None:
+    """Their two groups average at once, and in another order on each rank."""
+    job: dict[str, Any] = {"sites": {"a": 2, "b": 2}, **WORKLOAD}
+    given = {"scheme": "sharded", "options": {"inside": "sites"}, "backend": nccl_rules.NAME}
+    with pytest.raises(AssertionError, match="differs by rank, and NCCL would hang: use gloo"):
+        four.ask(run_scheme, **given, **job)
 
 
 @pytest.mark.parametrize(
