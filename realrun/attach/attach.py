@@ -162,6 +162,10 @@ class _Loop:
         self._worker = worker
         self._segments = segments
 
+    def of_part(self, index: int, part: int | None) -> tuple[_Loop, int]:
+        """Itself: a loop's gradient is in one part."""
+        return self, index
+
     def gradient(
         self, worker: int, index: int, point: Tensor, on_segment: SegmentCallback | None = None
     ) -> Evaluated:

@@ -82,6 +82,7 @@ def _seconds(scenario: Scenario, entry: SchemeEntry, period: int) -> tuple[float
     """Seconds of a step without its average, and of an average, at a period."""
     options = entry.options.model_copy(update={"period": period})
     job = whole_job(scenario, entry.model_copy(update={"options": options}))
-    whole = follow(job, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK)
-    free_s = follow(on_free_network(job.with_rounds(0.0)), whole.span).step_s
-    return free_s, period * (whole.step_s - free_s)
+    span = follow(job, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK).span
+    free = on_free_network(job.with_rounds(0.0))
+    free_s, whole_s = (follow(each, span).step_s for each in (free, job))  # rounded alike
+    return free_s, period * (whole_s - free_s)
