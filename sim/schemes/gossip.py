@@ -34,38 +34,31 @@ from pydantic import Field
 
 from .. import topology
 from ..errors import InputError
-from ..program.encoding import Compression
 from ..program.worker import Worker
 from . import scheme
+from .common import exchange
 from .common import held as memory
-from .common.exchange import ModelExchange, Momentum, refuse_top_k
-from .common.inside import Inside
 
 
-class GossipOptions(topology.MixingOptions):
+class GossipOptions(exchange.ExchangeOptions):
     """Options of ``gossip``."""
 
     order: Literal["adapt_then_combine", "combine_while_adapting"] = Field(
         default="adapt_then_combine",
         description="average after the step, or while the gradient is computed",
     )
-    momentum: Momentum = "local"
     global_period: int | None = Field(
         default=None,
         ge=2,
         description="steps between averages of all workers, instead of neighbours (default: never)",
     )
-    compression: Compression | None = Field(
-        default=None, description="encoding of models in transit (default: none)"
-    )
-    inside: Inside = None
 
 
 def check(options: GossipOptions, units: int) -> None:
     """Raise ``InputError`` where the topology or its weights are not possible, or give no average."""
     if options.compression is not None and options.global_period is not None:
         raise InputError("compression and global_period do not go together; choose one of them")
-    refuse_top_k(options.compression)
+    exchange.refuse_top_k(options.compression)
     plan = topology.plan(options.topology, units, options.weights)
     if not plan.row_stochastic:
         raise InputError(
@@ -98,19 +91,19 @@ def held(options: GossipOptions, sizes: memory.Sizes) -> memory.Held:
 
 async def gossip(worker: Worker, options: GossipOptions) -> None:
     """Decentralised SGD: average with the neighbours of a topology at every step."""
-    exchange = ModelExchange(worker, options.compression, options.momentum, options.inside)
-    plan = topology.plan(options.topology, exchange.units.number, options.weights, worker.seed)
+    mixing = exchange.ModelExchange(worker, options.compression, options.momentum, options.inside)
+    plan = topology.plan(options.topology, mixing.units.number, options.weights, worker.seed)
     x, state = worker.kept or worker.fresh()
     async for k in worker.steps():
         of_all = options.global_period is not None and (k + 1) % options.global_period == 0
         pattern = None if of_all else plan.at(k)
         if options.order == "adapt_then_combine":
-            gradient = await exchange.units.gradient(x)
+            gradient = await mixing.units.gradient(x)
             stepped, state = worker.optimizer.update(x, gradient, state)
-            x, state = await exchange.mix(k, stepped, state, pattern)
+            x, state = await mixing.mix(k, stepped, state, pattern)
         else:
-            mixed = await exchange.begin(k, x, state, pattern)
-            gradient = await exchange.units.gradient(x)
+            mixed = await mixing.begin(k, x, state, pattern)
+            gradient = await mixing.units.gradient(x)
             combined, state = await mixed()
             x, state = worker.optimizer.update(combined, gradient, state)
         await worker.publish(k, x, kept=(x, state))

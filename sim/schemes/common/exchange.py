@@ -27,6 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ... import topology
 from ...errors import InputError
 from ...program import operations as ops
 from ...program.encoding import Compression, decoded
@@ -34,12 +35,22 @@ from ...program.pattern import Pattern
 from ...program.worker import State, Worker
 from .compressed import CompressedAllReduce, average_in_flight
 from .held import Sizes
-from .inside import Units
+from .inside import Inside, Units
 
 Momentum = Annotated[
     Literal["local", "mixed"],
     Field(description="averaged values: model alone, or with the optimiser's buffers"),
 ]
+
+
+class ExchangeOptions(topology.MixingOptions):
+    """Options of a model's way to the neighbours and back."""
+
+    momentum: Momentum = "local"
+    compression: Compression | None = Field(
+        default=None, description="encoding of models in transit (default: none)"
+    )
+    inside: Inside = None
 
 
 def pack(x: Tensor, state: State, momentum: Momentum) -> Tensor:
