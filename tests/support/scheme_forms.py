@@ -79,6 +79,12 @@ class Form:
             return False
         return True
 
+    def of_payload(self, part: str) -> Options:
+        """Options for a payload without layers, in parts of that size."""
+        if self.scheme == "sharded":
+            return self.options | {"unit": part}
+        return self.options | ({"bucket": part} if self.options.get("overlap") is True else {})
+
     def in_few_steps(self, step_s: float = 1.0) -> Options:
         """Options with which it has something to do in a few steps that take so long."""
         kept = {"period"} if "delay" in self.options else set()

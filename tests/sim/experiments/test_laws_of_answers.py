@@ -72,10 +72,9 @@ def law(examples: int, deep: int, **drawn: Any) -> Callable[[Callable[..., None]
 
 def of_form(form: Form, **changes: Any) -> Scenario:
     """A scenario with one form of a scheme; ``reject``ed where it does not fit."""
-    bucket = {"bucket": "2 MB"} if form.options.get("overlap") is True else {}
     try:
         return scenario(
-            {form.scheme: form.options | bucket},
+            {form.scheme: form.of_payload("2 MB")},
             workers=None if "sites" in changes["network"] else WORKERS,
             **changes,
         )
@@ -158,10 +157,9 @@ def test_goodput_is_that_of_a_run(
     form: Form, uneven: Any, network: dict[str, Any], faults: list[Any], policy: str, checkpoint: Any
 ) -> None:
     """Of a run with the same faults; where they are only counted, of one with as many as it has."""
-    bucket = {"bucket": "2 MB"} if form.options.get("overlap") is True else {}
     try:
         wanted = scenario(
-            {form.scheme: form.options | bucket | {"on_fault": policy}},
+            {form.scheme: form.of_payload("2 MB") | {"on_fault": policy}},
             workers=None if "sites" in network else WORKERS, network=network, stragglers=uneven,
             compute={"time": "1 s"}, workload=LANGUAGE, faults=faults, stop={"max_iterations": 300},
             **({"checkpoint": checkpoint} if policy == "restart" else {}),
@@ -245,10 +243,9 @@ def test_lockstep_is_the_event_driver_on_hosts_of_gpus(
 ) -> None:  # fmt: skip
     host = {"gpus": gpus, "latency": "1 us", "bandwidth": inside}
     network = {"latency": latency, "bandwidth": "1 Gbit/s", "sharing": sharing, "host": host}
-    bucket = {"bucket": "2 MB"} if form.options.get("overlap") is True else {}
     try:
         wanted = scenario(
-            {form.scheme: form.options | bucket}, workers=gpus * hosts, stragglers=uneven, network=network,
+            {form.scheme: form.of_payload("2 MB")}, workers=gpus * hosts, stragglers=uneven, network=network,
             compute={"time": time} | ({"jitter": jitter} if jitter else {}), stop={"max_iterations": 6},
             workload={"timing_only": True, "payload": "10 MB"}, collectives={"all_reduce": algorithm},
         )  # fmt: skip

@@ -184,11 +184,10 @@ def draw_cluster(random: Random) -> dict[str, Any]:
 
 def agree(form: Form, cluster: dict[str, Any]) -> None:
     """``check`` and ``throughput`` say what ``simulate`` does, over the same steps; some need values."""
-    bucket = {"bucket": BUCKETS[cluster["payload"]]} if form.options.get("overlap") is True else {}
-    wanted = scenario({form.scheme: form.options | bucket}, **cluster)
+    wanted = scenario({form.scheme: form.of_payload(BUCKETS[cluster["payload"]])}, **cluster)
     entry, job = wanted.schemes[0], whole_job(wanted, wanted.schemes[0])
     with pytest.MonkeyPatch.context() as patch:
-        if not form.synchronous or BESIDE_STEPS & set(form.options):
+        if not form.synchronous or form.scheme == "sharded" or BESIDE_STEPS & set(form.options):
             # The last step of a run has nothing after it to overlap with: it has to be one of many.
             patch.setattr(step_costs, "ENOUGH_WORK", 12_000)
         cost = step_cost(wanted, entry)
@@ -225,9 +224,9 @@ PARTS = ("compute_s", "latency_s", "bandwidth_s", "round_s", "random_s")
 def test_parts_that_end_once_they_repeat_are_those_of_whole_runs(number: int) -> None:
     random = Random(f"repeats {number}")
     form, cluster = random.choice([each for each in FORMS if each.synchronous]), draw_cluster(random)
-    bucket = {"bucket": BUCKETS[cluster["payload"]]} if form.options.get("overlap") is True else {}
     wanted = scenario(
-        {form.scheme: form.options | bucket}, **cluster | random.choice([{}, {"network": SITES}])
+        {form.scheme: form.of_payload(BUCKETS[cluster["payload"]])},
+        **cluster | random.choice([{}, {"network": SITES}]),
     )
     cost = step_cost(wanted, wanted.schemes[0])
     with pytest.MonkeyPatch.context() as patch:
