@@ -11,9 +11,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from paceline.sim.config.problems import one_line
-from paceline.sim.errors import RunError
+from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.costs.step_cost import ENOUGH_PART_WORK, enough, follow, whole_job
-from paceline.sim.scenario.device_memory import device_memory
+from paceline.sim.scenario.device_memory import check_device_memory
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
 
@@ -55,9 +55,12 @@ def _tried_forms(scenario: Scenario) -> Iterator[tuple[str, SchemeEntry | str]]:
 
 def _is_too_large(scenario: Scenario) -> bool:
     """Whether a device cannot hold what a worker has of a whole model under all-reduce."""
-    cluster, plain = scenario.cluster, SchemeEntry.model_validate("all_reduce")
-    memory = device_memory(scenario.workload, cluster, plain, scenario.seed)
-    return memory is not None and memory["total_bytes"] > (cluster.device_memory or math.inf)
+    plain = SchemeEntry.model_validate("all_reduce")
+    try:
+        check_device_memory(scenario.workload, scenario.cluster, plain, scenario.seed)
+    except InputError:
+        return True
+    return False
 
 
 def _sharded_forms() -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -33,7 +33,7 @@ class InFlight:
     loss: Any = None  # Tensor [1] that a gradient came with, or None; in lockstep also its number
     version = -1  # of the tensor in use, when the operation started
     shown = 0  # segments of a gradient that the scheme has seen
-    stepped = False  # a gradient that goes on from segment to segment as they are asked for
+    stepped = False  # a gradient computes a segment only while the scheme waits for it
     ahead = 0.0  # of a gradient's duration, what its forward pass has taken before it began
     waiter: Callable[[Any], None] | None = None
 
