@@ -202,6 +202,7 @@ def test_with_infinite_bandwidth_a_step_is_that_of_all_reduce() -> None:
 BANDWIDTHS = st.floats(1e-3, 1e3)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from(["shard: full", "reshard: false", "shard: gradients", "shard: optimizer", "prefetch: 2"]),
@@ -307,6 +308,7 @@ def go(reshard, batches, last):
 """Collectives of ``fully_shard`` in the order of issue, each with its elements; the group is a fake."""
 
 
+@pytest.mark.slow
 def test_collectives_have_the_order_of_torch() -> None:
     forms: list[tuple[dict[str, Any], int]] = [
         ({}, 1),
