@@ -253,6 +253,8 @@ _OTHER_WORDS: Final = {
     "or 1; 'inside: hosts' for hybrid shards",
     "paramdtype reducedtype mixedprecision": "write 'workload: {precision: bf16, payload: 14 GB}', and as "
     "'gradients' of sharded 'float32' where these are reduced in single precision",
+    "activationcheckpointing gradientcheckpointing recompute checkpointactivations": "write 'workload: "
+    "{layer_profile: {preset: llama-2-7b, recompute: true}}'; a measured compute.time holds it already",
     "clip clipgradnorm gradclip maxgradnorm": "write 'workload: {optimizer: {clip: 1.0}}'",
     "ncclalgo": "write nccl_ring or nccl_tree as 'all_reduce' of 'collectives', and nccl as 'transport' of "
     "the network",

@@ -20,6 +20,7 @@ class Layer:
         inputs, outputs: numbers of the input and of the output.
         rows: of an example's outputs, which cores share between them; 0: a product, cut anywhere.
         backward_s: of a timed layer, until its gradient by the weights is complete; None: by operations.
+        recomputed: whether its forward pass is computed again just before its backward pass.
     """
 
     name: str
@@ -29,16 +30,18 @@ class Layer:
     outputs: int
     rows: int = 0
     backward_s: float | None = None
+    recomputed: bool = False
 
     @property
     def by_weights(self) -> float:
-        """Cost of the gradient by the weights, in the unit of ``forward_flops``."""
-        return self.forward_flops if self.backward_s is None else self.backward_s
+        """Cost until the gradient by the weights is complete, in the unit of ``forward_flops``."""
+        return self.forward_flops * (1 + self.recomputed) if self.backward_s is None else self.backward_s
 
     @property
     def flops(self) -> float:
         """Operations of a forward and a backward pass."""
-        return 3 * self.forward_flops if self.backward_s is None else self.forward_flops + self.backward_s
+        backward = self.forward_flops * (2 + self.recomputed) if self.backward_s is None else self.backward_s
+        return self.forward_flops + backward
 
 
 def convolution(
@@ -116,9 +119,10 @@ def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]
 def ready_fractions(layers: Sequence[Layer]) -> tuple[float, ...]:
     """Completion of each layer's gradient, as a fraction of a gradient's time, in backward order.
 
-    Layers without parameters are left out. By operations the forward pass takes a third of the time; in the
-    backward pass each layer has its share of them. A layer's gradient by its weights is computed before that
-    by its inputs, and counts as half of it. Timed layers have their own times.
+    Layers without parameters are left out. By operations the forward pass takes a third of the time, a
+    quarter where it is computed again; in the backward pass each layer has its share of them. A layer's
+    gradient by its weights is computed before that by its inputs, and counts as half of both. Timed layers
+    have their own times.
     """
     total = sum(layer.flops for layer in layers)
     if not total:

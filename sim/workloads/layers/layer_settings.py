@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -81,6 +82,11 @@ class LayerProfile(Settings):
     rows: tuple[LayerRow, ...] = Field(
         default=(), max_length=MAX_LAYERS, description="instead: the layers themselves"
     )
+    recompute: bool = Field(
+        default=False,
+        description="compute each layer's forward pass again in the backward pass (activation "
+        "checkpointing): a third more operations, and a backward pass of three quarters of a gradient's time",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -109,6 +115,12 @@ class LayerProfile(Settings):
             raise mistake("no layer has a parameter", "rows")
         if len({row.timed for row in self.rows}) > 1:
             raise mistake("some layers have times, others operations; give all of them the same", "rows")
+        if self.recompute and self.timed:
+            raise mistake(
+                "goes with operations; the times of these layers hold what was computed when they were "
+                "measured",
+                "recompute",
+            )
         return self
 
     @property
@@ -120,10 +132,12 @@ class LayerProfile(Settings):
     def layers(self) -> tuple[Layer, ...]:
         """The layers in forward order."""
         if self.preset:
-            return _preset(self.preset)
-        if self.transformer is not None:
-            return transformer(self.transformer)
-        return tuple(row.layer for row in self.rows)
+            layers = _preset(self.preset)
+        elif self.transformer is not None:
+            layers = transformer(self.transformer)
+        else:
+            layers = tuple(row.layer for row in self.rows)
+        return tuple(replace(layer, recomputed=self.recompute) for layer in layers)
 
     @property
     def num_parameters(self) -> int:

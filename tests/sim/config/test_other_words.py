@@ -39,6 +39,7 @@ PLACES: list[tuple[str, tuple[str | int, ...]]] = [
     ("reshard_after_forward", SCHEME),
     ("sharding_strategy", SCHEME),
     ("param_dtype", ("workload",)),
+    ("activation_checkpointing", ("workload",)),
     ("NCCL_ALGO", ("cluster", "network")),
 ]
 

@@ -39,6 +39,14 @@ def test_layers_are_sent_as_they_are_ready(tmp_path: Path) -> None:
     assert plain.bytes_sent == overlapped.bytes_sent == 3 * 2 * 4e6
 
 
+def test_layers_that_are_computed_again_take_a_third_more(tmp_path: Path) -> None:
+    """Forward 1 + 3, backward 9 + 3 parts of 4/3 s: the last layer's 3 MB leave after 10/16 of them."""
+    text = SCENARIO.replace("two.csv", "{file: two.csv, recompute: true}")
+    plain, overlapped = runs(tmp_path, text)
+    assert plain.wall_clock_s == pytest.approx(3 * (4 / 3 + 0.4))
+    assert overlapped.wall_clock_s == pytest.approx(3 * (4 / 3 + 0.1))
+
+
 def test_a_bucket_waits_for_its_layers(tmp_path: Path) -> None:
     text = SCENARIO.replace("overlap: true", "overlap: true, bucket: 4 MB")
     assert runs(tmp_path, text)[1].wall_clock_s == pytest.approx(3 * 1.4)
@@ -201,3 +209,10 @@ def test_units_of_layers_are_not_lost(tmp_path: Path, table: str, says: str) -> 
     with pytest.raises(InputError) as caught:
         load(tmp_path / "layers.yaml")
     assert says in str(caught.value)
+
+
+def test_times_already_hold_what_was_computed_again(tmp_path: Path) -> None:
+    (tmp_path / "timed.csv").write_text(TIMED)
+    (tmp_path / "timed.yaml").write_text(SCENARIO.replace("two.csv", "{file: timed.csv, recompute: true}"))
+    with pytest.raises(InputError, match="recompute: goes with operations; the times of these layers hold"):
+        load(tmp_path / "timed.yaml")

@@ -45,6 +45,13 @@ def test_gradients_are_ready_as_their_layers_are_passed() -> None:
     assert ready_fractions(layers) == (7 / 12, 1.0)
 
 
+def test_a_layer_that_is_computed_again_has_its_gradient_later() -> None:
+    """Forward 1 + 3; backward 3 again, 3 by the weights and 3 by the inputs, then 1, 1 and 1."""
+    layers = [Layer("first", 10, 1.0, 1, 1, recomputed=True), Layer("last", 10, 3.0, 1, 1, recomputed=True)]
+    assert ready_fractions(layers) == (10 / 16, 1.0)
+    assert forward_fractions(layers) == (3 / 16, 1 / 16)
+
+
 def test_layers_without_parameters_take_time() -> None:
     layers = [Layer("first", 10, 1.0, 1, 1), Layer("pool", 0, 2.0, 1, 1), Layer("last", 10, 1.0, 1, 1)]
     assert ready_fractions(layers) == (5 / 12, 1.0)
