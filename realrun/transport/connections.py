@@ -31,7 +31,7 @@ CLOCK_TAG: Final = 1 << 22
 """Tag of clock comparisons."""
 _SHORTEST_S: Final = 1e-3
 """Shortest time limit of a wait: gloo counts milliseconds, and 0 means no limit."""
-_OPERATION_TAGS: Final = {"mix": 1 << 24, "shard": 1 << 25, "piece": 1 << 26}
+_OPERATION_TAGS: Final = {"mix": 1 << 24, "shard": 1 << 25, "piece": 1 << 26, "gather": 1 << 27}
 _MESSAGE_TAG: Final = 1 << 30
 
 COLLECTIVES_AT_ONCE: Final = 16
@@ -47,7 +47,7 @@ def message_tag(tag: str) -> int:
 
 
 def operation_tag(kind: str, number: int) -> int:
-    """Tag of a worker's ``number``-th mix, reduce-scatter of a shard, or all-reduce by pieces."""
+    """Tag of a worker's ``number``-th mix, reduce-scatter or gather of shards, or all-reduce by pieces."""
     tag = _OPERATION_TAGS[kind]
     return tag | number % tag  # overlapping ones differ
 

@@ -1,7 +1,7 @@
-"""Mixes and collectives: the library's own, except reduce-scatter and hierarchical all-reduce.
+"""Mixes and collectives: the library's own, but for reduce-scatter, hierarchical all-reduce, shards of two.
 
-Those two are spelled out: torch's reduce-scatter on gloo moves no fewer bytes than an all-reduce (torch 2.13,
-counted on loopback). ``paceline.realrun.transport.backend`` carries all of them.
+The first two are spelled out: torch's reduce-scatter on gloo moves no fewer bytes than an all-reduce (torch
+2.13, counted on loopback). ``paceline.realrun.transport.backend`` carries all of them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Collectives:
             case ops.ReduceScatter(value=Tensor() as value):
                 return self._reduce_scatter(value, members, number)
             case ops.AllGatherShards(value=value, length=length):
-                return self._all_gather_shards(value, length, members)
+                return self._all_gather_shards(value, length, members, number)
             case ops.AllGather(value=value):
                 return self._all_gather(value, members)
             case ops.Broadcast(value=value):
@@ -144,9 +144,12 @@ class Collectives:
         wait, parts = self._gather(value.to(self.buffers.device).contiguous(), members)
         return TransferInFlight(wait, lambda: torch.stack(parts).to(value.device))
 
-    def _all_gather_shards(self, value: Payload, length: int, members: tuple[int, ...]) -> TransferInFlight:
+    def _all_gather_shards(
+        self, value: Payload, length: int, members: tuple[int, ...], number: int
+    ) -> TransferInFlight:
         own = self.buffers.pack(value, self.buffers.shard_bytes(value, length, len(members)))
-        wait, parts = self._gather(own, members)
+        swaps = len(members) == 2 and self._backend.concurrent
+        wait, parts = self._swap(own, members, number) if swaps else self._gather(own, members)
 
         def result() -> Tensor:
             whole = concatenate_shards([unpack(part, value) for part in parts], length)
@@ -159,6 +162,17 @@ class Collectives:
         parts = [own] if len(members) == 1 else [torch.empty_like(own) for _ in members]
         wait = self._library(members, lambda group: group.allgather([parts], [own], AllgatherOptions()))
         return wait, parts
+
+    def _swap(self, own: Tensor, members: tuple[int, ...], number: int) -> tuple[WaitFunction, list[Tensor]]:
+        """Gather from two members, receives first.
+
+        gloo's own all-gather posts a receive behind the data that it sends over the same connection, so that
+        the later of two members waits for its own data as well.
+        """
+        position, other = members.index(self._rank), torch.empty_like(own)
+        peer = members[1 - position]
+        wait = self._backend.exchange([(other, peer)], lambda: [(own, peer)], operation_tag("gather", number))
+        return wait, [own, other] if position == 0 else [other, own]
 
     def _exchange_shards(self, value: Encoded, members: tuple[int, ...], number: int) -> TransferInFlight:
         """Begin a direct exchange of shards: each member decodes and averages its own."""
