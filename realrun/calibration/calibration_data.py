@@ -65,8 +65,8 @@ def simulate_programs(job: Job) -> tuple[list[Event], MeasuredRange]:
     """The operations of a simulated run, and the range of its messages."""
     driver = EventDriver(job, [job.program(rank) for rank in range(job.workers)], job.scorer())
     outcome = driver.run()
-    assert isinstance(driver.transfers, Streams)
-    traffic = driver.transfers.traffic
+    assert isinstance(driver.exchanges.transfers, Streams)
+    traffic = driver.exchanges.transfers.traffic
     return outcome.events, MeasuredRange(
         smallest_bytes=int(traffic.smallest_bytes),
         largest_bytes=int(traffic.largest_bytes),

@@ -12,6 +12,7 @@ from ..records.run import FaultCost
 from ..traffic.clock import Clock
 from ..traffic.rendezvous import Posts
 from .job import Job
+from .outcome import describe_deaths
 from .tasks.clocked import Pending
 
 
@@ -48,6 +49,11 @@ class Failures:
             self._absences = [Absences(job.churn, rank) for rank in range(job.workers)]
 
     # --- workers that die -----------------------------------------------------------------------
+
+    @property
+    def deaths(self) -> str:
+        """The workers that died; "" if none did."""
+        return describe_deaths(self.dead)
 
     def strike(self, rank: int, operation: ops.Operation[Any], gradients: int) -> bool:
         """Whether a worker dies instead of doing its next operation, after this number of gradients."""

@@ -150,7 +150,7 @@ class _View(EventDriver):
             self._program(job, place, states[rank], before[rank]) for place, rank in enumerate(members)
         ]
         super().__init__(job, programs, scorer, start_s=whole.now_s, **driver_options)
-        self._gradients = [states[rank].gradients for rank in members]
+        self.gradients.begun = [states[rank].gradients for rank in members]
         self._event_log = whole.log
         self._published = whole.published
         for place, rank in enumerate(members):
@@ -245,7 +245,7 @@ class _View(EventDriver):
         self._exchanges[place] += self._exchanged[place]
         self._exchanged[place] = False
         self._states[place][self._exchanges[place]] = Resumed(
-            operation.step + 1, operation.kept, self._gradients[place], self._clock.now
+            operation.step + 1, operation.kept, self.gradients.begun[place], self._clock.now
         )
         needed = min(self._exchanges[each] for each in self._living)
         for each in self._living:

@@ -132,7 +132,7 @@ def _simulate(
         outcome = driver.run()
     except RunError as error:
         outcome = driver.outcome(format_message(error))
-    transfers = driver.transfers if isinstance(driver, EventDriver) else None
+    transfers = driver.exchanges.transfers if isinstance(driver, EventDriver) else None
     if profile is not None and warn is not None and isinstance(transfers, Streams):
         for sentence in transfers.traffic.outside(profile.range):
             warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")

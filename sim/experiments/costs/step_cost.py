@@ -375,7 +375,7 @@ class _Cycles(Scorer[Tensor]):
     @override
     def due_s(self) -> None:
         if not self.watch.published and (work := self.driver().work) >= MOST_WORK:  # of a first step
-            raise self.watch.too_long(work / max(work, self.driver().collectives.begun))
+            raise self.watch.too_long(work / max(work, self.driver().exchanges.collectives.begun))
 
     @override
     def publish(self, published: Published[Tensor]) -> bool:
