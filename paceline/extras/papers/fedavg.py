@@ -129,7 +129,7 @@ async def _rounds_of_all(worker: Worker, options: FedavgOptions) -> None:
         if ends:
             groups = None if for_all else (chosen, *((i,) for i in range(worker.size) if i not in chosen))
             own = average if for_all or worker.rank in chosen else replace(average)  # keeps the unsent part
-            change = await own.all_reduce(x - common, k, groups)
+            change = await own.all_reduce(worker.weighed(x - common), k, groups)
             x = common = common + (change if for_all else await worker.broadcast(change, chosen[0]))
             await worker.spend(options.round)
         await worker.publish(k, x, averaged=x if ends else None)
@@ -145,4 +145,5 @@ FEDAVG: Final = Scheme(
     "fedavg", fedavg, FedavgOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     depends_on_timing=leaves_out, encodes=encodes_averages,
     draws=lambda options: options.participation < 1,
+    weighs=lambda options: "models" if options.participation == 1 else None,
 )  # fmt: skip
