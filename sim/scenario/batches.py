@@ -67,7 +67,7 @@ def compute_model(
     )  # fmt: skip
 
 
-def unweighed(entry: SchemeEntry, units: int) -> str:
+def unweighed(entry: SchemeEntry, network: Network) -> str:
     """Why a scheme's means cannot count the examples of uneven batches; "" where they can."""
     scheme, options = find_scheme(entry.name), entry.options
     graphs, weights = getattr(options, "topology", None), getattr(options, "weights", topology.AUTO)
@@ -75,7 +75,10 @@ def unweighed(entry: SchemeEntry, units: int) -> str:
         why = "workers do not wait for all others, so that no mean has the examples of all"
     elif scheme.weighs(options) is None:
         why = "its means, of models or of some workers, count all workers alike"
-    elif graphs is not None and not topology.plan(graphs, units, weights).column_stochastic:
+    elif (
+        graphs is not None
+        and not topology.plan(graphs, scheme.units(options, network), weights).column_stochastic
+    ):
         why = "its mixing weights are not doubly stochastic, so that some workers count for more"
     elif entry.on_fault == "shrink":
         why = "with shrink the workers of a mean change"

@@ -308,7 +308,7 @@ class Scenario(Settings):
             if "averaged" in scored and scheme.publishes(entry.options) not in ("averaged", None):
                 text = "publishes no average of all workers, which evaluate.on or stop.target.on asks for; "
                 yield Mistake(("schemes", number, entry.name), f"{text}use published there")
-            if self.workload.uneven and (text := unweighed(entry, scheme.units(entry.options, network))):
+            if self.workload.uneven and (text := unweighed(entry, network)):
                 yield Mistake(("schemes", number, entry.name), text)
             for text in _wrong_updates(scheme, entry, self.workload):
                 yield Mistake(("schemes", number, entry.name), text)
