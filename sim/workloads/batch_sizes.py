@@ -25,17 +25,21 @@ class BySpeed(Settings):
     mean: Size = Field(description="examples per worker's batch, the mean over all workers")
 
 
+# No keys that somebody may write: errors leave them out of the place that they name.
+_ONE, _EACH, _SHARES, _SITES = "one size", "a size each", "shares by speed", "sizes by site"
+
+
 def _form(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "by" if "by" in value or "mean" in value else "sites"
-    return "by" if isinstance(value, BySpeed) else "workers" if isinstance(value, list | tuple) else "one"
+        return _SHARES if value.keys() & BySpeed.model_fields.keys() else _SITES
+    return _SHARES if isinstance(value, BySpeed) else _EACH if isinstance(value, list | tuple) else _ONE
 
 
 BatchSize = Annotated[
-    Annotated[Size, Tag("one")]
-    | Annotated[tuple[Size, ...], Tag("workers")]
-    | Annotated[BySpeed, Tag("by")]
-    | Annotated[dict[str, Size], Tag("sites")],
+    Annotated[Size, Tag(_ONE)]
+    | Annotated[tuple[Size, ...], Tag(_EACH)]
+    | Annotated[BySpeed, Tag(_SHARES)]
+    | Annotated[dict[str, Size], Tag(_SITES)],
     Discriminator(_form),
 ]
 
@@ -47,8 +51,12 @@ def wrong_sizes(batch_size: BatchSize, workers: int, sites: Mapping[str, int]) -
         yield Mistake(at, f"{len(batch_size)} sizes for {workers} workers; give one for each")
     if not isinstance(batch_size, dict):
         return
-    for name in batch_size.keys() - sites.keys() - {DEFAULT}:
-        yield Mistake((*at, name), f"no such site; {did_you_mean(name, sites or ['by'])}")
+    if not sites:
+        text = "is by site, and the network has no sites; write a number, a list or {by: speed, mean: 32}"
+        yield Mistake(at, text)
+        return
+    for name in sorted(batch_size.keys() - sites.keys() - {DEFAULT}):
+        yield Mistake((*at, name), f"no such site; {did_you_mean(name, sites)}")
     if silent := [name for name in sites if not batch_size.keys() & {name, DEFAULT}]:
         yield Mistake(at, f"says nothing of {', '.join(silent)}; add a 'default'")
 
