@@ -56,7 +56,6 @@ from paceline.sim.schemes import find_scheme
 from paceline.sim.training.gradient_noise import moments, norm2
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import WithBuffers
-from paceline.sim.workloads.batch_sizes import EVEN
 from paceline.sim.workloads.modules import backward_segments, trained_parameters
 from paceline.sim.workloads.workload import Evaluated, SegmentCallback
 
@@ -153,7 +152,7 @@ class _Loop:
     """
 
     workload = None
-    weights = EVEN
+    model_weights = ()
 
     def __init__(self, worker: int, start: Tensor, segments: tuple[tuple[str, int, int], ...]) -> None:
         self.points: SimpleQueue[Tensor | None] = SimpleQueue()

@@ -291,7 +291,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     scheme = find_scheme(entry.name)
     built = None if workload.timing_only else _trained(scenario, seed, device)
     if built is not None and (drawn := built.batches.sizes):
-        built = replace(built, weights=weights_of(drawn, scheme, entry.options, network))
+        own, models = weights_of(drawn, entry, network)
+        built = replace(built, gradient_weights=own, model_weights=models)
     priced = scenario.priced
     problem = built if priced is None else None
     buffers = built.workload.num_buffers if built else 0

@@ -41,7 +41,7 @@ from ..training.scoring import scored_on
 from ..workloads import find_task
 from ..workloads.batch_sizes import wrong_sizes
 from . import overrides
-from .batches import batch_sizes, unweighed
+from .batches import batch_sizes, check_weighed
 from .device_memory import check_device_memory
 from .entries import SchemeEntry, WorkloadEntry, labels_of, with_proxy
 from .measured import Priced, price
@@ -302,14 +302,14 @@ class Scenario(Settings):
                     scheme.check_network(entry.options, network)
                 if self.workload.payload is not None and self.workload.layer_profile is None:
                     scheme.num_buckets(entry.options, self.workload.payload)
+                if self.workload.uneven:
+                    check_weighed(entry, network)
                 check_device_memory(self.workload, self.cluster, entry, self.seed)
             except InputError as error:
                 yield Mistake(("schemes", number, entry.name), str(error))
             if "averaged" in scored and scheme.publishes(entry.options) not in ("averaged", None):
                 text = "publishes no average of all workers, which evaluate.on or stop.target.on asks for; "
                 yield Mistake(("schemes", number, entry.name), f"{text}use published there")
-            if self.workload.uneven and (text := unweighed(entry, network)):
-                yield Mistake(("schemes", number, entry.name), text)
             for text in _wrong_updates(scheme, entry, self.workload):
                 yield Mistake(("schemes", number, entry.name), text)
 

@@ -54,7 +54,7 @@ from .common.held import Held, Sizes, in_rounds
 from .common.inside import Inside, Units
 from .common.outer import OuterOptimizer, buffers_in, outer_rule
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
-from .scheme import Scheme, one_period, publishes_averages, weighs_models
+from .scheme import Scheme, one_period, publishes_averages
 
 
 class DilocoOptions(Settings):
@@ -238,6 +238,6 @@ def _joined(turns: list[Fragment]) -> Tensor:
 DILOCO: Final = Scheme(
     "diloco", diloco, DilocoOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
-    inside=lambda options: options.inside, weighs=weighs_models,
+    inside=lambda options: options.inside, weighs=lambda options: "models",
     shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip

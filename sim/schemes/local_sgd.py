@@ -34,7 +34,7 @@ from .common.compressed import RoundTime, encodes_averages
 from .common.exchange import ModelExchange, Momentum, averages_in_flight, pack, unpack
 from .common.held import Held, Sizes, in_rounds
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
-from .scheme import Scheme, one_period, publishes_averages, weighs_models
+from .scheme import Scheme, one_period, publishes_averages
 
 
 class LocalSgdOptions(Settings):
@@ -148,7 +148,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
 LOCAL_SGD: Final = Scheme(
     "local_sgd", local_sgd, LocalSgdOptions, True, check, publishes=publishes_averages, cycle=one_period,
     long_run=without_warmup, held=held, depends_on_timing=leaves_out, encodes=encodes_averages,
-    shrinks=lambda options: not leaves_out(options), weighs=weighs_models,
+    shrinks=lambda options: not leaves_out(options), weighs=lambda options: "models",
 )  # fmt: skip
 POST_LOCAL_SGD: Final = Scheme(
     "post_local_sgd", post_local_sgd, PostLocalSgdOptions, True, publishes=publishes_averages,
@@ -157,5 +157,5 @@ POST_LOCAL_SGD: Final = Scheme(
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, in_flight=averages_in_flight(options.momentum, None, sizes)
     ),
-    shrinks=lambda options: True, weighs=weighs_models,
+    shrinks=lambda options: True, weighs=lambda options: "models",
 )  # fmt: skip

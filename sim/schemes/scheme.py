@@ -39,11 +39,6 @@ def publishes_none(options: Any) -> On:
     return "mean"
 
 
-def weighs_models(options: Any) -> Literal["models"]:
-    """``weighs`` of a scheme whose workers step alone."""
-    return "models"
-
-
 def cycle_of_graphs(options: Any, workers: int) -> int:
     """``cycle`` of a scheme over a topology: steps after which the graphs repeat; 1 for random ones."""
     return topology.plan(options.topology, workers, options.weights).period or 1

@@ -28,7 +28,6 @@ from typing_extensions import override
 from .. import seeds
 from ..records.carry.noise import NoisePoint
 from ..seeds import Floats
-from ..workloads.batch_sizes import EVEN
 from ..workloads.partition import Batches, Indices
 from .gradients import TrainingProblem
 from .snapshots import Snapshot, V
@@ -100,7 +99,9 @@ class NoiseMeter:
     def __init__(self, problem: TrainingProblem, every: int, lr_at: Callable[[int], float]) -> None:
         self._batches = HalfBatches(problem.batches.shards, problem.batches.batch_size, problem.batches.seed)
         self._examples = problem.batches.step_examples
-        self._problem = replace(problem, batches=self._batches, sampler=None, accumulate=1, weights=EVEN)
+        self._problem = replace(
+            problem, batches=self._batches, sampler=None, accumulate=1, gradient_weights=()
+        )
         self._every, self._next, self._averaged, self._lr_at = every, every, 0, lr_at
         self.points: list[NoisePoint] = []
         self.known: dict[object, Moments] = {}

@@ -25,7 +25,6 @@ from typing_extensions import override
 from .. import seeds
 from ..devices import to_device, torch_random
 from ..errors import KeyedError, RunError, SchemeError
-from ..workloads.batch_sizes import EVEN, Weights
 from ..workloads.partition import Batches, Indices
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Evaluated, GradientFunction, LossAtTensors, SegmentCallback, Workload
@@ -65,7 +64,8 @@ class TrainingProblem:
     Attributes:
         sampler: draws and weighs the examples instead of ``batches``; None: all count the same.
         accumulate: equal parts of each batch, evaluated one after another: a gradient is the mean of theirs.
-        weights: factors on the workers' gradients, where their batches differ in size.
+        gradient_weights, model_weights: where batches differ in size, factors on the workers' gradients, and on
+            their models in means of all; (): there are none.
     """
 
     workload: Workload
@@ -73,7 +73,8 @@ class TrainingProblem:
     method: Method
     sampler: Sampler | None = None
     accumulate: int = 1
-    weights: Weights = EVEN
+    gradient_weights: tuple[float, ...] = ()
+    model_weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.sampler is not None:
@@ -114,7 +115,7 @@ class TrainingProblem:
         *before, last = enumerate(
             np.split(self.batches.examples(worker, index), self.accumulate), index * self.accumulate
         )
-        weight = self.weights.gradients[worker] if self.weights.gradients else 1.0
+        weight = self.gradient_weights[worker] if self.gradient_weights else 1.0
         if not before and weight == 1.0:
             return self._of_batch(worker, *last, point, on_segment)
         mean = Evaluated(torch.zeros_like(point), point.new_zeros(1))

@@ -168,7 +168,7 @@ class Batches:
         return self.sizes[worker] if self.sizes else self.batch_size
 
     def in_parts(self, number: int) -> Batches:
-        """The same examples in batches of so many equal parts."""
+        """Batches with the same examples, each cut into ``number`` equal parts."""
         sizes = tuple(size // number for size in self.sizes)
         return replace(self, batch_size=self.batch_size // number, sizes=sizes)
 

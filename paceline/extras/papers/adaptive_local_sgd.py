@@ -34,7 +34,7 @@ from paceline.sim.schemes.common.compressed import RoundTime
 from paceline.sim.schemes.common.exchange import ModelExchange, Momentum, averages_in_flight
 from paceline.sim.schemes.common.held import Held
 from paceline.sim.schemes.local_sgd import without_warmup
-from paceline.sim.schemes.scheme import Scheme, publishes_averages, weighs_models
+from paceline.sim.schemes.scheme import Scheme, publishes_averages
 
 
 class AdaptiveLocalSgdOptions(Settings):
@@ -137,5 +137,5 @@ ADAPTIVE_LOCAL_SGD: Final = Scheme(
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, anchors=1, in_flight=averages_in_flight(options.momentum, None, sizes)
     ),
-    shrinks=lambda options: True, weighs=weighs_models,
+    shrinks=lambda options: True, weighs=lambda options: "models",
 )  # fmt: skip

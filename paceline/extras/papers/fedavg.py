@@ -8,8 +8,8 @@ workers, at least one:
 
 The others compute nothing and wait for the end of the round; their steps count all the same. The optimiser
 begins each round anew. All do the same steps: on batches of one size the mean has equal weights, on others
-those of the examples, as the paper's. With all workers, and plain SGD, it is ``local_sgd``. With ``quorum`` or
-``deadline`` a straggler's change is left out of the mean (``common/rounds.py``).
+those of the examples, as the paper's. With all workers, and plain SGD, it is ``local_sgd``. With ``quorum``
+or ``deadline`` a straggler's change is left out of the mean (``common/rounds.py``).
 
 Bytes per step and worker: over the period those of an all-reduce among m = |S| workers, 2 (m-1)/n models,
 and, unless m = n, of a broadcast of the mean to all, (n-1)/n models; ``compression`` encodes the first. Waits

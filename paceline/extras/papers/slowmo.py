@@ -29,7 +29,7 @@ from paceline.sim.schemes.common.compressed import RoundTime, encodes_averages
 from paceline.sim.schemes.common.exchange import ModelExchange, Momentum, averages_in_flight
 from paceline.sim.schemes.common.held import REPLACED, Held, Sizes
 from paceline.sim.schemes.common.outer import buffers_in
-from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages, weighs_models
+from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 
 
 class SlowmoOptions(Settings):
@@ -81,5 +81,5 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
 SLOWMO: Final = Scheme(
     "slowmo", slowmo, SlowmoOptions, True, publishes=publishes_averages, cycle=one_period, held=held,
     encodes=encodes_averages,
-    shrinks=lambda options: True, weighs=weighs_models,
+    shrinks=lambda options: True, weighs=lambda options: "models",
 )  # fmt: skip

@@ -7,18 +7,15 @@ from itertools import groupby
 from typing import Final
 
 from ...config.units import format_seconds
-from ...errors import RunError
+from ...errors import InputError, RunError
 from ...network.build import build_network
-from ...scenario.batches import batch_sizes, compute_model, own_means_s, unweighed
-from ...scenario.entries import SchemeEntry
+from ...scenario.batches import batch_sizes, check_weighed, compute_model, own_means_s
 from ...scenario.schema import Scenario
 from ...workloads.batch_sizes import BySpeed
 from .step_cost import follow_whole
 
 ALIKE: Final = 1.03
-"""Factor between durations of computing below which workers count as equally fast."""
-_MOST_KINDS: Final = 4
-"""Kinds of workers that are named; of more the fastest and the slowest."""
+"""Factor between durations of computing, or of steps, below which they count as equal."""
 
 
 def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
@@ -32,34 +29,28 @@ def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
     if max(each_s) <= ALIKE * min(each_s) or not entries:
         return []
     entry = min(entries, key=lambda entry: steps_s[entry.label])
-    step_s, slowest_last = steps_s[entry.label], sorted(range(len(each_s)), key=each_s.__getitem__)
-    kinds = [[*ranks] for _, ranks in groupby(slowest_last, lambda rank: format_seconds(each_s[rank]))]
-    computing = "; ".join(
-        f"{f'{len(ranks)} workers compute' if len(ranks) > 1 else f'worker {ranks[0]} computes'} "
+    step_s = steps_s[entry.label]
+    by_time = sorted(range(len(each_s)), key=each_s.__getitem__)
+    kinds = [[*alike] for _, alike in groupby(by_time, lambda rank: round(each_s[rank], 9))]
+    computing = ", ".join(
+        f"{f'worker {ranks[0]}' if len(ranks) == 1 else f'{len(ranks)} workers'} "
         f"{format_seconds(each_s[ranks[0]])} ({100 * each_s[ranks[0]] / step_s:.0f} %)"
-        for ranks in (kinds if len(kinds) <= _MOST_KINDS else [kinds[0], kinds[-1]])
+        for ranks in kinds[:3] + kinds[3:][-1:]
     )
-    text = f"Of a step of {entry.label}, {format_seconds(step_s)}, {computing}; the rest is waiting."
-    return [text, *_saving(scenario, entry, step_s)]
-
-
-def _saving(scenario: Scenario, entry: SchemeEntry, step_s: float) -> list[str]:
-    workload, cluster = scenario.workload, scenario.cluster
+    step = f"Of a step of {entry.label}, {format_seconds(step_s)}"
+    text = f"{step}, computing takes {computing}; the rest is waiting."
     sizes = batch_sizes(workload, cluster, scenario.seed)
     by_speed = BySpeed(by="speed", mean=round(sum(sizes) / len(sizes)))
-    shared = workload.model_copy(update={"batch_size": by_speed})
-    shares = batch_sizes(shared, cluster, scenario.seed)
-    if shares == sizes or unweighed(entry, build_network(cluster.network, cluster.workers)):
-        return []
+    workload = workload.model_copy(update={"batch_size": by_speed})
+    sizes = batch_sizes(workload, cluster, scenario.seed)
     try:
-        shorter_s = follow_whole(scenario.model_copy(update={"workload": shared}), entry).step_s
-    except RunError:
-        return []
-    if shorter_s >= step_s:
-        return []
-    examples = " and ".join(f"{size:,}" for size in shares)
-    if len(shares) > _MOST_KINDS:
-        examples = f"{min(shares):,} to {max(shares):,}"
+        check_weighed(entry, build_network(cluster.network, cluster.workers))
+        even_s = follow_whole(scenario.model_copy(update={"workload": workload}), entry).step_s
+    except (InputError, RunError):
+        return [text]
     written = f"workload: {{batch_size: {{by: speed, mean: {by_speed.mean}}}}}"
-    less = format_seconds(step_s - shorter_s)
-    return [f"With '{written}', {examples} examples, it takes {format_seconds(shorter_s)}, {less} less."]
+    saving = (
+        f"With '{written}', {min(sizes):,} to {max(sizes):,} examples, it takes {format_seconds(even_s)}, "
+        f"{format_seconds(max(0.0, step_s - even_s))} less."
+    )
+    return [text, saving][: 1 + (ALIKE * even_s < step_s)]

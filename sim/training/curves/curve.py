@@ -10,7 +10,6 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from ...config.limits import MAX_BATCH, MAX_LABEL, MAX_SEED
 from ...config.settings import Settings
 from ...records.verdict import Value
-from ...workloads.batch_sizes import mean_size
 
 
 def _unpack(value: object) -> object:
@@ -87,13 +86,13 @@ _NO_CONDITIONS: Final = frozenset(
 def conditions_of(scenario: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
     """Label -> what decides a scheme's models, whatever the clock, in a resolved scenario, as plain data."""
     workload, conditions = scenario["workload"], {}
-    sites = scenario["cluster"].get("network", {}).get("sites") or {}
+    size = workload["batch_size"]
     for ((name, options),) in (entry.items() for entry in scenario["schemes"]):
         task = {**workload, "optimizer": options.get("optimizer") or workload["optimizer"]}
         under = {
             "scheme": name,
             "workers": scenario["cluster"]["workers"],
-            "batch_size": mean_size(workload["batch_size"], sites) * workload.get("accumulate", 1),
+            "batch_size": size * workload.get("accumulate", 1) if isinstance(size, int) else size,
             "evaluate.on": scenario["evaluate"]["on"],
             **{key: value for key, value in options.items() if key not in ("label", "optimizer")},
         }

@@ -16,8 +16,8 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from paceline.sim.errors import InputError, NotInLockstep
 from paceline.sim.scenario.batches import batch_sizes, compute_model, weights_of
+from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario, dump, parse
-from paceline.sim.schemes import find_scheme
 from tests.support.factory import run_events, simulated, sites_of
 from tests.support.uneven import FORMS, SPLITS, STEPS, in_one_process, job_of, off_by, scenario_of, split
 
@@ -74,12 +74,12 @@ def test_equal_sizes_are_those_of_a_number_to_the_bit() -> None:
     [("all_reduce", {}), ("local_sgd", {"period": 2}), ("diloco", {"inside": "sites"})],
 )
 def test_weights_add_up(seed: int, scheme: str, options: Options) -> None:
-    found = find_scheme(scheme)
-    weights = weights_of(split(seed), found, found.options(**options), sites_of({"a": 2, "b": 2}))
-    assert sum(weights.gradients) == pytest.approx(4, abs=1e-15)
-    assert sum(weights.models) == pytest.approx(4, abs=1e-15)
+    entry = SchemeEntry.model_validate({scheme: options})
+    of_gradients, of_models = weights_of(split(seed), entry, sites_of({"a": 2, "b": 2}))
+    assert sum(of_gradients) == pytest.approx(4, abs=1e-15)
+    assert sum(of_models) == pytest.approx(4, abs=1e-15)
     whole = sum(split(seed))
-    for examples, of_gradient, of_model in zip(split(seed), weights.gradients, weights.models, strict=True):
+    for examples, of_gradient, of_model in zip(split(seed), of_gradients, of_models, strict=True):
         assert of_gradient * of_model / 4 == pytest.approx(examples / whole, rel=1e-15)
 
 
