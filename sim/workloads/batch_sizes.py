@@ -28,8 +28,8 @@ def _form(value: Any) -> str:
     """Tag of a form, which is no key that somebody may write: errors leave it out of their place."""
     if isinstance(value, BySpeed) or (isinstance(value, Mapping) and {"by", "mean"} & value.keys()):
         return "shares by speed"
-    kinds = {list: "a size each", tuple: "a size each", dict: "sizes by site"}
-    return kinds.get(type(value), "one size")
+    kinds = {"list": "a size each", "tuple": "a size each", "dict": "sizes by site"}
+    return kinds.get(type(value).__name__, "one size")
 
 
 BatchSize = Annotated[
