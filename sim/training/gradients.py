@@ -64,7 +64,7 @@ class TrainingProblem:
     Attributes:
         sampler: draws and weighs the examples instead of ``batches``; None: all count the same.
         accumulate: equal parts of each batch, evaluated one after another: a gradient is the mean of theirs.
-        gradient_weights, model_weights: factors on the workers' gradients, and on their models in means of all,
+        gradient_weights, model_weights: factors on workers' gradients, and on their models in means of all,
             where batches differ in size; (): there are none.
     """
 
