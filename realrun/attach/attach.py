@@ -152,6 +152,7 @@ class _Loop:
     """
 
     workload = None
+    model_weights = ()
 
     def __init__(self, worker: int, start: Tensor, segments: tuple[tuple[str, int, int], ...]) -> None:
         self.points: SimpleQueue[Tensor | None] = SimpleQueue()

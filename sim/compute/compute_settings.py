@@ -57,7 +57,7 @@ def fit_batch_law(batch_sizes: Sequence[int], times_s: Sequence[float]) -> Batch
     return laws[int(np.argmin(errors))]
 
 
-def seconds_at(batch_size: int, batch_sizes: Sequence[int], times_s: Sequence[float]) -> float:
+def seconds_at(batch_size: float, batch_sizes: Sequence[int], times_s: Sequence[float]) -> float:
     """Seconds of a gradient at ``batch_size``, by measured ones, extrapolated beyond them."""
     law = fit_batch_law(batch_sizes, times_s)
     sizes = np.array([*batch_sizes, batch_size], dtype=np.float64)
@@ -175,7 +175,7 @@ class MeasuredCompute(Settings):
         """Whether the duration of a gradient of this batch size is measured or can be predicted."""
         return len(self.batch_sizes) != 1 or self.batch_sizes == (batch_size,)
 
-    def seconds(self, batch_size: int) -> float:
+    def seconds(self, batch_size: float) -> float:
         """Duration of a gradient; needs ``times``."""
         return seconds_at(batch_size, self.batch_sizes, self.times)
 
@@ -252,7 +252,7 @@ class Compute(OneOf):
                 user_duration_s(self.model, 0, 0, 0)
         return self
 
-    def at(self, batch_size: int, flops: float | None = None) -> Compute:
+    def at(self, batch_size: float, flops: float | None = None) -> Compute:
         """These settings with the measured, or predicted, time for this batch size.
 
         ``flops``: operations of a forward and backward pass for one example, where known.

@@ -94,7 +94,7 @@ class ComputeModel:
         compute: mean and jitter, a trace, or a function of the user's.
         stragglers: slowdowns, which multiply, then pauses, which are added; and crashes.
         gradients_each, added_s: the cost of a sampler, by worker: computations per used gradient, and added
-            seconds; none: 1 and 0 s.
+            seconds; none: 1 and 0 s. Or, where batches differ in size, durations over that of the mean batch.
         longer: factor on the duration of each gradient under ``compute``.
         launches_s: added to each.
         accumulate: batches of a gradient, each of which lasts as ``compute`` says.

@@ -316,6 +316,8 @@ class Job:
         return self._worker(tuple(range(self.workers)), self.start.expand(self.workers, -1), rule)
 
     def _worker(self, ranks: tuple[int, ...], start: torch.Tensor, optimizer: Optimizer) -> Worker:
+        models = self.problem.model_weights if self.problem else ()
+        own = start.new_tensor([models[rank] for rank in ranks if models])
         return Worker(
             ranks,
             self.workers,
@@ -331,6 +333,7 @@ class Job:
             layers=tuple((start, stop) for _, start, stop in reversed(self.layers.segments)),
             accumulate=self.compute.accumulate,
             parameters=self.layers.tensors(self.start.shape[-1]),
+            weight=own.view(*start.shape[:-1], 1) if models else None,
         )
 
     def pace_marks(self) -> PaceMarks:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ..config.units import format_bytes
 from ..devices import free_bytes
 from ..errors import KeyedError
+from ..scenario.batches import batch_sizes
 from ..scenario.entries import WorkloadEntry
 from ..scenario.schema import Scenario
 from ..training.snapshots import Keep, keep_rule
@@ -30,9 +32,10 @@ def check_memory(scenario: Scenario) -> None:
     _refuse_more_than_free(estimate_bytes(scenario))
 
 
-def check_task_memory(workload: WorkloadEntry, seed: int) -> None:
-    """Raise ``KeyedError`` as ``check_memory`` if a task exceeds free memory even for one worker."""
-    _refuse_more_than_free(_training_bytes(workload, 1, seed))
+def check_task_memory(workload: WorkloadEntry, sizes: Sequence[int], seed: int) -> None:
+    """Raise ``KeyedError`` as ``check_memory`` if a task exceeds free memory even for one worker, which has
+    the largest of the batches."""
+    _refuse_more_than_free(_training_bytes(workload, [max(sizes)], seed))
 
 
 def _refuse_more_than_free(parts: dict[str, float]) -> None:
@@ -68,17 +71,18 @@ def estimate_bytes(scenario: Scenario) -> dict[str, float]:
     if workload.timing_only:
         return clock
     facts = find_task(workload.task).facts(workload.options, scenario.seed)
-    parts = clock | _training_bytes(workload, workers, scenario.seed)
+    sizes = batch_sizes(workload, scenario.cluster, scenario.seed)
+    parts = clock | _training_bytes(workload, sizes, scenario.seed)
     if scenario.stop.target is not None:  # else no step between two scorings is looked up
         model_bytes = facts.num_parameters * FLOAT_BYTES
         parts[KEPT] = float(workers * kept_rule(scenario, model_bytes).between * model_bytes)
     return parts
 
 
-def _training_bytes(workload: WorkloadEntry, workers: int, seed: int) -> dict[str, float]:
-    facts = find_task(workload.task).facts(workload.options, seed)
+def _training_bytes(workload: WorkloadEntry, sizes: Sequence[int], seed: int) -> dict[str, float]:
+    facts, workers = find_task(workload.task).facts(workload.options, seed), len(sizes)
     copies = _COPIES + workload.optimizer.num_moments
-    drawn = workload.drawn_examples(workers)
+    drawn = max(workload.drawn_examples(sizes))
     rows = drawn // workload.drawn_batches * (facts.example_numbers + 2 * facts.activations) * FLOAT_BYTES
     each_example = facts.example_numbers * FLOAT_BYTES + _ORDERS * _INDEX_BYTES
     shard = facts.num_examples if workload.partition.kind == "replicated" else facts.num_examples // workers

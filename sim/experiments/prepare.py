@@ -12,7 +12,6 @@ import torch
 from pydantic import ValidationError
 
 from ..compute.compute_settings import MeasuredCompute
-from ..compute.model import ComputeModel
 from ..compute.timing import device_name, timer_of, typical_times_s
 from ..config import yaml_file
 from ..devices import keep_freed_memory, one_thread
@@ -26,6 +25,7 @@ from ..network.profile import Profile
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, TransferModel, nccl_hosts
 from ..network.variation import changes_per_s
 from ..program.encoding import message_bytes
+from ..scenario.batches import batch_sizes, compute_model, weights_of
 from ..scenario.entries import SchemeEntry, WorkloadEntry
 from ..scenario.parts import EvaluateSettings, Stop, format_keep
 from ..scenario.repeats import max_repeats
@@ -85,7 +85,7 @@ def resolve_each(scenarios: Sequence[Scenario], device: torch.device) -> list[Sc
 def _with_training(scenario: Scenario, device: torch.device) -> Scenario:
     if scenario.workload.timing_only:
         return scenario
-    problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
+    problem = _problem(scenario, scenario.seed, "looped", device)
     _check_sampler(problem, scenario.workload)
     evaluate = scenario.evaluate
     left_open = {
@@ -237,12 +237,12 @@ def measure_gradients_s(
     scenario: Scenario, batch_sizes: Sequence[int], device: torch.device
 ) -> tuple[float, ...]:
     """Time one gradient of one worker at each batch size on this device, with one thread on a CPU."""
-    problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
+    problem = _problem(scenario, scenario.seed, "looped", device)
     numbers = itertools.count()
 
     def gradient_of(batch_size: int) -> Callable[[], object]:
         # Separate batches: those of the runs are kept, and have another size.
-        batches = replace(problem.batches, batch_size=batch_size)
+        batches = replace(problem.batches, batch_size=batch_size, sizes=())
         sized = replace(problem, batches=batches, accumulate=1)
         return lambda: sized.gradient(0, next(numbers), sized.workload.start)
 
@@ -257,7 +257,7 @@ def _measured(scenario: Scenario, device: torch.device) -> Scenario:
         return scenario
     if scenario.workload.timing_only:
         raise InputError("cluster.compute: nothing is trained (timing_only), so there is nothing to measure")
-    sizes = measured.batch_sizes or (scenario.workload.batch_size,)
+    sizes = measured.batch_sizes or tuple(sorted({*_sizes(scenario, scenario.seed)}))
     times = measure_gradients_s(scenario, sizes, device)
     update = {"batch_sizes": sizes, "times": times, "device": device_name(device)}
     return _with_measured(scenario, measured.model_copy(update=update))
@@ -287,16 +287,19 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     transport, share = TRANSPORTS[cluster.network.transport], cluster.network.averaging
     share = transport.averaging_share if share is None else share
     task = find_task(workload.task)
+    network = build_network(cluster.network, cluster.workers)
+    scheme = find_scheme(entry.name)
     built = None if workload.timing_only else _trained(scenario, seed, device)
+    if built is not None and (drawn := built.batches.sizes):
+        own, models = weights_of(drawn, entry, network)
+        built = replace(built, gradient_weights=own, model_weights=models)
     priced = scenario.priced
     problem = built if priced is None else None
     buffers = built.workload.num_buffers if built else 0
-    scheme = find_scheme(entry.name)
     profile = workload.layer_profile
     standing = workload.model_bytes  # for another model
     buckets = 0 if standing is None or profile else scheme.num_buckets(entry.options, standing)
     parts = scheme.parts(entry.options)
-    network = build_network(cluster.network, cluster.workers)
     members = cluster.workers // scheme.units(entry.options, network)
     length = max(1, buckets, parts) * members if profile is None else UNITS
     start = built.workload.start if built else torch.zeros(length)
@@ -317,7 +320,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         problem=problem,
         task=task if problem else None,
         bytes_per_parameter=model_bytes / start.numel(),
-        compute=_compute_model(scenario, seed, built.sampler if built else None),
+        compute=compute_model(workload, cluster, seed, built.sampler if built else None),
         transfer=transport.transfer(_nominal(cluster.network, network, seed)),
         collectives=JobCollectives(
             scenario.collectives.all_reduce,
@@ -361,7 +364,7 @@ def churn_of(scenario: Scenario, entry: SchemeEntry, seed: int) -> Churn | None:
 
 def _trained(scenario: Scenario, seed: int, device: torch.device) -> TrainingProblem:
     method: Method = "batched" if scenario.gradients == "batched" else "looped"
-    problem = _problem(scenario.workload, scenario.cluster.workers, seed, method, device)
+    problem = _problem(scenario, seed, method, device)
     return _with_sampler(on_drawn(problem, seed, scenario.evaluate.examples), scenario.workload)
 
 
@@ -388,20 +391,6 @@ def _check_pieces(scenario: Scenario, entry: SchemeEntry, parts: int, buckets: i
             f"workload.layer_profile: {len(profile.layers)} layers, and the model that is trained "
             f"({trained}) has only {length} parameters; train a larger one"
         )
-
-
-def _compute_model(scenario: Scenario, seed: int, sampler: Sampler | None) -> ComputeModel:
-    workload, cluster = scenario.workload, scenario.cluster
-    profile, workers = workload.layer_profile, range(cluster.workers)
-    flops = profile.flops / cluster.speed_factor if profile else None
-    return ComputeModel(
-        cluster.compute.at(workload.batch_size, flops),
-        cluster.stragglers,
-        seed,
-        gradients_each=[sampler.gradients_each(worker) for worker in workers] if sampler else (),
-        added_s=[sampler.added_s(worker) for worker in workers] if sampler else (),
-        accumulate=workload.accumulate,
-    )
 
 
 def _nominal(settings: NetworkSettings, network: Network, seed: int) -> TransferModel:
@@ -448,11 +437,15 @@ def clock_only(job: Job) -> Job:
     )  # fmt: skip
 
 
-def _problem(
-    workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
-) -> TrainingProblem:
+def _sizes(scenario: Scenario, seed: int) -> tuple[int, ...]:
+    return batch_sizes(scenario.workload, scenario.cluster, seed)
+
+
+def _problem(scenario: Scenario, seed: int, method: Method, device: torch.device) -> TrainingProblem:
     """Workload of one seed, spread over its workers; all schemes share it."""
-    return _built(find_task(workload.task), workload, workers, seed, method, device)
+    task, sizes = find_task(scenario.workload.task), _sizes(scenario, seed)
+    workload = scenario.workload.model_copy(update={"batch_size": max(sizes)})  # which can be hashed
+    return _built(task, workload, sizes, seed, method, device)
 
 
 def _with_sampler(problem: TrainingProblem, workload: WorkloadEntry) -> TrainingProblem:
@@ -487,13 +480,20 @@ def _check_sampler(problem: TrainingProblem, workload: WorkloadEntry) -> None:
 
 @lru_cache(maxsize=8)
 def _built(
-    task: Task, workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
+    task: Task,
+    workload: WorkloadEntry,
+    sizes: tuple[int, ...],
+    seed: int,
+    method: Method,
+    device: torch.device,
 ) -> TrainingProblem:
     # The task is a part of the key: a user's function may be defined anew under its name.
-    check_task_memory(workload, seed)
+    check_task_memory(workload, sizes, seed)
     with one_thread():
         built = task.build(workload.options, seed).to(device)
     labels, sources = (None if t is None else t.cpu().numpy() for t in (built.labels, built.sources))
-    parts = shards(workload.partition, len(built.inputs), labels, workers, seed, sources)
-    batches = Batches(parts, workload.drawn_examples(workers), seed, workload.replacement)
+    parts = shards(workload.partition, len(built.inputs), labels, len(sizes), seed, sources)
+    drawn = workload.drawn_examples(sizes)
+    uneven = drawn if len(set(drawn)) > 1 else ()
+    batches = Batches(parts, max(drawn), seed, workload.replacement, uneven)
     return TrainingProblem(built, batches, method, accumulate=workload.drawn_batches)

@@ -24,6 +24,7 @@ from ..records.intervals import FEWEST
 from ..records.run import Run
 from ..records.summary import Tuned
 from ..records.unfinished import NOTHING_KEPT, Parts, begin_parts, open_parts
+from ..scenario.batches import batch_sizes
 from ..scenario.repeats import AutoRepeats, are_enough, max_repeats
 from ..scenario.schema import Scenario, dump
 from ..traffic.streams import Streams
@@ -306,8 +307,9 @@ def choose_values(
 def doubts(scenario: Scenario) -> Iterator[str]:
     """Sentences about values of a valid scenario, without a full stop."""
     workload, compute, stop = scenario.workload, scenario.cluster.compute, scenario.stop
-    if compute.measured is not None and (beyond := compute.measured.outside(workload.batch_size)):
-        yield beyond
+    sizes = batch_sizes(workload, scenario.cluster, scenario.seed)
+    if compute.measured is not None:
+        yield from filter(None, map(compute.measured.outside, sorted({*sizes})))
     gradient_s = workload.accumulate * (compute.time or 0.0)
     max_time_s = math.inf if stop.max_time is None else stop.max_time
     steps = min(stop.max_iterations or math.inf, max_time_s / gradient_s if gradient_s else math.inf)
@@ -325,8 +327,8 @@ def doubts(scenario: Scenario) -> Iterator[str]:
     task = find_task(workload.task)
     shards = 1 if workload.partition.kind == "replicated" else scenario.cluster.workers
     share = task.facts(workload.options, scenario.seed).num_examples / shards
-    if workload.proxy_batch is None and workload.batch_size > share:
-        yield f"workload.batch_size: {workload.batch_size:,} is more than a worker's {share:,.0f} examples"
+    if workload.proxy_batch is None and max(sizes) > share:
+        yield f"workload.batch_size: {max(sizes):,} is more than a worker's {share:,.0f} examples"
     target = stop.target
     if target is not None and target.value == task.range_of(target.metric)[target.metric not in task.falling]:
         yield f"stop.target.value: {target.value:g} is as good as {target.metric} can be; few runs get there"

@@ -126,6 +126,7 @@ class Worker:
         accumulate: batches of a gradient, which ``ops.Gradient.part`` numbers.
         parameters: the model's trained tensors in the order in which its module has them, which is that of
             its vector; running buffers come behind them. Without a module: one vector, or the layers'.
+        weight: what this worker's models count by in a mean of all, [1] or [n, 1]; None: all count alike.
     """
 
     ranks: tuple[int, ...]
@@ -144,6 +145,7 @@ class Worker:
     first_step: int = 0
     kept: tuple[Any, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    weight: Tensor | None = None
 
     @property
     def rank(self) -> int:
@@ -213,6 +215,10 @@ class Worker:
         first = start + members.index(self.rank) * length
         rule: Optimizer = between(first, first + length, self.start.shape[-1])
         return rule
+
+    def weighed(self, value: Tensor) -> Tensor:
+        """``value`` [..., d] as it enters a mean of models, which counts them by their steps' examples."""
+        return value if self.weight is None else self.weight * value
 
     def fresh(self) -> tuple[Tensor, State]:
         """The initial model, and the optimiser's state at it."""

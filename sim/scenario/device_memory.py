@@ -19,6 +19,7 @@ from ..schemes import find_scheme
 from ..schemes.common.held import Sizes
 from ..workloads import find_task
 from ..workloads.layers.layer_settings import FLOAT_BYTES
+from .batches import batch_sizes
 from .entries import SchemeEntry, WorkloadEntry
 from .parts import Cluster
 
@@ -66,7 +67,8 @@ def device_memory(
         left_out.append("layers gathered inside an island (which need workload.layer_profile)")
     outputs = sum(layer.outputs for layer in profile.layers) if profile is not None else 0
     if outputs:
-        parts["outputs of layers"] = workload.batch_size * outputs * short / gpus
+        examples = max(batch_sizes(workload, cluster, seed))
+        parts["outputs of layers"] = examples * outputs * short / gpus
         left_out.append("activations inside layers, as if computed again in the backward pass")
     else:
         left_out.append("activations")

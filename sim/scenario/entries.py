@@ -33,6 +33,7 @@ from ..topology.entry import BRIEF
 from ..training.curves.curves import Curves
 from ..training.optimizer import OptimizerSettings
 from ..workloads import TASKS, find_task
+from ..workloads.batch_sizes import BatchSize, apportion
 from ..workloads.layers.layer_settings import LayerProfile
 from ..workloads.layers.presets import PRESETS
 from ..workloads.partition import Partition
@@ -44,7 +45,11 @@ class WorkloadEntry(Settings):
 
     task: str = Field(description="name of the task, or package.module:build")
     options: Settings = Field(description="the task's own options")
-    batch_size: int = Field(ge=1, le=MAX_BATCH, description="examples per worker's batch")
+    batch_size: BatchSize = Field(
+        description="examples per worker's batch: a number; or a list, a size for each worker; or sizes by "
+        "site (`{us: 704, eu: 320}`); or `{by: speed, mean: 512}`, shares in proportion to the speeds of the "
+        "workers' computing. Where they differ, examples count alike in every mean"
+    )
     accumulate: int = Field(
         default=1,
         ge=1,
@@ -133,21 +138,27 @@ class WorkloadEntry(Settings):
             )
         if self.replacement and self.sampler is not None:
             raise mistake("a sampler draws with replacement by itself; leave one of them out", "replacement")
+        if self.uneven and self.sampler is not None:
+            raise mistake(
+                "draws batches of one size for all workers; write batch_size as a number", "sampler"
+            )
         return self
 
     @property
-    def step_examples(self) -> int:
-        """Examples of a worker's step."""
-        return self.batch_size * self.accumulate
+    def uneven(self) -> bool:
+        """Whether batches may differ in size."""
+        return not isinstance(self.batch_size, int)
 
     @property
     def drawn_batches(self) -> int:
         """Batches that a worker's examples of a step are evaluated in."""
         return self.accumulate if self.proxy_batch is None else 1
 
-    def drawn_examples(self, workers: int) -> int:
-        """Examples that each of ``workers`` draws for a step."""
-        return self.step_examples if self.proxy_batch is None else max(1, self.proxy_batch // workers)
+    def drawn_examples(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Examples that each worker draws for a step, with batches of these ``sizes``."""
+        if self.proxy_batch is None:
+            return tuple(self.accumulate * size for size in sizes)
+        return apportion(len(sizes) * max(1, self.proxy_batch // len(sizes)), sizes)
 
     @property
     def model_bytes(self) -> float | None:

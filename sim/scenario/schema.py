@@ -39,7 +39,9 @@ from ..schemes.scheme import Scheme
 from ..training.curves.curve import conditions_of
 from ..training.scoring import scored_on
 from ..workloads import find_task
+from ..workloads.batch_sizes import wrong_sizes
 from . import overrides
+from .batches import batch_sizes, check_weighed
 from .device_memory import check_device_memory
 from .entries import SchemeEntry, WorkloadEntry, labels_of, with_proxy
 from .measured import Priced, price
@@ -176,6 +178,7 @@ class Scenario(Settings):
 
     def _wrong_clock(self) -> Iterator[Mistake]:
         measured, profile = self.cluster.compute.measured, self.workload.layer_profile
+        sizes = batch_sizes(self.workload, self.cluster, self.seed)
         if self.cluster.compute.time == 0 and self.stop.max_iterations is None:
             text = "0 s needs stop.max_iterations too, or the clock may stand still for ever"
             yield Mistake(("cluster", "compute", "time"), text)
@@ -189,15 +192,19 @@ class Scenario(Settings):
                 "divides operations, and the layers of workload.layer_profile have times; write compute.time"
             )
             yield Mistake(("cluster", "compute", "speed"), text)
-        elif measured is not None and not measured.known_at(self.workload.batch_size):
+        elif measured is not None and not all(map(measured.known_at, sizes)):
+            other = next(size for size in sizes if not measured.known_at(size))
             text = (
                 f"one batch size ({measured.batch_sizes[0]}) tells nothing about another "
-                f"({self.workload.batch_size}); measure at two or more, or write 'measured' alone"
+                f"({other}); measure at two or more, or write 'measured' alone"
             )
             yield Mistake(("cluster", "compute", "measured"), text)
 
     def _wrong_workload(self) -> Iterator[Mistake]:
         target, name = self.stop.target, self.workload.task
+        yield from wrong_sizes(
+            self.workload.batch_size, self.cluster.workers, self.cluster.network.sites or {}
+        )
         if (priced := self.priced) is not None:
             here, seeds = self._conditions(), range(self.seed, self.seed + max_repeats(self.repeats))
             runs = itertools.product(enumerate(here), seeds)
@@ -295,6 +302,8 @@ class Scenario(Settings):
                     scheme.check_network(entry.options, network)
                 if self.workload.payload is not None and self.workload.layer_profile is None:
                     scheme.num_buckets(entry.options, self.workload.payload)
+                if self.workload.uneven:
+                    check_weighed(entry, network)
                 check_device_memory(self.workload, self.cluster, entry, self.seed)
             except InputError as error:
                 yield Mistake(("schemes", number, entry.name), str(error))

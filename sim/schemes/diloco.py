@@ -178,7 +178,7 @@ class Fragment:
     """Elements [start, stop) of the common model, with their own outer optimiser."""
 
     def __init__(self, worker: Worker, units: Units, options: DilocoOptions, start: int, stop: int) -> None:
-        self._units = units
+        self._worker, self._units = worker, units
         self._start, self._stop, self._alpha = start, stop, options.alpha
         self._average = CompressedAllReduce(worker, options.compression, stop - start, units.members)
         self._waits = options.delay == 0
@@ -199,7 +199,8 @@ class Fragment:
 
     async def begin(self, x: Tensor, k: int) -> None:
         """Average the change in the model x [..., d] after step ``k``; with a delay, only begin to."""
-        change = self._units.shard(self.value - x[..., self._start : self._stop])
+        change = self._worker.weighed(self.value - x[..., self._start : self._stop])
+        change = self._units.shard(change)
         if self._waits:
             self._mean = await self._average.all_reduce(change, k, self._units.across)
         else:
@@ -237,6 +238,6 @@ def _joined(turns: list[Fragment]) -> Tensor:
 DILOCO: Final = Scheme(
     "diloco", diloco, DilocoOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
-    inside=lambda options: options.inside,
+    inside=lambda options: options.inside, weighs=lambda options: "models",
     shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip

@@ -135,7 +135,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         if k < options.switch_at:
-            gradient = await worker.all_reduce(gradient)
+            gradient = await worker.all_reduce(worker.weighed(gradient))
         x, state = worker.optimizer.update(x, gradient, state)
         averages = k >= options.switch_at and (k + 1 - options.switch_at) % options.period == 0
         if averages:
@@ -148,7 +148,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
 LOCAL_SGD: Final = Scheme(
     "local_sgd", local_sgd, LocalSgdOptions, True, check, publishes=publishes_averages, cycle=one_period,
     long_run=without_warmup, held=held, depends_on_timing=leaves_out, encodes=encodes_averages,
-    shrinks=lambda options: not leaves_out(options),
+    shrinks=lambda options: not leaves_out(options), weighs=lambda options: "models",
 )  # fmt: skip
 POST_LOCAL_SGD: Final = Scheme(
     "post_local_sgd", post_local_sgd, PostLocalSgdOptions, True, publishes=publishes_averages,
@@ -157,5 +157,5 @@ POST_LOCAL_SGD: Final = Scheme(
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, in_flight=averages_in_flight(options.momentum, None, sizes)
     ),
-    shrinks=lambda options: True,
+    shrinks=lambda options: True, weighs=lambda options: "models",
 )  # fmt: skip

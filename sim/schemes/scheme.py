@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from textwrap import dedent
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from .. import topology
 from ..config.settings import Settings
@@ -82,6 +82,8 @@ class Scheme:
         draws: whether its messages depend on the seed (default: where a topology does).
         in_shards: whether workers update a shard of the model each.
         inside: places whose workers act as one, ``hosts`` or ``sites``; None: each acts alone.
+        weighs: what counts by examples where batches differ in size: the gradients that all workers share, or
+            the models of workers that step alone, by ``Worker.weighed``; None: neither can.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Scheme:
     draws: Callable[[Any], bool] = draws_graphs
     in_shards: Callable[[Any], bool] = lambda options: False
     inside: Callable[[Any], str | None] = lambda options: None
+    weighs: Callable[[Any], Literal["gradients", "models"] | None] = lambda options: "gradients"
 
     @property
     def does(self) -> str:

@@ -98,7 +98,10 @@ class NoiseMeter:
 
     def __init__(self, problem: TrainingProblem, every: int, lr_at: Callable[[int], float]) -> None:
         self._batches = HalfBatches(problem.batches.shards, problem.batches.batch_size, problem.batches.seed)
-        self._problem = replace(problem, batches=self._batches, sampler=None, accumulate=1)
+        self._examples = problem.batches.step_examples
+        self._problem = replace(
+            problem, batches=self._batches, sampler=None, accumulate=1, gradient_weights=()
+        )
         self._every, self._next, self._averaged, self._lr_at = every, every, 0, lr_at
         self.points: list[NoisePoint] = []
         self.known: dict[object, Moments] = {}
@@ -123,7 +126,7 @@ class NoiseMeter:
         noise, between, mean_norm2 = self.known[key]
         if math.isfinite(noise):
             point = NoisePoint(
-                step=step, examples=len(self._batches.shards) * self._batches.batch_size, loss=loss,
+                step=step, examples=self._examples, loss=loss,
                 lr=self._lr_at(step), noise=noise, heterogeneity=between if common else None,
                 norm2=mean_norm2 if common else None,
             )  # fmt: skip

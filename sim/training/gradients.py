@@ -64,6 +64,8 @@ class TrainingProblem:
     Attributes:
         sampler: draws and weighs the examples instead of ``batches``; None: all count the same.
         accumulate: equal parts of each batch, evaluated one after another: a gradient is the mean of theirs.
+        gradient_weights, model_weights: factors on workers' gradients, and on their models in means of all,
+            where batches differ in size; (): there are none.
     """
 
     workload: Workload
@@ -71,6 +73,8 @@ class TrainingProblem:
     method: Method
     sampler: Sampler | None = None
     accumulate: int = 1
+    gradient_weights: tuple[float, ...] = ()
+    model_weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.sampler is not None:
@@ -86,8 +90,7 @@ class TrainingProblem:
     @cached_property
     def _in_parts(self) -> TrainingProblem:
         """The problem in batches of an ``accumulate``-th of the examples, in their order."""
-        batches = replace(self.batches, batch_size=self.batches.batch_size // self.accumulate)
-        return replace(self, batches=batches, accumulate=1)
+        return replace(self, batches=self.batches.in_parts(self.accumulate), accumulate=1)
 
     def of_part(self, index: int, part: int | None) -> tuple[TrainingProblem, int]:
         """The problem, and the index in it, whose gradient is that of one part of batch ``index``.
@@ -112,24 +115,28 @@ class TrainingProblem:
         *before, last = enumerate(
             np.split(self.batches.examples(worker, index), self.accumulate), index * self.accumulate
         )
-        if not before:
+        weight = self.gradient_weights[worker] if self.gradient_weights else 1.0
+        if not before and weight == 1.0:
             return self._of_batch(worker, *last, point, on_segment)
         mean = Evaluated(torch.zeros_like(point), point.new_zeros(1))
         for each in before:
-            mean = self._add(mean, self._of_batch(worker, *each, point))
+            mean = self._add(mean, self._of_batch(worker, *each, point), weight)
         shown = torch.empty_like(point)
 
         def report(start: int, stop: int, so_far: Evaluated) -> None:
             assert on_segment is not None
-            shown[start:stop], loss = self._add(mean, so_far, start, stop)
+            shown[start:stop], loss = self._add(mean, so_far, weight, start, stop)
             on_segment(start, stop, Evaluated(shown, loss))
 
-        return self._add(mean, self._of_batch(worker, *last, point, report if on_segment else None))
+        return self._add(mean, self._of_batch(worker, *last, point, report if on_segment else None), weight)
 
-    def _add(self, mean: Evaluated, batch: Evaluated, start: int = 0, stop: int | None = None) -> Evaluated:
-        """The mean so far of the parts of a batch, at [start, stop), with one more of them."""
+    def _add(
+        self, mean: Evaluated, batch: Evaluated, weight: float = 1.0, start: int = 0, stop: int | None = None
+    ) -> Evaluated:
+        """The mean so far of the parts of a batch, at [start, stop), with one more, ``weight`` times."""
         share, part = 1 / self.accumulate, (..., slice(start, stop))
-        return Evaluated(mean.value[part] + share * batch.value[part], mean.loss + share * batch.loss)
+        value = mean.value[part] + weight * share * batch.value[part]
+        return Evaluated(value, mean.loss + share * batch.loss)
 
     def _of_batch(
         self, worker: int, number: int, rows: Indices, point: Tensor, report: SegmentCallback | None = None
@@ -180,7 +187,8 @@ class TrainingProblem:
         return Evaluated(torch.stack([e.value for e in each]), torch.stack([e.loss for e in each]))
 
     def _one_by_one(self, number: int) -> bool:
-        return self.method == "looped" or number == 1 or self.workload.stochastic
+        alone = self.method == "looped" or number == 1
+        return alone or self.workload.stochastic or bool(self.batches.sizes)
 
     def _in_batches(
         self, workers: list[int], indices: list[int], points: Callable[[int, int], Tensor]
@@ -362,6 +370,8 @@ def cannot_batch(workload: Workload, batches: Batches) -> str:
     """Reason why ``torch.func.vmap`` cannot give this workload's gradients, or ""."""
     if workload.stochastic:
         return "it draws random numbers (dropout)"
+    if batches.sizes:
+        return "its batches differ in size"
     numbers = list(range(min(2, len(batches.shards))))
     points = torch.stack([workload.start] * len(numbers))
     problem = TrainingProblem(workload, batches, "batched")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -144,24 +144,40 @@ class Batches:
     Batches run on across reshuffled epochs, so that their size is constant even where a shard is smaller.
     Epochs are shuffled, and batches cut, in blocks: a generator for each would cost more than a small model's
     gradient. Runs in several threads share the object, and each thread has its own blocks. With
-    ``replacement`` each example is drawn from all of the shard.
+    ``replacement`` each example is drawn from all of the shard. ``sizes`` are the workers' own, where these
+    differ, and ``batch_size`` is the largest.
     """
 
     shards: Sequence[Indices]
     batch_size: int
     seed: int
     replacement: bool = False
+    sizes: tuple[int, ...] = ()
     _blocks: _Blocks = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_blocks", _Blocks(len(self.shards), self.batch_size))
 
+    @property
+    def step_examples(self) -> int:
+        """Examples of all workers' batches."""
+        return sum(map(self.size_of, range(len(self.shards))))
+
+    def size_of(self, worker: int) -> int:
+        """Examples of a worker's batch."""
+        return self.sizes[worker] if self.sizes else self.batch_size
+
+    def in_parts(self, number: int) -> Batches:
+        """Batches with the same examples, each cut into ``number`` equal parts."""
+        sizes = tuple(size // number for size in self.sizes)
+        return replace(self, batch_size=self.batch_size // number, sizes=sizes)
+
     def examples(self, worker: int, index: int) -> Indices:
-        """Indices [batch_size] of the training examples in this batch."""
+        """Indices [batch_size], or the worker's own size, of the training examples in this batch."""
         number, offset = divmod(index, BATCH_BLOCK)
         if self._blocks.numbers[worker] != number:
             self._cut(worker, number)
-        batch: Indices = self._blocks.batches[worker, offset].copy()
+        batch: Indices = self._blocks.batches[worker, offset, : self.size_of(worker)].copy()
         return batch
 
     def of_workers(self, workers: Sequence[int], indices: Sequence[int]) -> Indices:
@@ -176,8 +192,8 @@ class Batches:
         return picked
 
     def _cut(self, worker: int, number: int) -> None:
-        length = BATCH_BLOCK * self.batch_size
-        row = self._blocks.batches[worker]
+        row = self._blocks.batches[worker, :, : self.size_of(worker)]
+        length = row.size
         row[:] = self._sequence(worker, number * length, length).reshape(row.shape)
         self._blocks.numbers[worker] = number
 

@@ -137,5 +137,5 @@ ADAPTIVE_LOCAL_SGD: Final = Scheme(
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, anchors=1, in_flight=averages_in_flight(options.momentum, None, sizes)
     ),
-    shrinks=lambda options: True,
+    shrinks=lambda options: True, weighs=lambda options: "models",
 )  # fmt: skip

@@ -7,9 +7,9 @@ workers, at least one:
     t <- the mean over S(r) of x_i                          at the end of the round
 
 The others compute nothing and wait for the end of the round; their steps count all the same. The optimiser
-begins each round anew. All do the same steps on batches of one size, so the mean has equal weights, where the
-paper's are in proportion to a worker's examples. With all workers, and plain SGD, it is ``local_sgd``. With
-``quorum`` or ``deadline`` a straggler's change is left out of the mean (``common/rounds.py``).
+begins each round anew. All do the same steps: on batches of one size the mean has equal weights, on others
+those of the examples, as the paper's. With all workers, and plain SGD, it is ``local_sgd``. With ``quorum``
+or ``deadline`` a straggler's change is left out of the mean (``common/rounds.py``).
 
 Bytes per step and worker: over the period those of an all-reduce among m = |S| workers, 2 (m-1)/n models,
 and, unless m = n, of a broadcast of the mean to all, (n-1)/n models; ``compression`` encodes the first. Waits
@@ -129,7 +129,7 @@ async def _rounds_of_all(worker: Worker, options: FedavgOptions) -> None:
         if ends:
             groups = None if for_all else (chosen, *((i,) for i in range(worker.size) if i not in chosen))
             own = average if for_all or worker.rank in chosen else replace(average)  # keeps the unsent part
-            change = await own.all_reduce(x - common, k, groups)
+            change = await own.all_reduce(worker.weighed(x - common), k, groups)
             x = common = common + (change if for_all else await worker.broadcast(change, chosen[0]))
             await worker.spend(options.round)
         await worker.publish(k, x, averaged=x if ends else None)
@@ -145,4 +145,5 @@ FEDAVG: Final = Scheme(
     "fedavg", fedavg, FedavgOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     depends_on_timing=leaves_out, encodes=encodes_averages,
     draws=lambda options: options.participation < 1,
+    weighs=lambda options: "models" if options.participation == 1 else None,
 )  # fmt: skip

@@ -287,7 +287,7 @@ LEADER_SGD: Final = Scheme(
     cycle=lambda options, workers: options.global_period or options.period,
     # The arriving model of the leader; asynchronous: and the own one to be sent.
     held=lambda options, sizes: Held(optimizer=sizes.moments, in_flight=2 if options.asynchronous else 1),
-    depends_on_timing=lambda options: options.asynchronous,
+    depends_on_timing=lambda options: options.asynchronous, weighs=lambda options: None,
     draws=lambda options: True,  # losses on batches that are drawn say who leads
     shrinks=lambda options: not options.asynchronous,
 )  # fmt: skip

@@ -296,12 +296,13 @@ EASGD: Final = Scheme(
     "easgd", easgd, EasgdOptions, True, check, publishes=publishes_centre,
     cycle=one_period, held=held_elastic,
     depends_on_timing=lambda options: options.asynchronous, shrinks=lambda options: not options.asynchronous,
+    weighs=lambda options: None,
 )  # fmt: skip
 EAMSGD: Final = Scheme(
     "eamsgd", eamsgd, EamsgdOptions, True, check, own_momentum=True, publishes=publishes_centre,
     cycle=one_period,
     held=held_elastic, depends_on_timing=lambda options: options.asynchronous,
-    shrinks=lambda options: not options.asynchronous,
+    shrinks=lambda options: not options.asynchronous, weighs=lambda options: None,
 )  # fmt: skip
 DOWNPOUR: Final = Scheme(
     "downpour", downpour, DownpourOptions, False, check, publishes=publishes_leader, cycle=one_period,

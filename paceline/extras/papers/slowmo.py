@@ -81,5 +81,5 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
 SLOWMO: Final = Scheme(
     "slowmo", slowmo, SlowmoOptions, True, publishes=publishes_averages, cycle=one_period, held=held,
     encodes=encodes_averages,
-    shrinks=lambda options: True,
+    shrinks=lambda options: True, weighs=lambda options: "models",
 )  # fmt: skip

@@ -27,6 +27,7 @@ from paceline.sim.config.units import format_bytes, format_seconds
 from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.costs.bounds import describe_schemes
+from paceline.sim.experiments.costs.unevenness import about_speeds
 from paceline.sim.experiments.jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from paceline.sim.experiments.simulate import processes_for, run_here
 from paceline.sim.experiments.tune import (
@@ -164,6 +165,7 @@ def advise(
     for label, why in impossible.items():  # sizes differ by candidate
         kinds.setdefault(why[:_ALIKE], []).append(label)
     text += [f"not possible here: {', '.join(own)} ({impossible[own[0]]})" for own in kinds.values()]
+    text += (sentence.removesuffix(".") for sentence in about_speeds(last, race.step_s))
     if not is_trained(last):
         text.append("curves have no other schemes than the scenario's: no more candidates")
     of = f"of {len(tried)} candidates in {race.num_trials} trials and {len(runs)} runs"

@@ -28,6 +28,7 @@ from ...errors import RunError
 from ...network.network import Network
 from ...network.transport import TransferModel
 from ...records.summary import Bounds, Cost, SchemeFacts
+from ...scenario.batches import own_means_s
 from ...scenario.device_memory import device_memory
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
@@ -161,6 +162,8 @@ def _undisturbed_s(job: Job) -> float:
     model, compute = job.compute, job.compute.compute
     if compute.time is not None:
         each_s = model.accumulate * compute.time
+        if len(set(model.gradients_each)) > 1:  # uneven batches
+            return min(own_means_s(model, job.workers))
         return each_s * min(model.gradients_each, default=1.0) + min(model.added_s, default=0.0)
     if compute.trace is not None and compute.trace.durations:
         return model.accumulate * statistics.fmean(compute.trace.durations)

@@ -40,6 +40,7 @@ from ..prepare import over_profile, prepare, resolve
 from ..simulate import doubts, engine_of, simulate_job
 from .encoding_units import encodes
 from .step_cost import StepCost, clock_of, step_cost
+from .unevenness import about_speeds
 
 TRIALS_S: Final = 8.0
 """Processor seconds of all trials; without a target, when none can end by it, an eighth."""
@@ -251,7 +252,10 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         "model_bytes": message_bytes(job.start, job.bytes_per_parameter),
         "transport": facts.transport,
         "doubts": list(doubts(resolved)),
-        "remarks": [] if resolved.cluster.profile else remarks(resolved.cluster.network, network),
+        "remarks": [
+            *([] if resolved.cluster.profile else remarks(resolved.cluster.network, network)),
+            *about_speeds(resolved, {cost.label: cost.step_s for cost in costs if not cost.problem}),
+        ],
         "proxy": None if resolved.workload.timing_only else facts.proxy,
         "links": [
             {"name": each.name, "bytes_per_s": each.bandwidth_bytes_per_s, "varies": bool(each.variation)}

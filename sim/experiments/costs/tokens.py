@@ -29,6 +29,7 @@ from ...network.forms.sites import DEFAULT
 from ...network.network_settings import NetworkSettings
 from ...records.money.cost import PriceRecord, cost
 from ...records.scenario_facts import read_facts
+from ...scenario.batches import batch_sizes
 from ...scenario.entries import SchemeEntry
 from ...scenario.parts import CollectiveSettings
 from ...scenario.schema import Scenario, dump
@@ -120,7 +121,8 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
                 f"--loss {loss:g}: by the scaling law such a model never comes below {least:.3f}"
             )
     resolved = resolve(scenario, torch.device("cpu"))
-    batch = resolved.cluster.workers * resolved.workload.step_examples * length
+    sizes = batch_sizes(resolved.workload, resolved.cluster, resolved.seed)
+    batch = sum(sizes) * resolved.workload.accumulate * length
     facts = read_facts(dump(resolved))
     with one_thread():
         entries = track("scheme", resolved.schemes)

@@ -110,10 +110,10 @@ class ModelExchange:
         AISTATS 2020). ``last`` is equal on all workers. Returns model, state and, if needed again, the new
         average.
         """
-        own = pack(x, state, self._momentum)
+        own, weighed = pack(x, state, self._momentum), self._average.worker.weighed
         if last is None:
-            return *unpack(await self._average.all_reduce(own, k), state, self._momentum), None
-        mean = last + await self._average.all_reduce(own - last, k)
+            return *unpack(await self._average.all_reduce(weighed(own), k), state, self._momentum), None
+        mean = last + await self._average.all_reduce(weighed(own - last), k)
         return *unpack(mean, state, self._momentum), mean
 
     async def _encode(
@@ -123,6 +123,7 @@ class ModelExchange:
     ]:
         """The operation that averages, and a function from it, or from the wait for it, to the result."""
         own = pack(x, state, self._momentum)
+        own = self._average.worker.weighed(own) if pattern is None else own
         shard = self.units.shard(own)
         self._average.whole = own.shape[-1]
         payload = self._average.payload(shard, "mix", k)

@@ -86,12 +86,13 @@ _NO_CONDITIONS: Final = frozenset(
 def conditions_of(scenario: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
     """Label -> what decides a scheme's models, whatever the clock, in a resolved scenario, as plain data."""
     workload, conditions = scenario["workload"], {}
+    size = workload["batch_size"]
     for ((name, options),) in (entry.items() for entry in scenario["schemes"]):
         task = {**workload, "optimizer": options.get("optimizer") or workload["optimizer"]}
         under = {
             "scheme": name,
             "workers": scenario["cluster"]["workers"],
-            "batch_size": workload["batch_size"] * workload.get("accumulate", 1),
+            "batch_size": size * workload.get("accumulate", 1) if isinstance(size, int) else size,
             "evaluate.on": scenario["evaluate"]["on"],
             **{key: value for key, value in options.items() if key not in ("label", "optimizer")},
         }

@@ -29,7 +29,7 @@ def test_a_language_model_without_a_task_has_a_small_one_trained() -> None:
     workload = found.workload
     assert workload.task == "text-mlp"
     assert workload.batch_size == 60
-    assert workload.drawn_examples(8) == PROXY_EXAMPLES // 8
+    assert workload.drawn_examples([60] * 8) == (PROXY_EXAMPLES // 8,) * 8
     assert workload.optimizer.adamw is not None
     assert workload.optimizer.adamw.beta2 == 0.95
     assert found.stop.max_iterations == STEPS
@@ -94,7 +94,7 @@ def test_a_batch_of_a_proxy_needs_the_model_that_it_stands_for() -> None:
 
 
 def test_many_workers_draw_one_example_each() -> None:
-    assert scenario().workload.drawn_examples(1000) == 1
+    assert scenario().workload.drawn_examples([60] * 1000) == (1,) * 1000
 
 
 def test_a_forgotten_optimiser_is_named() -> None:

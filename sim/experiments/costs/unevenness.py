@@ -1,0 +1,56 @@
+"""Who computes for how long where workers differ in speed, and what batches by speed would save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Final
+
+from ...config.units import format_seconds
+from ...errors import InputError, RunError
+from ...network.build import build_network
+from ...scenario.batches import batch_sizes, check_weighed, compute_model, own_means_s
+from ...scenario.schema import Scenario
+from ...workloads.batch_sizes import BySpeed
+from .step_cost import follow_whole
+
+ALIKE: Final = 1.03
+"""Factor between durations of computing, or of steps, below which they count as equal."""
+
+
+def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
+    """Sentences about a resolved scenario whose workers differ in speed, for the shortest of the steps.
+
+    ``steps_s``: label -> seconds of a step. Nothing is said of schemes that cannot have batches by speed.
+    """
+    workload, cluster = scenario.workload, scenario.cluster
+    each_s = own_means_s(compute_model(workload, cluster, scenario.seed), cluster.workers)
+    entries = [entry for entry in scenario.schemes if steps_s.get(entry.label)]
+    if max(each_s) <= ALIKE * min(each_s) or not entries:
+        return []
+    entry = min(entries, key=lambda entry: steps_s[entry.label])
+    step_s = steps_s[entry.label]
+    by_time = sorted(range(len(each_s)), key=each_s.__getitem__)
+    kinds = [[*alike] for _, alike in groupby(by_time, lambda rank: round(each_s[rank], 9))]
+    computing = ", ".join(
+        f"{f'worker {ranks[0]}' if len(ranks) == 1 else f'{len(ranks)} workers'} "
+        f"{format_seconds(each_s[ranks[0]])} ({100 * each_s[ranks[0]] / step_s:.0f} %)"
+        for ranks in kinds[:3] + kinds[3:][-1:]
+    )
+    step = f"Of a step of {entry.label}, {format_seconds(step_s)}"
+    text = f"{step}, computing takes {computing}; the rest is waiting."
+    sizes = batch_sizes(workload, cluster, scenario.seed)
+    by_speed = BySpeed(by="speed", mean=round(sum(sizes) / len(sizes)))
+    workload = workload.model_copy(update={"batch_size": by_speed})
+    sizes = batch_sizes(workload, cluster, scenario.seed)
+    try:
+        check_weighed(entry, build_network(cluster.network, cluster.workers))
+        even_s = follow_whole(scenario.model_copy(update={"workload": workload}), entry).step_s
+    except (InputError, RunError):
+        return [text]
+    written = f"workload: {{batch_size: {{by: speed, mean: {by_speed.mean}}}}}"
+    saving = (
+        f"With '{written}', {min(sizes):,} to {max(sizes):,} examples, it takes {format_seconds(even_s)}, "
+        f"{format_seconds(max(0.0, step_s - even_s))} less."
+    )
+    return [text, saving][: 1 + (ALIKE * even_s < step_s)]
