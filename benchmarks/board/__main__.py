@@ -59,8 +59,8 @@ def one_table(table: str, rows: Path | None, against: Path | None) -> str:
     score = score_of(lines)
     if score is not None:
         text += (
-            f"{score.rows} rows: mean {score.mean_pct:.1f} %, worst {score.worst_pct:+.1f} %, "
-            f"{score.ordered} of {score.pairs} pairs in the right order\n"
+            f"{score.rows} rows: mean {score.mean_pct:.1f} %, worst {score.worst_pct:+.1f} %; "
+            f"{', '.join(f'{name} {value:.1f} %' for name, value in score.nulls_pct.items())}\n"
         )
     return text
 

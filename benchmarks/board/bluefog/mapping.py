@@ -15,6 +15,11 @@ FITTED: Final = {
     "computing": "2.86 ms an image, on the rows of 4 GPUs with 64 images",
     "rate between hosts": "10 Gbit/s, on Horovod's 64 GPUs with 64 images",
 }
+ASSUMED: Final = {
+    "latency between hosts": "30 us one way",
+    "links inside hosts": "100 GB/s, 5 us",
+}
+SCHEME: Final = ("method",)
 
 _SCENARIO: Final = Path(__file__).with_name("hosts.yaml")
 _IMAGE_S: Final = 4 / 1400

@@ -13,6 +13,7 @@ TITLE: Final = "three ways to average gradients over NCCL on AWS hosts with nete
 UNIT: Final = "s"
 BLIND: Final = "71 of the 72 rows: mapping and predictions are older in the history"
 FITTED: Final[Mapping[str, str]] = {}
+SCHEME: Final = ("way",)
 
 _WAYS: Final = {
     "all_reduce": ("all_reduce",),
