@@ -7,6 +7,7 @@ from itertools import cycle
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.board import grades
 from benchmarks.board.decisions import Decisions, decisions_in, together
 from benchmarks.board.null import CLOCKS
 from benchmarks.board.tables import Line, Score, mapping_of, score_of
@@ -33,6 +34,8 @@ def body(tables: Mapping[str, Sequence[Line]]) -> str:
         _by_tables([*scores.values()]),
         "",
         *_lead(scores, whole),
+        "",
+        *grades.section(tables),
         "",
         *_decisions(tables),
         "",

@@ -80,7 +80,8 @@ def names() -> list[str]:
 
 
 def mapping_of(table: str) -> ModuleType:
-    """How rows become scenarios and seconds: ``TITLE``, ``UNIT``, ``BLIND``, ``FITTED``, ``predict(row)``.
+    """How rows become scenarios and seconds: ``TITLE``, ``UNIT``, ``BLIND``, ``FITTED``, ``predict(row)``,
+    and ``GRADES``, the grades of its rows with their reasons; ``grade_of(row)`` where there are several.
 
     Perhaps ``ASSUMED``, constants that no row gave; ``SCHEME``, the columns that name a row's scheme; and
     ``PER``, the column with the steps that a row's time is divided by before schemes are compared.

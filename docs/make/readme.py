@@ -96,7 +96,7 @@ def renewed(page: str) -> str:
         ValueError: it has lost the table, or a sentence with numbers.
     """
     tuned, stock, *_ = _lab()
-    text = _with_rows(page, [tuned, stock, _others(), *_own()])
+    text = _with_rows(page, [tuned, stock, _others(), *_grades(), *_own()])
     for pattern, numbers in _sentences():
         sentence = re.search(pattern, text)
         if sentence is None:
@@ -177,6 +177,16 @@ def _others() -> str:
         f"| {nulls['mean']}, [spreadsheets](docs/board.md) {nulls['naive']} and {nulls['expert']}; {spread} "
         f"| {_percent(worst)} | {_decided('all')} |"
     )
+
+
+def _grades() -> Iterator[str]:
+    """All tables of others' clusters, a row a grade."""
+    for row in _tables(_read("board"), "grade"):
+        name, _, what = row["grade"].partition(": ")
+        yield (
+            f"| of these *{name}* ([grades](docs/board.md)): {what}; {row['rows']} rows | {row['mean']}, "
+            f"spreadsheets {row['naive']} and {row['expert']} | {_percent(_number(row['worst']))} | - |"
+        )
 
 
 def _scored(name: str) -> Row:

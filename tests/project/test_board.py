@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.board import decisions, null
+from benchmarks.board import decisions, grades, null
 from benchmarks.board.__main__ import PAGE, main
 from benchmarks.board.bluefog.scheme import between_hosts, inner_outer
 from benchmarks.board.collective import Collective, gloo_reduce, predict_ms
 from benchmarks.board.decent_dp.scheme import alternating_exponential_ring, exponential
-from benchmarks.board.tables import HERE, Line, lines_of, names, score_of
+from benchmarks.board.tables import HERE, Line, lines_of, mapping_of, names, score_of
+from paceline.sim.config.csv_tables import read_table
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import parse
 from tests.support.critical_path import critical_path_s
@@ -112,6 +113,29 @@ def test_decisions_are_among_rows_that_differ_in_the_scheme_alone() -> None:
     both = decisions.together([known, known])
     assert both.pairs == 2
     assert both.regret_pct == pytest.approx(10.0)
+
+
+def test_grades_look_at_inputs_alone() -> None:
+    assert doctest.testmod(grades) == (0, 1)
+    for table in names():
+        rows = read_table(HERE / table / "measured.csv")
+        known = {
+            grades.grade_of(table, dict(zip(rows.names[:-1], row[:-1], strict=True))) for _, row in rows.rows
+        }
+        assert known == set(mapping_of(table).GRADES)
+        assert known <= set(grades.GRADES)
+
+
+def test_an_interval_covers_a_table_by_the_others() -> None:
+    near, far = [1.0 + 0.01 * k for k in range(11)], [3.0, 1.05]
+    assert grades.covered({"a": near, "b": near}) == pytest.approx(9 / 11)
+    assert grades.covered({"a": near, "b": near, "c": far}) < 20 / 24
+    assert grades.covered({"a": near}) == 0.0
+    assert grades.interval({"a": [1.0] * 100, "b": [2.0], "c": [3.0]}) == (1.0, 3.0)
+    lines = {"ft_diloco": [Line({}, 1.0, each, nulls={}) for each in near]}
+    known = grades.graded(lines)["measured"]
+    assert (known.score.rows, known.low, known.high) == (11, 1.006, 1.094)
+    assert known.covered == 0.0
 
 
 FLAT = """\
