@@ -13,6 +13,7 @@ much as another. Coverage: how many of a table's rows are in the interval of the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +28,12 @@ GRADES: Final = {
     "part": "a step of one GPU, or of a part of a server",
     "contradicting": "a source that contradicts itself",
 }
+_NEXT: Final = {
+    "measured": "",
+    "plate": "a rate by iperf3 or nccl-tests between two hosts",
+    "part": "compute.time of a step on all GPUs of a host",
+}
+"""What to measure for a better grade."""
 TAIL: Final = 0.1
 """Left out of an interval on either side."""
 Tables = Mapping[str, Sequence[Line]]
@@ -99,6 +106,25 @@ def covered(ratios: Ratios) -> float:
             low, high = interval(others)
             inside += sum(low <= ratio <= high for ratio in own)
     return inside / sum(map(len, ratios.values()))
+
+
+def shipped(grades: Mapping[str, Graded]) -> str:
+    """The figures that the product says for a user's scenario, as JSON; no user contradicts herself."""
+    rows = {
+        name: {
+            "grade": name,
+            "inputs": GRADES[name],
+            "next": _NEXT[name],
+            "rows": each.score.rows,
+            "mean_pct": round(each.score.mean_pct, 1),
+            "fast": round(each.score.fast, 2),
+            "low": each.low,
+            "high": each.high,
+        }
+        for name, each in grades.items()
+        if name != "contradicting"
+    }
+    return json.dumps(rows, indent=1) + "\n"
 
 
 def section(tables: Tables) -> list[str]:

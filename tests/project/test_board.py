@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import doctest
+import json
 import re
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from benchmarks.board.decent_dp.scheme import alternating_exponential_ring, expo
 from benchmarks.board.tables import HERE, Line, lines_of, mapping_of, names, score_of
 from paceline.sim.config.csv_tables import read_table
 from paceline.sim.experiments.simulate import simulate
+from paceline.sim.records.carry.outside import DATA
 from paceline.sim.scenario.schema import parse
 from tests.support.critical_path import critical_path_s
 
@@ -136,6 +138,35 @@ def test_an_interval_covers_a_table_by_the_others() -> None:
     known = grades.graded(lines)["measured"]
     assert (known.score.rows, known.low, known.high) == (11, 1.006, 1.094)
     assert known.covered == 0.0
+
+
+def test_the_product_says_what_the_page_has() -> None:
+    known = json.loads(DATA.read_text("utf-8"))
+    rows = re.findall(r"^\| (measured|plate|part): (.*) \|$", PAGE.read_text("utf-8"), re.M)
+    assert [name for name, _ in rows] == [*known]
+    for name, row in rows:
+        inputs, count, _, mean, _, _, _, fast, _, ends, _ = row.split(" | ")
+        figures = known[name]
+        assert figures["grade"] == name
+        assert figures["inputs"] == inputs
+        assert figures["rows"] == int(count)
+        assert f"{figures['mean_pct']:.1f} %" == mean
+        assert f"{100 * figures['fast']:.0f} %" == fast
+        assert f"{figures['low']:.2f} to {figures['high']:.2f}" == ends
+
+
+def test_intervals_cover_four_fifths_of_tables_left_out() -> None:
+    covered = re.findall(r"^\| (?:measured|plate|part): .* \| (\S+) % \|$", PAGE.read_text("utf-8"), re.M)
+    assert len(covered) == 3
+    assert all(75 <= float(each) <= 85 for each in covered)
+
+
+def test_what_is_shipped() -> None:
+    lines = [Line({}, 1.0, 1.0 + 0.01 * k, nulls={}) for k in range(11)]
+    tables = {"ft_diloco": lines, "netem_data_parallel": lines}
+    (row,) = json.loads(grades.shipped(grades.graded(tables))).values()
+    assert (row["grade"], row["rows"], row["mean_pct"], row["fast"]) == ("measured", 11, 4.7, 0.91)
+    assert (row["low"], row["high"]) == (1.006, 1.094)
 
 
 FLAT = """\
