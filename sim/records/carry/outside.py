@@ -1,9 +1,9 @@
 """Errors of predictions on clusters of others, from inputs of the same kind as a scenario's.
 
 The kind is told by the scenario's keys alone. Where they do not tell it, nothing is said: not over ``ideal``,
-which is no library's transport; not where stragglers, faults, variations or limits of a connection decide; not
-where a time is given for hosts of several GPUs, since it may be that of one GPU or of all; not for a rate that
-may be measured or guessed. Figures: ``outside.json``, which ``python -m benchmarks.board`` writes; rules:
+which is no library's; not where stragglers, faults, variations or limits of a connection decide; not where a
+time is given for hosts of several GPUs, since it may be that of one or of all; not for a rate that may be
+measured or guessed. Figures: ``outside.json``, which ``python -m benchmarks.board`` writes; rules:
 docs/board.md.
 """
 
