@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from paceline.sim.config.units import format_seconds
 from paceline.sim.records.run import LOST, UNTIMED_ENCODING
 from paceline.sim.records.scenario_facts import TransportRecord, all_reduce_of, sums_inside_of
 from paceline.sim.records.summary import SchemeSummary, Summary
@@ -126,15 +127,24 @@ def transport(summary: Summary) -> list[str]:
     exchanges: dict[str, set[str]] = {}
     for run in summary["runs"]:
         exchanges.setdefault(run["label"], set()).update(run.get("exchanges", ("all_reduce",)))
-    return assumed(summary.get("transport"), exchanges)
+    steps_s = {
+        row["label"]: row["step_s"]["median"]
+        for row in summary["summary"]
+        if row["source"] == "simulated" and "step_s" in row
+    }
+    return assumed(summary.get("transport"), exchanges, steps_s)
 
 
 def assumed(
-    known: TransportRecord | None, exchanges: Mapping[str, Collection[str]] = MappingProxyType({})
+    known: TransportRecord | None,
+    exchanges: Mapping[str, Collection[str]] = MappingProxyType({}),
+    steps_s: Mapping[str, float | None] = MappingProxyType({}),
 ) -> list[str]:
-    """What predicted times rest on, in sentences: transport, hosts, all-reduce, and what is not validated.
+    """What predicted times rest on, in sentences: transport, hosts, all-reduce, what is not validated, and
+    errors on clusters of others.
 
     ``exchanges``: label -> operations of the scheme; empty: unknown, so that each may all-reduce.
+    ``steps_s``: label -> predicted step of the scheme; the quickest one is said with its error.
     """
     if known is None:
         return []
@@ -154,7 +164,21 @@ def assumed(
     if known["not_validated"]:
         library = "NCCL" if known["name"] == "nccl" else known["name"]
         sentences.append(f"Not validated over {library}: {' and '.join(known['not_validated'])}.")
-    return sentences
+    return [*sentences, *_outside(known, steps_s)]
+
+
+def _outside(known: TransportRecord, steps_s: Mapping[str, float | None]) -> list[str]:
+    times = {label: step_s for label, step_s in steps_s.items() if step_s}
+    if "outside" not in known or not times:
+        return []
+    rows, label = known["outside"], min(times, key=lambda each: times[each])
+    low, high = (format_seconds(rows[end] * times[label]) for end in ("low", "high"))
+    better = f"; {rows['next']} narrows that" if rows["next"] else ""
+    return [
+        f"Inputs like these ({rows['inputs']}) were {percent(rows['mean_pct'] / 100)} off outside "
+        f"({rows['rows']} rows, {percent(rows['fast'])} of them too fast): a step of {label} takes {low} to "
+        f"{high}, four times in five{better}."
+    ]
 
 
 def assumed_in(answer: Mapping[str, Any]) -> list[str]:

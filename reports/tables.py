@@ -340,8 +340,11 @@ def _cluster(answer: Mapping[str, Any]) -> str:
 
 
 def _assumed(answer: Mapping[str, Any]) -> list[str]:
-    exchanges = {row["label"]: row["exchanges"] for row in answer["schemes"] if row["problem"] is None}
-    return assumptions.assumed(answer["transport"], exchanges)
+    known = {row["label"]: row for row in answer["schemes"] if row["problem"] is None}
+    exchanges, steps_s = (
+        {label: row[key] for label, row in known.items()} for key in ("exchanges", "step_s")
+    )
+    return assumptions.assumed(answer["transport"], exchanges, steps_s)
 
 
 def _routes(answer: Mapping[str, Any]) -> RenderableType:

@@ -1,6 +1,6 @@
 """Predict other people's measurements, and say how far the predictions are off.
 
-    python -m benchmarks.board                            all tables -> docs/board.md
+    python -m benchmarks.board                            all tables -> docs/board.md, outside.json
     python -m benchmarks.board TABLE                      one table, on standard output
     python -m benchmarks.board TABLE --rows FILE.csv      other rows, with the columns of measured.csv
     python -m benchmarks.board TABLE --against FILE.csv   beside another simulator's predictions
@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.board import page
+from benchmarks.board.grades import graded, shipped
 from benchmarks.board.tables import lines_of, names, predictions_in, score_of
 from docs.make.page import renewed, save_picture
 from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError
+from paceline.sim.records.carry.outside import DATA
 
 PAGE: Final = Path("docs/board.md")
 PICTURE: Final = Path("docs/images/board.svg")
@@ -59,8 +61,8 @@ def one_table(table: str, rows: Path | None, against: Path | None) -> str:
     score = score_of(lines)
     if score is not None:
         text += (
-            f"{score.rows} rows: mean {score.mean_pct:.1f} %, worst {score.worst_pct:+.1f} %, "
-            f"{score.ordered} of {score.pairs} pairs in the right order\n"
+            f"{score.rows} rows: mean {score.mean_pct:.1f} %, worst {score.worst_pct:+.1f} %; "
+            f"{', '.join(f'{name} {value:.1f} %' for name, value in score.nulls_pct.items())}\n"
         )
     return text
 
@@ -71,6 +73,7 @@ def write_page() -> None:
     for name in names():
         sys.stderr.write(f"{name}\n")
         tables[name] = lines_of(name)
+    write_atomically(DATA, shipped(graded(tables)))
     save_picture(PICTURE, page.draw(tables))
     write_atomically(PAGE, renewed(PAGE.read_text(encoding="utf-8"), page.MARK, page.body(tables)))
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 import torch
 
+from benchmarks.board.runs import other_clock
 from paceline.sim.collectives.collective import Round, Schedule
 from paceline.sim.config.settings import Settings
 from paceline.sim.config.units import parse_bytes
@@ -20,7 +22,7 @@ from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.stock_tcp import RECEIVE_BUFFER_BYTES, WINDOW_SHARE
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
-from paceline.sim.scenario.schema import parse
+from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.schemes.scheme import Scheme
 
 UNLIMITED: Final = {"gloo": "5 Gbit/s", "nccl": "10 Gbit/s"}
@@ -80,21 +82,33 @@ def _wall_clock_s(what: Collective, tcp: str, again: bool = False) -> float:
     known = {name for name, _ in _PROGRAMS}
     if what.kind not in known:
         raise RunError(f"no collective is called {what.kind}; choose from {', '.join(sorted(known))}")
-    payload_bytes = parse_bytes(what.payload)
+    clock = other_clock()
+    if clock is None:
+        return _simulated_s(what, tcp, again)
+    once_s = clock(_scenario_of(what, tcp), what.kind)
+    return 2 * once_s + PAUSE_S if again else once_s
+
+
+def _scenario_of(what: Collective, tcp: str) -> Scenario:
     hosts, bandwidth = (
         [f"h{rank}" for rank in range(what.workers)],
         what.bandwidth or UNLIMITED[what.transport],
     )
     links = [_LINKS.format(host=host, latency=what.latency, bandwidth=bandwidth) for host in hosts]
-    scenario = parse(
+    return parse(
         _SCENARIO.format(
-            bytes=payload_bytes,
+            bytes=parse_bytes(what.payload),
             transport=what.transport,
             tcp=tcp,
             hosts=", ".join(hosts),
             links=", ".join(links),
         )
     )
+
+
+@cache
+def _simulated_s(what: Collective, tcp: str, again: bool) -> float:
+    scenario = _scenario_of(what, tcp)
     once = _PROGRAMS[what.kind, what.transport]
     program = _repeat(once) if again else once
     start = torch.zeros(what.workers)  # a number for each worker's share
@@ -103,7 +117,7 @@ def _wall_clock_s(what: Collective, tcp: str, again: bool = False) -> float:
         scheme=Scheme("collective", program, Settings, True, lambda options, workers: None),
         options=Settings(),
         start=start,
-        bytes_per_parameter=payload_bytes / len(start),
+        bytes_per_parameter=parse_bytes(what.payload) / len(start),
     )
     if (what.kind, what.transport) == ("reduce", "gloo"):
         job = replace(

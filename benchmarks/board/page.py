@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.board import grades
+from benchmarks.board.decisions import Decisions, decisions_in, together
+from benchmarks.board.null import CLOCKS
 from benchmarks.board.tables import Line, Score, mapping_of, score_of
 
 if TYPE_CHECKING:
@@ -17,14 +21,25 @@ MARK: Final = "<!-- Below: python -m benchmarks.board -->\n"
 
 
 def body(tables: Mapping[str, Sequence[Line]]) -> str:
-    """The generated part of the page: scores, the figure, and every row."""
-    scores = {name: score_of(lines) for name, lines in tables.items()}
+    """The generated part of the page: scores, decisions, constants, the figure, and every row."""
+    scores = {name: score for name, lines in tables.items() if (score := score_of(lines)) is not None}
+    whole = score_of([line for lines in tables.values() for line in lines])
     head = [
         "",
-        "| table | rows | mean | worst | order right | predicted before opened | fitted |",
-        "| --- | ---: | ---: | ---: | ---: | --- | --- |",
-        *(_summary(name, score) for name, score in scores.items()),
-        _all([score for score in scores.values() if score is not None]),
+        "| table | rows | mean | naive | expert | median | too fast | worst | as committed "
+        "| the same rows today | predicted before opened |",
+        "| --- |" + " ---: |" * 9 + " --- |",
+        *(f"| {_link(name)} {_figures(scores[name])} | {mapping_of(name).BLIND} |" for name in scores),
+        *([f"| all, by rows {_figures(whole)} | |"] if whole else []),
+        _by_tables([*scores.values()]),
+        "",
+        *_lead(scores, whole),
+        "",
+        *grades.section(tables),
+        "",
+        *_decisions(tables),
+        "",
+        *_constants(tables),
         "",
         "![Predicted against measured seconds, one mark a table](images/board.svg)",
         "",
@@ -32,32 +47,103 @@ def body(tables: Mapping[str, Sequence[Line]]) -> str:
     return "\n".join([*head, *(rows_of(name, lines) for name, lines in tables.items())])
 
 
-def _all(scores: Sequence[Score]) -> str:
-    rows = sum(score.rows for score in scores)
-    mean_pct = sum(score.rows * score.mean_pct for score in scores) / rows
-    worst_pct = max((score.worst_pct for score in scores), key=abs)
-    order = f"{sum(score.ordered for score in scores)} of {sum(score.pairs for score in scores)}"
-    return f"| all | {rows} | {mean_pct:.1f} % | {worst_pct:+.1f} % | {order} | | |"
+def _link(name: str) -> str:
+    return f"[{mapping_of(name).TITLE}](../benchmarks/board/{name}/README.md)"
 
 
-def _summary(name: str, score: Score | None) -> str:
-    mapping = mapping_of(name)
-    fitted = "; ".join(f"{what}: {value}" for what, value in mapping.FITTED.items()) or "nothing"
-    link = f"[{mapping.TITLE}](../benchmarks/board/{name}/README.md)"
-    if score is None:
-        return f"| {link} | 0 | | | | {mapping.BLIND} | {fitted} |"
-    order = f"{score.ordered} of {score.pairs}"
+def _figures(score: Score) -> str:
+    committed = f"{_known(score.committed_pct)} ({score.committed_rows})" if score.committed_rows else ""
+    cells = [
+        str(score.rows),
+        _known(score.mean_pct),
+        *(_known(score.nulls_pct[name]) for name in CLOCKS),
+        _known(score.median_pct),
+        f"{score.fast:.0%}".replace("%", " %"),
+        f"{score.worst_pct:+.1f} %",
+        committed,
+        _known(score.today_pct),
+    ]
+    return f"| {' | '.join(cells)}"
+
+
+def _known(percent: float | None) -> str:
+    return "" if percent is None else f"{percent:.1f} %"
+
+
+def _by_tables(scores: Sequence[Score]) -> str:
+    """The means over tables, each of which counts once."""
+    nulls = " | ".join(_known(fmean(score.nulls_pct[name] for score in scores)) for name in CLOCKS)
+    mean_pct = fmean(score.mean_pct for score in scores)
+    return f"| all, by tables | {len(scores)} tables | {_known(mean_pct)} | {nulls} | | | | | | |"
+
+
+def _lead(scores: Mapping[str, Score], whole: Score | None) -> list[str]:
+    """A sentence about how far the simulator is ahead of the spreadsheets."""
+    if whole is None:
+        return []
+    leads = {name: round(min(each.nulls_pct.values()) - each.mean_pct, 1) for name, each in scores.items()}
+    behind = [f"{name} ({-lead:.1f})" for name, lead in leads.items() if lead < 0]
+    ahead = sum(lead > _CLOSE_POINTS for lead in leads.values())
+    nulls = ", ".join(f"{whole.nulls_pct[name]:.1f} % ({name})" for name in CLOCKS)
+    return [
+        f"**Lead.** Paceline is {whole.mean_pct:.1f} % off in the mean of {whole.rows} rows; spreadsheets",
+        f"are {nulls}. It leads both by more than {_CLOSE_POINTS} points in {ahead} of {len(leads)}",
+        f"tables. One of them is ahead in {len(behind)}, by points: {', '.join(behind) or 'none'}.",
+    ]
+
+
+_CLOSE_POINTS: Final = 1.7
+
+
+def _decisions(tables: Mapping[str, Sequence[Line]]) -> list[str]:
+    by: dict[str | None, list[Decisions]] = {
+        name: [decisions_in(table, lines, name) for table, lines in tables.items()]
+        for name in (None, *CLOCKS)
+    }
+    rows = [
+        f"| {table} | {' | '.join(_decided(by[name][place]) for name in by)} |"
+        for place, table in enumerate(tables)
+        if by[None][place].pairs
+    ]
+    every = " | ".join(_decided(together(each)) for each in by.values())
+    return [
+        "| decisions | pairs | close | regret | naive: pairs | close by naive | naive: regret "
+        "| expert: pairs | close by expert | expert: regret |",
+        "| --- |" + " ---: |" * 9,
+        *rows,
+        f"| all | {every} |",
+    ]
+
+
+def _decided(known: Decisions) -> str:
     return (
-        f"| {link} | {score.rows} | {score.mean_pct:.1f} % | {score.worst_pct:+.1f} % | {order} "
-        f"| {mapping.BLIND} | {fitted} |"
+        f"{known.right} of {known.pairs} | {known.close_right} of {known.close} | {_known(known.regret_pct)}"
     )
+
+
+def _constants(tables: Mapping[str, Sequence[Line]]) -> list[str]:
+    """Numbers that mappings have and the product does not ship."""
+    rows = [
+        f"| {table} | {what} | {value} | {origin} |"
+        for table in tables
+        for origin, name in (("read off rows", "FITTED"), ("assumed", "ASSUMED"))
+        for what, value in getattr(mapping_of(table), name, {}).items()
+        if "packaged since" not in value
+    ]
+    return [
+        f"The board has {len(rows)} constants that the product does not ship:",
+        "",
+        "| table | constant | value | origin |",
+        "| --- | --- | --- | --- |",
+        *rows,
+    ]
 
 
 def rows_of(name: str, lines: Sequence[Line], others: Sequence[float] | None = None) -> str:
     """A table of rows, with another simulator's predictions and errors beside them where given."""
     mapping = mapping_of(name)
     beside = ["theirs", "their error"] if others is not None else []
-    columns = [*lines[0].cells, "predicted", "measured", "error", *beside]
+    columns = [*lines[0].cells, "predicted", "measured", "error", *CLOCKS, *beside]
     text = [
         f"## {name}: {mapping.TITLE}",
         "",
@@ -67,6 +153,7 @@ def rows_of(name: str, lines: Sequence[Line], others: Sequence[float] | None = N
     theirs_or_none: Sequence[float | None] = [None] * len(lines) if others is None else others
     for line, theirs in zip(lines, theirs_or_none, strict=True):
         cells = [*line.cells.values(), _amount(line.predicted, mapping.UNIT), *_against(line, mapping.UNIT)]
+        cells += [_percent(line.error_of(line.nulls[name])) for name in CLOCKS]
         if theirs is not None:
             their = Line(line.cells, theirs, line.measured)
             cells += [_amount(theirs, mapping.UNIT), _error(their)]
@@ -83,9 +170,11 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _error(line: Line) -> str:
-    if line.error_pct is None:
-        return ""
-    return f"{line.error_pct:+.1f} %" + ("" if line.counts else " (read off)")
+    return _percent(line.error_pct) + ("" if line.counts or line.measured is None else " (read off)")
+
+
+def _percent(error_pct: float | None) -> str:
+    return "" if error_pct is None else f"{error_pct:+.1f} %"
 
 
 def draw(tables: Mapping[str, Sequence[Line]]) -> Figure:

@@ -24,7 +24,9 @@ DOCS: Final = Path(__file__).parents[1]
 PAGE: Final = DOCS.parent / "README.md"
 ACCURACY: Final = DOCS / "accuracy.md"
 VERDICT: Final = DOCS / "images" / "four-regions.json"
-_HEAD: Final = "| measured | mean | worst | winner, or pairs in order, right |\n| --- | ---: | ---: | --- |\n"
+_HEAD: Final = (
+    "| measured | mean | worst | winner, or close decisions, right |\n| --- | ---: | ---: | --- |\n"
+)
 
 Row = Mapping[str, str]
 
@@ -94,7 +96,7 @@ def renewed(page: str) -> str:
         ValueError: it has lost the table, or a sentence with numbers.
     """
     tuned, stock, *_ = _lab()
-    text = _with_rows(page, [tuned, stock, _others(), *_own()])
+    text = _with_rows(page, [tuned, stock, _others(), *_grades(), *_own()])
     for pattern, numbers in _sentences():
         sentence = re.search(pattern, text)
         if sentence is None:
@@ -165,15 +167,37 @@ def _others() -> str:
     rows = [scores[name] for name in _BOARD]
     means = [_number(row["mean"]) for row in rows]
     worst = max(_number(row["worst"]) for row in rows)
-    right, of = (sum(int(row["order right"].split(" of ")[end]) for row in rows) for end in (0, 1))
+    nulls = _scored("all, by rows")
     what = (
         f"{len(rows)} tables, {sum(int(row['rows']) for row in rows)} rows, {sum(map(_blind, rows))} of them"
     )
     spread = f"{min(means):.1f} to {_percent(max(means))} by table, {_percent(median(means))} in the middle"
     return (
         f"| clusters of others: {what} predicted before they were opened ([each table](docs/accuracy.md)) "
-        f"| {spread} | {_percent(worst)} | {right:,} in {of:,} |"
+        f"| {nulls['mean']}, [spreadsheets](docs/board.md) {nulls['naive']} and {nulls['expert']}; {spread} "
+        f"| {_percent(worst)} | {_decided('all')} |"
     )
+
+
+def _grades() -> Iterator[str]:
+    """All tables of others' clusters, a row a grade."""
+    for row in _tables(_read("board"), "grade"):
+        name, _, what = row["grade"].partition(": ")
+        yield (
+            f"| of these *{name}* ([grades](docs/board.md)): {what}; {row['rows']} rows | {row['mean']}, "
+            f"spreadsheets {row['naive']} and {row['expert']} | {_percent(_number(row['worst']))} | - |"
+        )
+
+
+def _scored(name: str) -> Row:
+    """A row of the board's first table."""
+    return next(row for row in _tables(_read("board"), "table") if row["table"] == name)
+
+
+def _decided(name: str) -> str:
+    """How many of a table's close decisions come out right."""
+    rows = [row for row in _tables(_read("board"), "decisions") if row["decisions"] == name]
+    return next((row["close"] for row in rows if not row["close"].endswith("of 0")), "-")
 
 
 def _blind(row: Row) -> int:
@@ -193,10 +217,9 @@ def _board() -> Iterator[str]:
         before = f"{count[0]} of them " if count else ""
         blind = "none blind" if known.startswith("no row") else f"{before}predicted before they were opened"
         note = f": {_WORST[name].format(**_some(name))}" if name in _WORST else ""
-        right, of = map(int, row["order right"].split(" of "))
         yield (
             f"| others: {what.format(row['rows'])}, {blind} ([board](docs/board.md)) | {row['mean']} "
-            f"| {_percent(_number(row['worst']))}{note} | {right:,} in {of:,} |"
+            f"| {_percent(_number(row['worst']))}{note} | {_decided(name)} |"
         )
 
 

@@ -23,6 +23,7 @@ from ..config.units import (
 )
 from ..errors import InputError
 from .carry.break_even import Scope, scope_of
+from .carry.outside import Outside, outside_of
 from .money.cost import OTHERS, PriceRecord, parse_money
 from .run import metric_name
 
@@ -53,6 +54,7 @@ class TransportRecord(TypedDict):
     ``hosts``: ``tuned`` or ``stock``, by their TCP; absent in older records.
     ``assumed``: what the library's choice between two hosts rests on, if it makes one.
     ``not_validated``: parts of the scenario that no measurement of this library covers, as phrases.
+    ``outside``: how far predictions from inputs like these were off, where the scenario tells their kind.
     """
 
     name: str | None
@@ -60,6 +62,7 @@ class TransportRecord(TypedDict):
     all_reduce: str
     assumed: NotRequired[str]
     not_validated: list[str]
+    outside: NotRequired[Outside]
 
 
 class Goal(TypedDict):
@@ -246,19 +249,22 @@ def _transport(document: Any) -> TransportRecord:
         all_reduce = "gloo_ring" if name == "gloo" else "its own choice"
     lone = max((network.get("sites") or {"": 2}).values()) == 1  # nobody is inside a site
     crossed = {key: each for key, each in network.items() if key != "host" and not (lone and key == "within")}
+    rates = [*_settings_of(crossed, "bandwidth", parse_bandwidth)]
     missing = []
     if name == "nccl" and _model_bytes(document["workload"]) < workers * MEASURED_CHUNK_BYTES:
         missing.append("messages this small")
     for quantity, values in {
         "workers": [float(workers)],
         "latency": _settings_of(crossed, "latency", parse_seconds),
-        "bandwidth": _settings_of(crossed, "bandwidth", parse_bandwidth),
+        "bandwidth": rates,
     }.items():
         missing += _beyond_measured(name, quantity, values) if name in MEASURED else []
     hosts = network.get("hosts", "tuned")
     record = TransportRecord(name=name, hosts=hosts, all_reduce=all_reduce, not_validated=missing)
     if assumed := collectives.get("assumed"):
         record["assumed"] = assumed
+    if outside := outside_of(cluster, rates):
+        record["outside"] = outside
     return record
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from paceline.commands.app import COMMANDS, app
 from paceline.reports.assumptions import assumed, assumed_in
+from paceline.sim.records.carry.outside import Outside
 from paceline.sim.records.scenario_facts import TransportRecord, read_facts
 from paceline.sim.scenario.schema import dump, parse
 from tests.paceline.extras.explore.test_command import content_of
@@ -120,7 +121,8 @@ def test_predictions_state_it(command: str, scenario: Path) -> None:
     answer: dict[str, Any] = json.loads(run(*of(command, scenario), "--json")[1])
     settings = answer["settings"] if command == "sweep" else [answer]
     assert [each["transport"]["name"] for each in settings] == ["nccl"] * len(settings)
-    assert command == "topology search" or [each["transport"] for each in settings] == [KNOWN] * len(settings)
+    stated = [{key: each["transport"].get(key) for key in KNOWN} for each in settings]
+    assert command == "topology search" or stated == [KNOWN] * len(settings)
 
 
 @pytest.mark.slow
@@ -194,3 +196,32 @@ def test_settings_of_a_sweep_are_put_together() -> None:
     assert law.startswith(LAW)
     assert re.findall("latency [0-9]+ ms", " ".join(beyond)) == [f"latency {x} ms" for x in latencies[1:4]]
     assert more == "1 more: --json has them by setting."
+
+
+OUTSIDE: Final = Outside(
+    grade="plate",
+    inputs="a name plate",
+    next="a rate by iperf3",
+    rows=61,
+    mean_pct=14.3,
+    fast=0.82,
+    low=0.9,
+    high=1.5,
+)
+
+
+def test_an_error_outside_is_said_with_the_quickest_step() -> None:
+    known = TransportRecord(**{**KNOWN, "outside": OUTSIDE})
+    (*_, sentence) = assumed(known, {}, {"all_reduce": 0.2, "gossip": 0.1, "failed": None})
+    assert sentence == (
+        "Inputs like these (a name plate) were 14 % off outside (61 rows, 82 % of them too fast): a step of "
+        "gossip takes 90 ms to 150 ms, four times in five; a rate by iperf3 narrows that."
+    )
+    assert assumed(known) == assumed(KNOWN) == assumed(KNOWN, {}, {"gossip": 0.1})
+
+
+@pytest.mark.parametrize("name", OF_SCENARIO)
+def test_commands_say_the_error_of_inputs_like_these(name: str, scenario: Path) -> None:
+    argv = [*name.split(), str(scenario), *OF_SCENARIO[name]]
+    says = "Inputs like these" in " ".join(CliRunner().invoke(app, argv).output.split())
+    assert says == (name in {"check", "throughput", "simulate", "recommend"})

@@ -10,6 +10,7 @@ from benchmarks.board.threads import mapping as threads
 TITLE: Final = "ResNets by Horovod on Azure's V100, P100 and P40, four a host, over TCP"
 UNIT: Final = "ms"
 BLIND: Final = "18 of the 39 rows; the others were, by the cards' rate, and failed, its page says how"
+GRADES: Final = {"measured": "one connection's rate by six rows of two hosts, and the speed of a whole host"}
 FITTED: Final = {"rate of a TCP connection between Azure's hosts": "4.8 Gbit/s, on six rows"}
 
 _CONNECTION: Final = "4.8 Gbit/s"

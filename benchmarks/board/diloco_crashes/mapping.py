@@ -11,6 +11,7 @@ from benchmarks.board.runs import wall_clock_s
 TITLE: Final = "extra seconds of three crashes, DDP and DiLoCo on four A100"
 UNIT: Final = "s"
 BLIND: Final = "6 of the 10 rows; of H = 500 the number of digits had been seen, its page says how"
+GRADES: Final = {"contradicting": "its evaluations are further apart than most differences that it measures"}
 FITTED: Final = {"restart of DDP": "42.8 s, on its first seed"}
 
 _SCENARIO: Final = Path(__file__).with_name("four-gpus.yaml")

@@ -11,7 +11,10 @@ from benchmarks.board.runs import wall_clock_s
 TITLE: Final = "torchft's DiLoCo over gloo between two namespaces with netem"
 UNIT: Final = "s"
 BLIND: Final = "3 of the 6 rows: mapping and predictions are older in the history"
+GRADES: Final = {"measured": "a shaped rate, and the step of both replicas on their GPU"}
 FITTED: Final = {"digests of an average": "0.7 s, from the time stamps of the source's log"}
+SCHEME: Final = ("period",)
+PER: Final = "period"
 
 _SCENARIO: Final = Path(__file__).with_name("two-namespaces.yaml")
 _DIGESTS_S: Final = 0.7

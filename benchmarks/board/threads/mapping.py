@@ -13,7 +13,15 @@ from paceline.sim.workloads.layers.presets import PRESETS
 TITLE: Final = "Horovod and gloo on the networks of public threads"
 UNIT: Final = "ms"
 BLIND: Final = "no row: the values stand beside the machines"
+GRADES: Final = {
+    "measured": "one connection's rate, and the speed of a whole host",
+    "part": "the speed of one GPU of four, or of four of eight",
+    "plate": "the rate of cards, and no computing",
+}
 FITTED: Final[Mapping[str, str]] = {}
+ASSUMED: Final = {
+    "one connection outside a placement group": "5 Gbit/s",
+}
 
 _SCENARIO: Final = Path(__file__).with_name("hosts.yaml")
 _PARAMETERS: Final = {"inception-v3": 23_834_568, "resnet-152": 60_192_808}
@@ -55,3 +63,10 @@ def _horovod(row: Mapping[str, str]) -> list[str]:
 
 def _gloo(row: Mapping[str, str]) -> list[str]:
     return [f"workload.payload={row['model']}", "cluster.network.transport=gloo"]
+
+
+def grade_of(row: Mapping[str, str]) -> str:
+    """Which of ``GRADES`` a row has."""
+    if row["library"] == "gloo":
+        return "plate"
+    return "measured" if row["base_gpus"] == row["gpus"] else "part"

@@ -65,7 +65,8 @@ def recommend(
                     {"scenario": loaded.name, "transport": known, "share": period.SHARE, "schemes": rows}
                 )
             else:
-                lines = [*period.describe(rows), period.NOTE, *assumed(known)]
+                steps_s = {row["label"]: row.get("step_s") for row in rows}
+                lines = [*period.describe(rows), period.NOTE, *assumed(known, steps_s=steps_s)]
                 print_result("".join(f"{line}\n" for line in lines))
             return
         whole = candidates.with_candidates(loaded)

@@ -30,6 +30,7 @@ from ...network.profile import Profile
 from ...network.stock_tcp import payload_share
 from ...network.transport import NCCL_CONNECT, TRANSPORTS
 from ...program.encoding import message_bytes
+from ...records.carry.outside import NAME_PLATES
 from ...records.run import Run, metric_name
 from ...records.scenario_facts import read_facts
 from ...scenario.device_memory import device_memory
@@ -311,8 +312,6 @@ def _row(cost: StepCost, trials: Mapping[str, Trial], most: float, runs: int) ->
     }
 
 
-_NAME_PLATES: Final = tuple(125e6 * each for each in (1, 10, 25, 40, 100))
-"""Nominal rates of Ethernet cards, in bytes per second."""
 _MTUS: Final = 1500, 9000
 """Ethernet's default, which stock hosts have, and jumbo frames."""
 
@@ -333,7 +332,7 @@ def remarks(settings: NetworkSettings, network: Network) -> list[str]:
 def _about_plates(settings: NetworkSettings, network: Network) -> list[str]:
     inside = {*network.inner_up.values(), *network.inner_down.values()}
     rates = {link.bandwidth_bytes_per_s for k, link in enumerate(network.links) if k not in inside}
-    plates = sorted(rates.intersection(_NAME_PLATES))
+    plates = sorted(rates.intersection(NAME_PLATES))
     if not plates:
         return []
     looks = "looks like a name plate" if len(plates) == 1 else "look like name plates"
