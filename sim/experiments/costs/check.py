@@ -297,6 +297,7 @@ def _row(cost: StepCost, trials: Mapping[str, Trial], most: float, runs: int) ->
     return {
         **{name: getattr(cost, name) for name in plain},
         "problem": None,
+        "step_error": cost.error if math.isfinite(cost.error) else None,
         "step_shares": list(cost.shares),
         "average_s": list(cost.average_s),
         "leaves_out": list(cost.leaves_out),

@@ -35,7 +35,8 @@ from ...scenario.schema import Scenario, dump
 from ...workloads.layers.layer_settings import LayerProfile
 from ..prepare import churn_of, prepare, resolve, with_chosen
 from .encoding_units import encodes
-from .step_cost import ENOUGH_PART_WORK, Followed, follow, follow_whole, left_out, on_free_network, whole_job
+from .step_cost import ENOUGH_PART_WORK, follow, follow_whole, left_out, on_free_network, whole_job
+from .watch import Followed
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,7 @@ def _row(
         "label": entry.label,
         "problem": None,
         "step_s": step.step_s,
+        "step_error": step.error if math.isfinite(step.error) else None,
         "step_shares": step.pace.shares,
         "average_s": step.pace.average_s,
         "leaves_out": left_out(scenario, entry, step),

@@ -22,7 +22,8 @@ from paceline.reports.tables import render_check
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.costs import step_cost as step_costs
 from paceline.sim.experiments.costs.check import check, most_steps, route_kinds
-from paceline.sim.experiments.costs.step_cost import Followed, StepCost, step_cost
+from paceline.sim.experiments.costs.step_cost import StepCost, step_cost
+from paceline.sim.experiments.costs.watch import Followed
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.build import build_network
