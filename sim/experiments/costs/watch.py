@@ -160,7 +160,8 @@ class Watch:
         if wanted(complete, work) or self._is_precise(complete):
             return complete
         if self.repeats and work >= BEFORE_REPEATS and self.marks.repeat():
-            return next(each for each in count(complete) if wanted(each, work * each // complete))
+            done = self.published / (self.marks.cycle * self.marks.workers)  # of cycles, or more
+            return next(each for each in count(complete) if wanted(each, int(work * each / done)))
         return None
 
     def _is_precise(self, complete: int) -> bool:

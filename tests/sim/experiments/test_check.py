@@ -330,7 +330,7 @@ def said(found: dict[str, Any]) -> str:
 def trained() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:  # a slow machine would begin processes, and add their start
         patch.setattr("paceline.sim.experiments.costs.check.MIN_WORK_S", math.inf)
-        return check(parse(TRAINED), torch.device("cpu"))
+        return check(parse(TRAINED), torch.device("cpu"), forecast=True)
 
 
 def test_what_is_found_is_plain(trained: dict[str, Any]) -> None:
