@@ -280,9 +280,14 @@ def _watch(job: Job, wanted: Enough | Span) -> Watch:
 
 
 def _steps_with_rare(job: Job) -> float:
-    """Steps with ``RARE`` slow periods of each random kind; infinite where they follow another rule."""
-    compute, links = job.compute.compute, job.transfer.network.links
-    if compute.trace or compute.model or any(link.variation for link in links):
+    """Steps with ``RARE`` slow periods of each random kind; infinite where what comes later may be unlike.
+
+    That is under a table or a function of the user's, on links that vary, and with windows or queues, which
+    last for many cycles.
+    """
+    compute, transfer = job.compute.compute, job.transfer
+    varies = any(link.variation for link in transfer.network.links)
+    if compute.trace or compute.model or varies or transfer.tcp or transfer.queue != "fair":
         return math.inf
     rates = [
         len(each.workers or range(job.workers))
