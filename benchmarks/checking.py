@@ -52,15 +52,15 @@ def measure_bars(schemes: Sequence[str]) -> Iterator[Bar]:
         command = [sys.executable, "-m", "paceline", "check", str(path), "--json"]
         for scheme in schemes:
             path.write_text(SCENARIO.format(scheme=OPTIONS.get(scheme, scheme)), encoding="utf-8")
-            before_s, begin_s = _processor_s(), time.perf_counter()
+            before_s, begin_s = processor_s(), time.perf_counter()
             subprocess.run(command, check=True, capture_output=True)
             taken_s = time.perf_counter() - begin_s
-            detail = f"processor {_processor_s() - before_s:.1f} s"
+            detail = f"processor {processor_s() - before_s:.1f} s"
             yield at_most(f"`paceline check`, 1,000 workers, {scheme}", LIMIT_S, taken_s, "s", detail)
 
 
-def _processor_s() -> float:
-    """Of all commands so far."""
+def processor_s() -> float:
+    """Seconds of a processor of all commands so far."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -69,7 +69,7 @@ def _forecast_s(answer: dict[str, Any]) -> float:
 
 
 def _check(name: str, changes: list[str]) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(_paceline("check", name, [*changes, "--json"]))
+    answer: dict[str, Any] = json.loads(_paceline("check", name, [*changes, "--forecast", "--json"]))
     return answer
 
 

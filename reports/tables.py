@@ -100,6 +100,8 @@ def render_summary(summary: Summary) -> RenderableType:
 
 _SAME_SHARES: Final = 1.05
 """Ratio of the fastest worker's steps to the slowest's below which they need no mention."""
+_SHOWN_ERROR: Final = 1e-4
+"""Relative standard error of a step from which it is."""
 
 
 def beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -123,6 +125,8 @@ def beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{row['label']}: the fastest worker does {100 * max(shares):.2g} % of all steps, the slowest "
             f"{100 * min(shares):.2g} %{span}."
         )
+    error = max((row.get("step_error") or 0.0 for row in rows), default=0.0)
+    sentences += [f"Standard error of a step: at most {100 * error:.2g} %."] if error >= _SHOWN_ERROR else []
     sentences += [f"Encoded by {words.listed(labels)}: {each}." for each, labels in encoded.items()]
     for phrase, labels in left_out.items():
         of = "" if len(labels) == len(rows) else f" of {words.listed(labels)}"

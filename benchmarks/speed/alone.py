@@ -20,6 +20,7 @@ NAMES: Final[Mapping[str, str]] = {
     "messages": "time alone",
     "collectives": "all-reduce beside local SGD",
     "startup": "start-up",
+    "everyday": "everyday commands",
     "checking": "`paceline check`",
     "cores": "all cores",
     "grid": "a grid of networks",

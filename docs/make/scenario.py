@@ -1,4 +1,4 @@
-"""The table of all scenario keys, made from the models: ``python -m docs.make.scenario`` renews it."""
+"""The table and the JSON Schema of all scenario keys, from the models: ``python -m docs.make.scenario``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from paceline.sim.network.profile import Profile
 from paceline.sim.program.encoding import Compression
 from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
 from paceline.sim.scenario.parts import Cluster
+from paceline.sim.scenario.ready import SCHEMA
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.scenario.tuning_grid import Tune
 from paceline.sim.schemes import SCHEMES
@@ -161,8 +162,15 @@ def _default(field: FieldInfo) -> str:
     return f"`{json.dumps(value)}`".replace('"', "")
 
 
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of scenario files, for editors."""
+    schema = Scenario.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
 def main() -> None:
-    """Renew the page."""
+    """Renew the page and the schema, which commands read without the models."""
+    write_atomically(SCHEMA, json.dumps(json_schema(), indent=1) + "\n")
     write_atomically(PAGE, renewed(PAGE.read_text(encoding="utf-8")))
 
 

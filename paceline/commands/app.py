@@ -124,31 +124,31 @@ def _options(
 
 def schema() -> None:
     """Print the JSON Schema of scenario files, for editors."""
-    from paceline.sim.scenario.schema import json_schema
+    from paceline.sim.scenario.ready import SCHEMA
 
-    print_json(json_schema())
+    print_json(json.loads(SCHEMA.read_text(encoding="utf-8")))
 
 
 def list_names(as_json: AsJson = False) -> None:
     """List scenarios and clusters, schemes, prices, topologies and tasks to name."""
     from paceline.sim.scenario import ready
-    from paceline.sim.scenario.price import price_tables
     from paceline.sim.schemes import SCHEMES
-    from paceline.sim.topology import TOPOLOGIES
+    from paceline.sim.topology.entry import TOPOLOGIES
     from paceline.sim.workloads import TASKS
 
     described = {
         kind: {name: ready.describe_scenario(path) for name, path in files.items()}
         for kind, files in (("scenarios", ready.ready_scenarios()), ("clusters", ready.ready_clusters()))
     }
-    documents = list(ready.ready_documents())
+    documents, prices = list(ready.ready_documents()), ready.price_tables()
     names = {"topologies": sorted(TOPOLOGIES), "tasks": sorted(TASKS), "documents": documents}
     if as_json:
-        print_json({**described, "schemes": sorted(SCHEMES), **names, "prices": price_tables()})
+        print_json({**described, "schemes": sorted(SCHEMES), **names, "prices": prices})
         return
-    described["schemes"] = {name: SCHEMES[name].does for name in sorted(SCHEMES)}
+    forms = json.loads(ready.SCHEMA.read_text(encoding="utf-8"))["$defs"]["SchemeEntry"]["anyOf"]
+    described["schemes"] = {form["required"][0]: form["description"] for form in forms if "required" in form}
     described["prices"] = {
-        name: " ".join(dict.fromkeys(row["from"] for row in rows)) for name, rows in price_tables().items()
+        name: " ".join(dict.fromkeys(row["from"] for row in rows)) for name, rows in prices.items()
     }
     for kind, lines in described.items():
         sys.stdout.write(f"{kind}:\n" + "".join(f"  {name}: {line}\n" for name, line in lines.items()))
@@ -162,9 +162,8 @@ def new(
 ) -> None:
     """Copy a ready scenario with its files, a tutorial, a scheme, or the notebook."""
     from paceline.sim.scenario.ready import copy_ready
-    from paceline.sim.scenario.schema import json_schema
 
-    for path in copy_ready(name, file, lambda: json.dumps(json_schema())):
+    for path in copy_ready(name, file):
         say(f"wrote {path}")
 
 

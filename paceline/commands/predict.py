@@ -94,7 +94,13 @@ def simulate(
 
 
 def check(
-    scenario: ScenarioFile, changes: SetOption = None, device: Device = "auto", as_json: AsJson = False
+    scenario: ScenarioFile,
+    changes: SetOption = None,
+    device: Device = "auto",
+    forecast: Annotated[
+        bool, typer.Option("--forecast", help="try schemes for longer: how many steps may they take?")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Preview a scenario: cluster, routes, cost of a step, time to simulate."""
     from paceline.reports import tables
@@ -104,7 +110,7 @@ def check(
 
     loaded = load_scenario(scenario, changes)
     with name_lines(scenario, changes or []):
-        findings = checking.check(loaded, prepare.device_named(device), begin_s=0.0)
+        findings = checking.check(loaded, prepare.device_named(device), begin_s=0.0, forecast=forecast)
     print_answer(findings, as_json, tables.render_check)
 
 

@@ -215,7 +215,8 @@ class Named(Settings):
             if not body.get("required"):
                 bare.append(name)
                 body = {"anyOf": [body, {"type": "null"}]}
-            forms.append(keyed(name, body))
+            described = {"description": thing.does} if hasattr(thing, "does") else {}
+            forms.append({**described, **keyed(name, body)})
         users = {"type": "object", "patternProperties": {IMPORT_PATH["pattern"]: True}}
         forms += [IMPORT_PATH, {**users, "additionalProperties": False}]
         return {"description": out.get("description", ""), "anyOf": [{"enum": bare}, *forms]}

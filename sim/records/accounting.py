@@ -193,6 +193,12 @@ class PaceMarks:
                     self._period = self._period or period
         return self._period > 0
 
+    def seen(self, first: int, last: int) -> tuple[int, int]:
+        """These ends of cycles, or those of the last period where they repeat and were not all waited for."""
+        if self._period and last > self._known:
+            return self._known - self._period, self._known
+        return first, last
+
     def begin(self, rank: int, bytes_sent: int) -> None:
         """Record what a worker has sent before the first step that counts here."""
         self._latest[rank] = Done(bytes_sent=bytes_sent)

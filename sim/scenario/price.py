@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -16,8 +13,8 @@ from ..errors import did_you_mean, quote
 from ..network.forms.sites import find_wrong_pairs
 from ..records.money.cost import OTHERS, parse_money
 from .parts import count_gpus
+from .ready import price_tables
 
-_FOLDER: Final = Path(__file__).parent / "prices"
 _MONEY: Final = {"type": "string", "examples": ["$2.50", "0.02 EUR"]}
 _PLACES: Final = {
     "anyOf": [_MONEY, {"type": "object", "additionalProperties": _MONEY}],
@@ -77,13 +74,6 @@ class Price(Settings):
         if silent and (hours or self.table):
             text = f"says nothing of {', '.join(silent)}; add a 'default'"
             yield Mistake(("price", "worker_hour"), text)
-
-
-@cache
-def price_tables() -> dict[str, list[dict[str, str]]]:
-    """Name -> rows of each ready table, prices in $."""
-    paths = sorted(_FOLDER.glob("*.csv"))
-    return {path.stem: list(csv.DictReader(path.read_text("utf-8").splitlines())) for path in paths}
 
 
 def fill_in(data: Any) -> Any:

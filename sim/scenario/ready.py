@@ -1,4 +1,4 @@
-"""Ready scenarios and clusters, and the documents to copy, by name: ``four-regions``, ``tutorials/compare``.
+"""Ready scenarios, clusters, prices, and the documents to copy, by name: ``tutorials/compare``.
 
 A name is a file's path below the folder of its kind, without its suffix. Wherever a scenario's
 file is wanted, its name will do; a file of that name comes first.
@@ -6,8 +6,9 @@ file is wanted, its name will do; a file of that name comes first.
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,9 @@ from ..errors import InputError, did_you_mean
 _FOLDER: Final = Path(__file__).parents[2] / "scenarios"
 _CLUSTERS: Final = _FOLDER / "clusters"
 _DOCUMENTS: Final = _FOLDER.with_name("docs")
-_SCHEMA: Final = "paceline-schema.json"
+_PRICES: Final = Path(__file__).parent / "prices"
+SCHEMA: Final = Path(__file__).with_name("paceline-schema.json")
+"""JSON Schema of scenario files, for editors; made from the models by ``python -m docs.make.scenario``."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9/._-]{0,79}")
 """Possible names of a ready scenario, also where its suffix is written."""
 
@@ -48,6 +51,13 @@ def ready_documents() -> dict[str, Path]:
     """Name -> file of the notebook, every tutorial, and every scheme that is written as a user's own."""
     paths = sorted([*_DOCUMENTS.glob("*.*"), *_DOCUMENTS.glob("*/*.*")])
     return {path.relative_to(_DOCUMENTS).with_suffix("").as_posix(): path for path in paths}
+
+
+@cache
+def price_tables() -> dict[str, list[dict[str, str]]]:
+    """Name -> rows of each ready table, prices in $."""
+    paths = sorted(_PRICES.glob("*.csv"))
+    return {path.stem: list(csv.DictReader(path.read_text("utf-8").splitlines())) for path in paths}
 
 
 def find_scenario(path: Path) -> Path:
@@ -81,8 +91,8 @@ def describe_scenario(path: Path) -> str:
     return sentence[0] if sentence else text
 
 
-def copy_ready(name: str, target: Path, schema: Callable[[], str]) -> list[Path]:
-    """Copy a ready scenario, its files and the JSON ``schema`` for editors, or a document; the new files.
+def copy_ready(name: str, target: Path) -> list[Path]:
+    """Copy a ready scenario, its files and the JSON Schema for editors, or a document; the new files.
 
     The copied scenario names the schema beside it: a path into this environment would end with it.
     Raises ``InputError`` for an unknown name, or a file that exists already or cannot be written.
@@ -96,14 +106,14 @@ def copy_ready(name: str, target: Path, schema: Callable[[], str]) -> list[Path]
     if name in scenarios:
         others = (path for path in sorted(ready[name].parent.iterdir()) if path.suffix not in YAML_SUFFIXES)
         beside = [path for path in others if path.is_file() and path.name in texts[target]]
-        texts[target] = f"# yaml-language-server: $schema={_SCHEMA}\n" + texts[target]
+        texts[target] = f"# yaml-language-server: $schema={SCHEMA.name}\n" + texts[target]
         texts |= {target.with_name(path.name): read_text(path) for path in beside}
     for path, content in texts.items():
         # An interrupted copy has left the named files, which are written first.
         if path.is_symlink() or (path.exists() and (path == target or read_text(path) != content)):
             raise InputError(f"{path} is there already: choose another name")
     if name in scenarios:
-        texts[target.with_name(_SCHEMA)] = schema()  # that of another release is replaced
+        texts[target.with_name(SCHEMA.name)] = read_text(SCHEMA)  # that of another release is replaced
     for path, content in reversed(texts.items()):
         write_atomically(path, content)
     return [*texts]

@@ -430,12 +430,6 @@ def _write(scenario: Any, at: str = "scenario") -> str:
         raise InputError(f"{at}: {error}") from None
 
 
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of scenario files, for editors."""
-    schema = Scenario.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
 def resolve_scenario(
     scenario: Scenario | Mapping[str, Any] | str | Path,
     task: Callable[..., Any] | None = None,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..config.registry import Registry
 from ..config.user_code.call import is_import_path
 from ..errors import InputError
 from .common.names import explain_unknown
-from .scheme import Scheme
 
-SCHEMES: Final = Registry[Scheme](
+if TYPE_CHECKING:
+    from .scheme import Scheme
+
+SCHEMES: Final = Registry["Scheme"](
     __name__,
     {
         "all_reduce": ".all_reduce:ALL_REDUCE", "sharded": ".sharded:SHARDED",

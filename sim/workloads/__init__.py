@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..config.registry import Registry
 from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
-from .workload import Task
 
-TASKS: Final = Registry[Task](
+if TYPE_CHECKING:
+    from .workload import Task
+
+TASKS: Final = Registry["Task"](
     __name__,
     {
         "digits-mlp": ".tasks.digits:DIGITS_MLP", "digits-cnn": ".tasks.digits:DIGITS_CNN",

@@ -109,18 +109,16 @@ def test_a_topology_that_is_ended_while_it_draws_is_drawn_again(tmp_path: Path) 
 def test_a_copy_that_is_ended_goes_on(tmp_path: Path) -> None:
     """What the scenario names comes first; a file with other content is left alone."""
     name = next(
-        name
-        for name in ready.ready_scenarios()
-        if len(ready.copy_ready(name, tmp_path / f"{name}.y", str)) > 2
+        name for name in ready.ready_scenarios() if len(ready.copy_ready(name, tmp_path / f"{name}.y")) > 2
     )
     for at in (0, 1, 2):
         (tmp_path / str(at)).mkdir()
         with pytest.MonkeyPatch.context() as patch:
             end_once(patch, ready, "write_atomically", at)
             with pytest.raises(KeyboardInterrupt):
-                ready.copy_ready(name, tmp_path / str(at) / "my.yaml", str)
+                ready.copy_ready(name, tmp_path / str(at) / "my.yaml")
         assert not (tmp_path / str(at) / "my.yaml").exists()
-        written = ready.copy_ready(name, tmp_path / str(at) / "my.yaml", str)
+        written = ready.copy_ready(name, tmp_path / str(at) / "my.yaml")
         assert all(path.is_file() for path in written)
 
 

@@ -69,3 +69,14 @@ def test_gossip_imports_no_plots_and_no_tables(tmp_path: Path) -> None:
 
 def test_the_command_line_itself_imports_no_torch() -> None:
     assert not imported("--help").intersection({"torch", "numpy", "pandas"})
+
+
+@pytest.mark.parametrize(
+    "command", [["list"], ["list", "--json"], ["new", "two-sites", "my.yaml"], ["schema"], ["help", "check"]]
+)
+def test_commands_that_look_up_import_no_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
+    monkeypatch.chdir(tmp_path)
+    assert not imported(*command).intersection({"torch", "pandas"})

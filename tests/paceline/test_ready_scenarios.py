@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from docs.make.scenario import json_schema
 from paceline.sim.scenario.ready import ready_scenarios
-from paceline.sim.scenario.schema import json_schema, load
+from paceline.sim.scenario.schema import load
 from tests.paceline.test_command_line import ROOT, run
 
 

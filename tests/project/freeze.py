@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 
 import paceline
+from docs.make.scenario import json_schema
 from paceline import testing
 from paceline.commands.app import COMMANDS
 from paceline.sim.drivers.job import Job
@@ -29,7 +30,6 @@ from paceline.sim.program.worker import Worker
 from paceline.sim.records.rows import RunRow
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import SchemeSummary, Summary
-from paceline.sim.scenario.schema import json_schema
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.schemes.scheme import Scheme
 from paceline.sim.topology import TOPOLOGIES

@@ -44,7 +44,7 @@ from .step_cost import StepCost, clock_of, step_cost
 from .unevenness import about_speeds
 
 TRIALS_S: Final = 8.0
-"""Processor seconds of all trials; without a target, when none can end by it, an eighth."""
+"""Processor seconds of all trials that forecast steps; else, or without a target, an eighth."""
 FEWEST_STEPS: Final = 3
 
 
@@ -134,7 +134,7 @@ class Trial:
 
 
 def try_schemes(
-    jobs: Sequence[Job], costs: Sequence[StepCost], profile: Profile | None, score_s: float
+    jobs: Sequence[Job], costs: Sequence[StepCost], profile: Profile | None, score_s: float, forecast: bool
 ) -> dict[str, Trial]:
     """Trials of the schemes whose ``costs`` are known, by label; longer ones begin anew.
 
@@ -142,7 +142,7 @@ def try_schemes(
     the best score, until one has met the target and is a measure for the others.
     """
     known = {job.label: (job, cost.step_s) for job, cost in zip(jobs, costs, strict=True) if not cost.problem}
-    end_s = time.process_time() + TRIALS_S / (1 if jobs[0].scoring.target else 8)
+    end_s = time.process_time() + TRIALS_S / (1 if forecast and jobs[0].scoring.target else 8)
     trials = dict.fromkeys(known, Trial())
 
     def extend(label: str, share: float) -> None:
@@ -202,10 +202,13 @@ def most_steps(scenario: Scenario, cost: StepCost) -> float:
     return steps
 
 
-def check(scenario: Scenario, device: torch.device, begin_s: float | None = None) -> dict[str, Any]:
+def check(
+    scenario: Scenario, device: torch.device, begin_s: float | None = None, forecast: bool = False
+) -> dict[str, Any]:
     """Compute the output of ``paceline check``, as plain values; times in seconds, None for unknown ones.
 
-    ``begin_s``: reading of ``time.process_time`` from which on the preparation counts (default: now).
+    ``forecast``: with longer trials, which may say after how many steps runs meet their target; ``begin_s``:
+    reading of ``time.process_time`` from which on the preparation counts (default: now).
     """
     begin_s = time.process_time() if begin_s is None else begin_s
     import_s = time.process_time() - begin_s  # by each process of parallel runs, too
@@ -217,7 +220,7 @@ def check(scenario: Scenario, device: torch.device, begin_s: float | None = None
         engines = [engine_of(over_profile(each, resolved.cluster.profile)) for each in jobs]
         costs = [step_cost(resolved, entry) for entry in track("step of scheme", resolved.schemes)]
         score_s = scoring_s(job)
-        trials = try_schemes(jobs, costs, resolved.cluster.profile, score_s)
+        trials = try_schemes(jobs, costs, resolved.cluster.profile, score_s, forecast)
     compute = steady_compute(job.compute, job.workers)
     durations = [compute.duration_s(rank, 0) for rank in range(job.workers)]
     runs = max_repeats(resolved.repeats), 0 if resolved.tune is None else resolved.tune.trials
@@ -302,6 +305,7 @@ def _row(cost: StepCost, trials: Mapping[str, Trial], most: float, runs: int) ->
     return {
         **{name: getattr(cost, name) for name in plain},
         "problem": None,
+        "step_error": cost.error if math.isfinite(cost.error) else None,
         "step_shares": list(cost.shares),
         "average_s": list(cost.average_s),
         "leaves_out": list(cost.leaves_out),

@@ -1,9 +1,8 @@
 """Cost of a step of a scheme in the long run: elapsed time over the mean number of steps in it.
 
 A scheme's own code runs on the clock alone, without gradients and without an end, for whole cycles
-(``Job.cycle``) of steps until a fixed amount of work is done (``PaceMarks`` says when a cycle ends).
-The first quarter of the cycles counts as start-up and is left out. So are single events: crashes, and
-the scheme's own beginning (``Scheme.long_run``). No number here depends on the machine.
+(``Job.cycle``) of steps until its mean is known well enough (``Watch``). Single events are left out: crashes,
+and the scheme's own beginning (``Scheme.long_run``). No number here depends on the machine.
 
 The whole of a step is run as the simulation runs it. Its parts come from three runs over the same cycles
 without anything random in computers and networks: on a network that costs nothing, on one with latencies
@@ -41,13 +40,14 @@ from ...faults.fault_settings import Heartbeats, needed_bytes_per_s
 from ...network.network import Network, Route, bytes_carried, shares_on_links
 from ...program import operations as ops
 from ...records.accounting import PaceMarks, mean_share
-from ...records.run import Pace, untimed
+from ...records.run import untimed
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...schemes import SCHEMES, find_scheme
 from ...training.scoring import Scorer, as_they_are
 from ...training.snapshots import Published
 from ..prepare import churn_of, clock_only, over_profile, prepare
+from .watch import BATCHES, RARE, Enough, Followed, Span, Watch
 
 ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends."""
@@ -57,10 +57,10 @@ FEW_SCHEMES: Final = 4
 """Number of schemes that each get the full bounds; more schemes share what these would take."""
 MOST_WORK: Final = 500_000
 """Messages and steps of workers within which one cycle has to be complete."""
+QUARTER: Final = 4
+"""One part in this many of the cycles gives the parts of a random step whose workers do not keep step."""
 MANY_WORKERS: Final = 128
 """Workers from which a scheme is followed in lockstep, where exact: the same times to rounding."""
-START_SHARE: Final = 4
-"""One part in this many of the cycles is start-up."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class StepCost:
         round_s: of averages besides their exchange; None where the scheme has no such time.
         random_s: added by all that is random in the scenario, and by the factors of its profile;
             None where it has neither.
+        error: relative standard error of the step; 0 where nothing is random, infinite where unknown.
         bytes_per_worker: sent in a step, mean over the workers.
         exchanges: names of the operations by which workers exchange anything, sorted.
         clock_s: measured seconds to simulate a step here on the clock alone.
@@ -94,6 +95,7 @@ class StepCost:
     bandwidth_s: float = math.nan
     round_s: float | None = None
     random_s: float | None = None
+    error: float = field(default=math.inf, compare=False)
     bytes_per_worker: float = math.nan
     exchanges: tuple[str, ...] = ()
     clock_s: float = math.nan
@@ -151,6 +153,8 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     try:
         total = follow_whole(scenario, entry)
         span = total.span
+        if differs and not plain.synchronous and span.last > QUARTER * BATCHES:  # less varies in the parts
+            span = Span(span.first // QUARTER, span.last // QUARTER)
         free_s = follow(on_free_network(unvarying), span).step_s
         without = unvarying.with_rounds(0.0)
         compute_s = free_s if without is unvarying else follow(on_free_network(without), span).step_s
@@ -170,6 +174,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         bandwidth_s=steady_s - latency_s,
         round_s=None if without is unvarying else free_s - compute_s,
         random_s=total.step_s - steady_s if differs else None,
+        error=total.error,
         bytes_per_worker=total.bytes_per_worker,
         exchanges=total.exchanges,
         clock_s=total.here_s,
@@ -215,155 +220,11 @@ def enough(enough_work: float, complete: int, work: int) -> bool:
     return work >= MOST_WORK or (complete > 1 and work >= enough_work)
 
 
-@dataclass(frozen=True)
-class Span:
-    """Cycles behind a mean step: from the end of ``first`` to that of ``last``."""
-
-    first: int
-    last: int
-
-
-Enough = Callable[[int, int], bool]
-"""Given the number of complete cycles and the work done, in messages and steps of workers: whether to end."""
-
-
-@dataclass(frozen=True)
-class Followed:
-    """A step of a run: means over a span of its cycles.
-
-    Attributes:
-        work: messages and steps of workers, including the start.
-        here_s: seconds of this processor to simulate a step.
-        exchanges: names of the operations by which workers exchanged anything, sorted.
-        between: bytes from each site to each, the start included.
-        sent_to: receiver -> bytes, of each worker, the start included.
-        computing: share of their time that all workers together compute, the start included.
-        since_s: at a random moment, in the mean, since a worker's last step with no more averages than any
-            other has had, the start included.
-        ends_s: of the steps of all workers since the span's begin; where they do not keep step, of one at the
-            pace of the slowest.
-    """
-
-    span: Span
-    pace: Pace
-    work: int
-    here_s: float
-    exchanges: tuple[str, ...] = ()
-    between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    sent_to: Sequence[Mapping[int, int]] = ()
-    computing: float = 1.0
-    since_s: float = 0.0
-    ends_s: Sequence[float] = (0.0,)
-
-    @property
-    def round_s(self) -> float:
-        """Seconds from one exchange of a worker to its next; of a step where there are none."""
-        return self.pace.time_s * len(self.pace.steps) / (sum(self.pace.averages) or sum(self.pace.steps))
-
-    @property
-    def steps(self) -> int:
-        """Mean number of steps over the workers."""
-        return round(self.pace.mean_steps)
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of a step on the simulation's clock."""
-        return self.pace.step_s or 0.0
-
-    @property
-    def bytes_per_worker(self) -> float:
-        """Bytes that a worker sends in a step."""
-        return self.pace.bytes_sent / sum(self.pace.steps)
-
-
-@dataclass
-class _Watch:
-    """Marks the ends of a run's cycles, and decides when to end it.
-
-    Attributes:
-        wanted: the cycles to follow, or the rule for enough of them.
-        repeats: whether nothing is random, so that wanted cycles end once they repeat themselves.
-        published: steps of all workers so far.
-    """
-
-    marks: PaceMarks
-    wanted: Enough | Span
-    repeats: bool
-    published: int = 0
-    _begin_s: float = field(default_factory=lambda: time.process_time())  # whatever clock there is by then
-    _ends_s: list[float] = field(default_factory=list)  # of each step, when the last worker was through
-    _length_s: float = 0.0  # of all steps of all workers
-    _squares: float = 0.0  # of their lengths, and by how far some are ahead
-    _ahead: dict[float, list[tuple[float, float]]] = field(default_factory=dict)  # ends after each average
-    _span: Span | None = None
-    _most_work: float = math.inf
-
-    def publish(self, rank: int, step: int, time_s: float, bytes_sent: int) -> None:
-        self.published += 1
-        before, now = self.marks.publish(rank, step, time_s, bytes_sent)
-        self._ends_s += [0.0] * (step + 1 - len(self._ends_s))
-        self._ends_s[step] = max(self._ends_s[step], time_s)
-        step_s = time_s - before.time_s
-        self._length_s += step_s
-        self._squares += step_s**2
-        if now.averages > before.averages:
-            ends = self._ahead.setdefault(now.averages, [])
-            ends.append((time_s, step_s))
-            if len(ends) == self.marks.workers:  # who was ahead by an average went back by that step as well
-                last_s = max(ends)[0]
-                self._squares += 2 * sum((last_s - end_s) * each_s for end_s, each_s in ends)
-                del self._ahead[now.averages]
-
-    def is_over(self, work: int) -> bool:
-        """Whether all is known; workers within a step are waited for, within limits."""
-        complete = self.marks.complete
-        if self._span is None:
-            if isinstance(self.wanted, Span):
-                ends = complete >= self.wanted.last or (self.repeats and self.marks.repeat())
-            else:  # as if all did the steps of the first: on another network they may, in the same cycles
-                ends = self.wanted(
-                    complete, work + max(complete * self.marks.cycle * self.marks.workers - self.published, 0)
-                )
-            if not ends or not complete:
-                return ends
-            start = math.ceil(complete / START_SHARE) if complete > 1 else 0
-            self._span = self.wanted if isinstance(self.wanted, Span) else Span(start, complete)
-            self._most_work = 2 * work
-        return self.marks.is_known(self._span.last) or work >= self._most_work
-
-    def too_long(self, steps: float) -> RunError:
-        """Error after ``steps`` that are no cycle."""
-        each = f"{self.marks.cycle:,} steps" if self.marks.cycle > 1 else "step"
-        error = RunError(f"it repeats itself every {each}, which is more than can be followed")
-        error.here_s = (time.process_time() - self._begin_s) / steps
-        return error
-
-    def followed(self, work: int) -> Followed:
-        """Mean over the cycles; ``RunError`` if the run ended before they did."""
-        if self._span is None:
-            if self.published:
-                raise self.too_long(self.published / self.marks.workers)
-            raise RunError("no worker came through a step")
-        start = self.marks.at(self._span.first)
-        pace = self.marks.at(self._span.last).since(start)
-        first, last = (self.marks.cycle * each for each in (self._span.first, self._span.last))
-        return Followed(
-            span=self._span,
-            pace=pace,
-            since_s=self._squares / 2 / (self._length_s or 1.0),
-            ends_s=[each - start.time_s for each in self._ends_s[first:last]]
-            if self.marks.in_step
-            else [pace.time_s / max(min(pace.steps), 1.0)],
-            work=work,
-            here_s=(time.process_time() - self._begin_s) * self.marks.workers / self.published,
-        )
-
-
 @dataclass
 class _Cycles(Scorer[Tensor]):
     """Scorer without scores: ``watch`` counts published steps, ``driver`` what was done besides."""
 
-    watch: _Watch = field(kw_only=True)
+    watch: Watch = field(kw_only=True)
     driver: Callable[[], EventDriver] = field(kw_only=True)
 
     @property
@@ -413,8 +274,27 @@ def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
     )
 
 
-def _watch(job: Job, wanted: Enough | Span) -> _Watch:
-    return _Watch(PaceMarks(job.workers, job.cycle, job.synchronous), wanted, repeats(job))
+def _watch(job: Job, wanted: Enough | Span) -> Watch:
+    marks = PaceMarks(job.workers, job.cycle, job.synchronous)
+    return Watch(marks, wanted, repeats(job), max(4 * BATCHES, _steps_with_rare(job) / job.cycle))
+
+
+def _steps_with_rare(job: Job) -> float:
+    """Steps with ``RARE`` slow periods of each random kind; infinite where what comes later may be unlike.
+
+    That is under a table or a function of the user's, on links that vary, and with windows or queues, which
+    last for many cycles.
+    """
+    compute, transfer = job.compute.compute, job.transfer
+    varies = any(link.variation for link in transfer.network.links)
+    if compute.trace or compute.model or varies or transfer.tcp or transfer.queue != "fair":
+        return math.inf
+    rates = [
+        len(each.workers or range(job.workers))
+        * (each.probability or 0.0 if each.markov is None else 1 / (each.markov.slow + each.markov.fast))
+        for each in job.compute.stragglers
+    ]
+    return RARE / min(filter(None, rates), default=math.inf)
 
 
 def repeats(job: Job) -> bool:
@@ -436,7 +316,7 @@ def clock_of(device: torch.device) -> Callable[[], float]:
 class _CyclesInLockstep(LockstepDriver):
     """Lockstep driver that ends the run with the last wanted cycle, for endless jobs exact in lockstep."""
 
-    def __init__(self, job: Job, watch: _Watch) -> None:
+    def __init__(self, job: Job, watch: Watch) -> None:
         super().__init__(job, replace(job, scoring=replace(job.scoring, target=None)).scorer())
         self.watch = watch
         self._over = False

@@ -36,7 +36,8 @@ from ...scenario.schema import Scenario, dump
 from ...workloads.layers.layer_settings import LayerProfile
 from ..prepare import churn_of, prepare, resolve, with_chosen
 from .encoding_units import encodes
-from .step_cost import ENOUGH_PART_WORK, Followed, follow, follow_whole, left_out, on_free_network, whole_job
+from .step_cost import ENOUGH_PART_WORK, follow, follow_whole, left_out, on_free_network, whole_job
+from .watch import Followed
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,7 @@ def _row(
         "label": entry.label,
         "problem": None,
         "step_s": step.step_s,
+        "step_error": step.error if math.isfinite(step.error) else None,
         "step_shares": step.pace.shares,
         "average_s": step.pace.average_s,
         "leaves_out": left_out(scenario, entry, step),
@@ -214,6 +216,8 @@ UTILISATIONS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Shares of a step spent computing, for which a bandwidth is found."""
 PRECISION: Final = 0.01
 """Relative precision of the bandwidth."""
+_HALVED: Final = 4
+"""Of as many tries one halves what is left of the search; the others interpolate."""
 _SEARCHED: Final = (1e3, 1e15)
 """Bounds of the search in bytes per second."""
 
@@ -280,11 +284,23 @@ class Utilisation:
             if high is None or not low:
                 return high and low
             if math.log(high / low) > PRECISION:
-                self.at(math.sqrt(low * high))
+                self.at(self._between(low, high, share))
             elif guessed := {low, high} - self._chosen.keys():
                 self.at(guessed.pop(), anew=True)
             else:
                 return high
+
+    def _between(self, low: float, high: float, share: float) -> float:
+        """A bandwidth beside that with this share if a step were linear in the seconds of a byte."""
+        slow, fast = (self.share_of(self.at(each)) for each in (low, high))
+        width = math.log(high / low)
+        if not slow or len(self._known) % _HALVED == 0:  # it is far from linear, or may be
+            return low * math.exp(width / 2)
+        part = (1 / share - 1 / fast) / (1 / slow - 1 / fast)
+        guess = math.log(1 / (part + (1 - part) * low / high))  # above the logarithm of low
+        aside = min(0.4 * PRECISION, width / 4)  # so that the farther end comes near
+        guess += aside if guess < width / 2 else -aside
+        return low * math.exp(min(max(guess, aside), width - aside))
 
 
 def _with_bandwidth(scenario: Scenario, bytes_per_s: float) -> Scenario:

@@ -22,7 +22,8 @@ from paceline.reports.tables import render_check
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.costs import step_cost as step_costs
 from paceline.sim.experiments.costs.check import check, most_steps, route_kinds
-from paceline.sim.experiments.costs.step_cost import Followed, StepCost, step_cost
+from paceline.sim.experiments.costs.step_cost import StepCost, step_cost
+from paceline.sim.experiments.costs.watch import Followed
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.build import build_network
@@ -329,7 +330,7 @@ def said(found: dict[str, Any]) -> str:
 def trained() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:  # a slow machine would begin processes, and add their start
         patch.setattr("paceline.sim.experiments.costs.check.MIN_WORK_S", math.inf)
-        return check(parse(TRAINED), torch.device("cpu"))
+        return check(parse(TRAINED), torch.device("cpu"), forecast=True)
 
 
 def test_what_is_found_is_plain(trained: dict[str, Any]) -> None:

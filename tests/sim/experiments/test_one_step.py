@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from paceline.sim.experiments.costs import step_cost as step_costs
+from paceline.sim.experiments.costs import watch
 from paceline.sim.experiments.costs.bounds import measure_bounds
-from paceline.sim.experiments.costs.step_cost import Span, follow, follow_whole, step_cost, whole_job
+from paceline.sim.experiments.costs.step_cost import follow, follow_whole, step_cost, whole_job
 from paceline.sim.experiments.costs.tokens import Utilisation
+from paceline.sim.experiments.costs.watch import Span
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.records.run import Run
@@ -237,6 +239,32 @@ def test_parts_that_end_once_they_repeat_are_those_of_whole_runs(number: int) ->
         assert getattr(cost, part) == (expected and pytest.approx(expected, abs=1e-12 * whole.step_s)), part
     left_out: dict[str, Any] = dict.fromkeys((*PARTS, "clock_s"))
     assert replace(cost, **left_out) == replace(whole, **left_out)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_step_without_chance_is_that_of_a_whole_run(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_costs, "ENOUGH_WORK", 12_000)
+    random = Random(f"ends {number}")
+    steady = draw_cluster(random) | {"compute": {"time": "50 ms"}, "stragglers": [ONE_SLOW]}
+    cluster = steady | random.choice([{}, {"network": SITES}])
+    drawn = (
+        scenario({form.scheme: form.of_payload(BUCKETS[cluster["payload"]])}, **cluster)
+        for form in random.sample(FORMS, len(FORMS))
+    )
+    wanted = next(each for each in drawn if step_costs.repeats(whole_job(each, each.schemes[0])))
+    soon = follow_whole(wanted, wanted.schemes[0])
+    monkeypatch.setattr(step_costs, "repeats", lambda job: False)
+    monkeypatch.setattr(watch, "STANDARD_ERROR", -1.0)
+    late = follow_whole(wanted, wanted.schemes[0])
+    assert soon.error == 0.0
+    assert soon.work < late.work / 2
+    assert soon.span.last == pytest.approx(late.span.last, rel=0.02, abs=1)
+    fractions = 2e-3 if soon.span != late.span else 1e-12  # of a period
+    assert soon.step_s == pytest.approx(late.step_s, rel=fractions)
+    assert soon.bytes_per_worker == pytest.approx(late.bytes_per_worker, rel=fractions)
+    assert soon.ends_s[-1] / len(soon.ends_s) == pytest.approx(late.step_s, rel=2e-3)
+    for receivers, of_whole in zip(soon.sent_to, late.sent_to, strict=True):
+        assert receivers.keys() == of_whole.keys()
 
 
 def test_what_repeats_is_not_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:

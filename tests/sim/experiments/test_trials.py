@@ -56,7 +56,7 @@ def little_work() -> Iterator[None]:
 def trials_of(*changes: str) -> dict[str, Trial]:
     scenario = parse(TRAINED, changes=changes)
     jobs = [prepare(scenario, entry, scenario.seed) for entry in scenario.schemes]
-    return try_schemes(jobs, [step_cost(scenario, entry) for entry in scenario.schemes], None, 0.0)
+    return try_schemes(jobs, [step_cost(scenario, entry) for entry in scenario.schemes], None, 0.0, True)
 
 
 def slower(trial: Trial, factor: int) -> Trial:
@@ -102,7 +102,7 @@ def test_a_trial_with_enough_time_is_the_first_repeat(scheme: str, seed: int) ->
     scenario = parse(TRAINED, changes=[f"schemes=[{scheme}]", f"seed={seed}", "repeats=2"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "TRIALS_S", 1e6)
-        (row,) = check(scenario, torch.device("cpu"))["schemes"]
+        (row,) = check(scenario, torch.device("cpu"), forecast=True)["schemes"]
     run = simulate_job(prepare(scenario, scenario.schemes[0], scenario.seed))
     assert row["steps_expected"] == run.iterations
 
@@ -136,7 +136,7 @@ def test_a_scheme_that_fails_with_values_is_a_problem(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(checks, "simulate_job", failing)
     scenario = parse(TRAINED, changes=["stop.max_iterations=3"])
-    (row,) = check(scenario, torch.device("cpu"))["schemes"]
+    (row,) = check(scenario, torch.device("cpu"), forecast=True)["schemes"]
     assert (row["problem"], row["steps_at_most"]) == ("it has no values", 3)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.sim.errors import InputError
 from paceline.sim.records.money.cost import parse_money
-from paceline.sim.scenario.price import price_tables
+from paceline.sim.scenario.ready import price_tables
 from paceline.sim.scenario.schema import Scenario, dump, parse, resolve_scenario
 
 

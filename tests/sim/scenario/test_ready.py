@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_every_file_has_its_name_and_a_sentence() -> None:
 
 def test_a_copy_goes_into_a_folder_that_is_there() -> None:
     with pytest.raises(InputError, match=r"cannot write no/my\.yaml: there is no folder no"):
-        copy_ready("two-sites", Path("no/my.yaml"), str)
+        copy_ready("two-sites", Path("no/my.yaml"))
 
 
 def test_a_name_is_as_good_as_a_file() -> None:
@@ -47,7 +48,7 @@ def test_a_name_is_as_good_as_a_file() -> None:
 
 
 def test_a_file_comes_before_a_name(tmp_path: Path) -> None:
-    copy_ready("two-workers", Path("campus"), str)
+    copy_ready("two-workers", Path("campus"))
     assert load("campus").name == "two-workers"
     Path("one-rack").mkdir()  # such as results of it
     assert load("one-rack").name == "one-rack"
@@ -66,11 +67,11 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_list() -> None:
 
 
 def test_the_users_own_file_without_its_suffix_is_the_nearest() -> None:
-    copy_ready("two-workers", Path("my-cluster.yaml"), str)
+    copy_ready("two-workers", Path("my-cluster.yaml"))
     with pytest.raises(InputError, match=r"did you mean 'my-cluster\.yaml'\?"):
         load("my-cluster")
     Path("mine").mkdir()
-    copy_ready("two-workers", Path("mine/cluster.yaml"), str)
+    copy_ready("two-workers", Path("mine/cluster.yaml"))
     with pytest.raises(InputError, match=r"did you mean 'mine/cluster\.yaml'\?"):
         load("mine/custer.yaml")
 
@@ -89,14 +90,15 @@ def test_what_cannot_be_a_name_is_a_missing_file() -> None:
 def test_a_copy_brings_the_files_that_it_names() -> None:
     Path("mine").mkdir()
     target, graph, schema = (Path("mine") / name for name in ("rack.yaml", "leaf-spine.graphml", SCHEMA))
-    assert copy_ready("leaf-spine", target, lambda: "{}") == [target, graph, schema]
+    assert copy_ready("leaf-spine", target) == [target, graph, schema]
     assert target.read_text().splitlines()[0] == f"# yaml-language-server: $schema={schema.name}"
     assert load(target).cluster == load("leaf-spine").cluster
-    assert copy_ready("leaf-spine", Path("mine/same.yaml"), lambda: "[]")[1:] == [graph, schema]
-    assert schema.read_text() == "[]"  # of the release that copied last
+    schema.write_text("{}")  # of another release
+    assert copy_ready("leaf-spine", Path("mine/same.yaml"))[1:] == [graph, schema]
+    assert json.loads(schema.read_text())["$schema"].startswith("https://json-schema.org")
     graph.write_text("another one")
     with pytest.raises(InputError, match=r"leaf-spine\.graphml is there already"):
-        copy_ready("leaf-spine", Path("mine/other.yaml"), str)
+        copy_ready("leaf-spine", Path("mine/other.yaml"))
     assert not Path("mine/other.yaml").exists()
 
 
@@ -105,7 +107,7 @@ def test_documents_are_copied_alone() -> None:
     assert {"first-steps", "tutorials/compare", "schemes/d2"} < set(names)
     assert not set(names) & set(ready_scenarios())
     for name, path in ready_documents().items():
-        assert copy_ready(name, Path("copy"), str) == [Path("copy")]
+        assert copy_ready(name, Path("copy")) == [Path("copy")]
         assert Path("copy").read_bytes() == path.read_bytes()
         Path("copy").unlink()
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from docs.make.scenario import json_schema
 from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
 from paceline.sim.scenario.ready import ready_scenarios
-from paceline.sim.scenario.schema import Scenario, dump, json_schema, load, load_each, parse
+from paceline.sim.scenario.schema import Scenario, dump, load, load_each, parse
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.workloads import TASKS
 
