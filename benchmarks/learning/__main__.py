@@ -64,26 +64,29 @@ class Predicted:
 
 
 def predict(table: str) -> None:
-    """Simulate the scenario of a table and write its ``predicted.csv``."""
-    study = paceline.simulate(FOLDER / table / "scenario.yaml")
-    write_predicted(study.totals, FOLDER / table / "predicted.csv")
+    """Simulate the scenarios of a table, one for each number of workers, and write its ``predicted.csv``."""
+    paths = sorted((FOLDER / table).glob("scenario*.yaml"))
+    write_predicted([paceline.simulate(path).totals for path in paths], FOLDER / table / "predicted.csv")
 
 
-def write_predicted(summary: Summary, path: Path) -> None:
+def write_predicted(summaries: Sequence[Summary], path: Path) -> None:
     """A row a scheme: whether it is held, and its times by seed and by rate."""
-    held = next((row["label"] for row in summary["summary"] if row["scheme"] == "all_reduce"), None)
-    rows: list[dict[str, Any]] = []
-    for each in summary["tuning"]:
-        runs = [run for run in summary["runs"] if run["label"] == each["label"]]
-        rows.append(
-            {"label": each["label"], "held": int(each["label"] == held)}
-            | {f"seed {run['seed']}": run["time_to_target_s"] for run in runs}
-            | {f"rate {rate}": finite(time_s) for rate, time_s in rate_times(each).items()}
-        )
+    rows = [row for summary in summaries for row in _predicted_rows(summary)]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _predicted_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    held = next((row["label"] for row in summary["summary"] if row["scheme"] == "all_reduce"), None)
+    for each in summary["tuning"]:
+        runs = [run for run in summary["runs"] if run["label"] == each["label"]]
+        yield (
+            {"label": each["label"], "held": int(each["label"] == held)}
+            | {f"seed {run['seed']}": run["time_to_target_s"] for run in runs}
+            | {f"rate {rate}": finite(time_s) for rate, time_s in rate_times(each).items()}
+        )
 
 
 def read_predicted(path: Path) -> list[Predicted]:

@@ -78,14 +78,15 @@ def test_totals_are_means_in_one_unit_and_counts_of_all_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", sorted(path.parent for path in FOLDER.glob("*/scenario.yaml")), ids=lambda x: x.name
+    "folder", sorted({path.parent for path in FOLDER.glob("*/scenario*.yaml")}), ids=lambda x: x.name
 )
 def test_a_table_is_of_the_recipe_and_its_rows_are_of_its_schemes(folder: Path) -> None:
-    scenario = load(folder / "scenario.yaml")
-    labels = {entry.label for entry in scenario.schemes}
-    assert scenario.workload.task == PROXY
-    assert scenario.tune is not None
-    assert scenario.tune.grid == {"optimizer.lr": RATES}
+    scenarios = [load(path) for path in folder.glob("scenario*.yaml")]
+    labels = {entry.label for scenario in scenarios for entry in scenario.schemes}
+    for scenario in scenarios:
+        assert scenario.workload.task == PROXY
+        assert scenario.tune is not None
+        assert scenario.tune.grid == {"optimizer.lr": RATES}
     if (folder / "predicted.csv").exists():
         assert {each.label for each in read_predicted(folder / "predicted.csv")} == labels
 
