@@ -64,26 +64,29 @@ class Predicted:
 
 
 def predict(table: str) -> None:
-    """Simulate the scenario of a table and write its ``predicted.csv``."""
-    study = paceline.simulate(FOLDER / table / "scenario.yaml")
-    write_predicted(study.totals, FOLDER / table / "predicted.csv")
+    """Simulate the scenarios of a table, one for each number of workers, and write its ``predicted.csv``."""
+    paths = sorted((FOLDER / table).glob("scenario*.yaml"))
+    write_predicted([paceline.simulate(path).totals for path in paths], FOLDER / table / "predicted.csv")
 
 
-def write_predicted(summary: Summary, path: Path) -> None:
+def write_predicted(summaries: Sequence[Summary], path: Path) -> None:
     """A row a scheme: whether it is held, and its times by seed and by rate."""
-    held = next((row["label"] for row in summary["summary"] if row["scheme"] == "all_reduce"), None)
-    rows: list[dict[str, Any]] = []
-    for each in summary["tuning"]:
-        runs = [run for run in summary["runs"] if run["label"] == each["label"]]
-        rows.append(
-            {"label": each["label"], "held": int(each["label"] == held)}
-            | {f"seed {run['seed']}": run["time_to_target_s"] for run in runs}
-            | {f"rate {rate}": finite(time_s) for rate, time_s in rate_times(each).items()}
-        )
+    rows = [row for summary in summaries for row in _predicted_rows(summary)]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _predicted_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    held = next((row["label"] for row in summary["summary"] if row["scheme"] == "all_reduce"), None)
+    for each in summary["tuning"]:
+        runs = [run for run in summary["runs"] if run["label"] == each["label"]]
+        yield (
+            {"label": each["label"], "held": int(each["label"] == held)}
+            | {f"seed {run['seed']}": run["time_to_target_s"] for run in runs}
+            | {f"rate {rate}": finite(time_s) for rate, time_s in rate_times(each).items()}
+        )
 
 
 def read_predicted(path: Path) -> list[Predicted]:
@@ -113,7 +116,8 @@ class Table:
     """What a folder of the board measured, one number a scheme, the lower the better.
 
     ``rule``: places by a rule of two lines: all-reduce first, else the shorter period, plain averaging last.
-    ``in_steps``: steps to a loss, else losses in nats.
+    ``in_steps``: steps to a loss, else losses in nats. ``source``: whose it is. ``is_fresh``: none of its
+    values was known when the recipe took its present form.
     """
 
     name: str
@@ -121,6 +125,8 @@ class Table:
     rule: Mapping[str, int]
     measured: Mapping[str, float]
     in_steps: bool = False
+    source: str = ""
+    is_fresh: bool = False
 
     @property
     def places(self) -> dict[str, float]:
@@ -159,9 +165,10 @@ class Table:
 
 def read_tables() -> Iterator[Table]:
     """All tables with measured numbers, one for each column of them."""
+    sources = {row["table"]: row for row in _rows(FOLDER / "sources.csv")}
     for path in sorted(FOLDER.glob("*/measured.csv")):
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = _rows(path)
+        source = sources[path.parent.name]
         predicted = read_predicted(path.with_name("predicted.csv"))
         rule = {row["label"]: int(row["rule"]) for row in rows}
         columns = list(rows[0])[2:]
@@ -169,24 +176,32 @@ def read_tables() -> Iterator[Table]:
             name = path.parent.name if len(columns) == 1 else f"{path.parent.name}, {column}"
             measured = {row["label"]: float(row[column]) for row in rows}
             known = [each for each in predicted if each.label in measured]
-            yield Table(name, known, rule, measured, column.startswith("steps"))
+            fresh = source["opened"] == "since"
+            yield Table(name, known, rule, measured, column.startswith("steps"), source["source"], fresh)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def page_lines(tables: Sequence[Table]) -> Iterator[str]:
     """The board in Markdown."""
     yield from _row(
-        "table", "schemes", "best, measured", "named by the proxy", "regret", "of the rule",
+        "table", "opened", "schemes", "best, measured", "named by the proxy", "regret", "of the rule",
         "of equal steps", "settled pairs", "of them wrong",
     )  # fmt: skip
-    yield "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    yield "| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for table in tables:
         yield from _row(
-            table.name, len(table.predicted), min(table.measured, key=table.measured.__getitem__),
+            table.name, "since" if table.is_fresh else "before", len(table.predicted),
+            min(table.measured, key=table.measured.__getitem__),
             min(table.places, key=table.places.__getitem__), *map(table.shown, table.regrets()),
             f"{len(table.settled())} of {table.pairs}", table.wrong(),
         )  # fmt: skip
     yield ""
-    yield from _totals(tables)
+    for when, group in (("since", [table for table in tables if table.is_fresh]), ("at any time", tables)):
+        yield from _totals(when, group)
     for table in tables:
         rates = list(table.predicted[0].by_rate)
         yield f"\n## {table.name}\n"
@@ -201,22 +216,32 @@ def page_lines(tables: Sequence[Table]) -> Iterator[str]:
             )
 
 
-def _totals(tables: Sequence[Table]) -> Iterator[str]:
-    """Mean regrets of the tables in one unit, and the settled pairs of all."""
+def _totals(when: str, tables: Sequence[Table]) -> Iterator[str]:
+    """Regrets of the tables in one unit, each source counting once, and the settled pairs of all."""
     for unit in dict.fromkeys(table.in_steps for table in tables):
         of_unit = [table for table in tables if table.in_steps == unit]
+        sources = list(dict.fromkeys(table.source for table in of_unit))
         proxy, rule, equal = (
             of_unit[0].shown(fmean(each))
-            for each in zip(*(table.regrets() for table in of_unit), strict=True)
+            for each in zip(*(_mean_regrets(of_unit, source) for source in sources), strict=True)
         )
-        yield f"- Mean regret, n = {len(of_unit)}: {proxy}, of the rule {rule}, of equal steps {equal}."
+        yield (
+            f"- Opened {when}: mean regret of n = {len(sources)} sources in {len(of_unit)} tables: {proxy}, "
+            f"of the rule {rule}, of equal steps {equal}."
+        )
     pairs = sum(table.pairs for table in tables)
     settled, wrong = sum(len(table.settled()) for table in tables), sum(table.wrong() for table in tables)
-    shares = binomtest(wrong, settled).proportion_ci(method="wilson")
-    yield (
-        f"- Of {pairs} pairs {settled} are settled ({settled / pairs:.0%}), {wrong} of them wrong: "
-        f"{wrong / settled:.0%}, 95 % interval {shares.low:.0%} to {shares.high:.0%}."
-    )
+    line = f"- Opened {when}: of {pairs} pairs {settled} are settled ({settled / max(pairs, 1):.0%})"
+    if settled:
+        shares = binomtest(wrong, settled).proportion_ci(method="wilson")
+        line += f", {wrong} of them wrong: {wrong / settled:.0%}, "
+        line += f"95 % interval {shares.low:.0%} to {shares.high:.0%}"
+    yield f"{line}."
+
+
+def _mean_regrets(tables: Sequence[Table], source: str) -> list[float]:
+    """Those of the proxy, of the rule and of equal steps, the means of a source's tables."""
+    return [fmean(each) for each in zip(*(t.regrets() for t in tables if t.source == source), strict=True)]
 
 
 def _row(*cells: object) -> Iterator[str]:

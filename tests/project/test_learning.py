@@ -64,28 +64,41 @@ def test_a_regret_in_steps_is_the_share_of_the_best_time() -> None:
 
 def test_the_page_counts_settled_and_wrong_pairs() -> None:
     assert list(page_lines([TABLE]))[2] == (
-        "| t | 3 | ddp | fast | 0.1000 nats | 0.0000 nats | 0.1333 nats | 1 of 3 | 1 |"
+        "| t | before | 3 | ddp | fast | 0.1000 nats | 0.0000 nats | 0.1333 nats | 1 of 3 | 1 |"
     )
 
 
-def test_totals_are_means_in_one_unit_and_counts_of_all_pairs() -> None:
-    lines = list(page_lines([TABLE, replace(TABLE, in_steps=True), TABLE]))
-    assert lines[6:9] == [
-        "- Mean regret, n = 2: 0.1000 nats, of the rule 0.0000 nats, of equal steps 0.1333 nats.",
-        "- Mean regret, n = 1: 5%, of the rule 0%, of equal steps 7%.",
-        "- Of 9 pairs 3 are settled (33%), 3 of them wrong: 100%, 95 % interval 44% to 100%.",
+def test_totals_count_each_source_once_and_fresh_ones_by_themselves() -> None:
+    better = replace(TABLE, measured={"ddp": 2.0, "fast": 2.0, "turned": 2.0}, source="b", is_fresh=True)
+    lines = list(page_lines([TABLE, TABLE, better, replace(TABLE, in_steps=True)]))
+    assert lines[7:12] == [
+        "- Opened since: mean regret of n = 1 sources in 1 tables: 0.0000 nats, of the rule 0.0000 nats, "
+        "of equal steps 0.0000 nats.",
+        "- Opened since: of 3 pairs 1 are settled (33%), 0 of them wrong: 0%, 95 % interval 0% to 79%.",
+        "- Opened at any time: mean regret of n = 2 sources in 3 tables: 0.0500 nats, of the rule "
+        "0.0000 nats, of equal steps 0.0667 nats.",
+        "- Opened at any time: mean regret of n = 1 sources in 1 tables: 5%, of the rule 0%, of equal "
+        "steps 7%.",
+        "- Opened at any time: of 12 pairs 4 are settled (33%), 3 of them wrong: 75%, 95 % interval "
+        "30% to 95%.",
     ]
 
 
+def test_pairs_that_are_open_are_no_share() -> None:
+    lines = list(page_lines([replace(TABLE, predicted=[DDP, TURNED], is_fresh=True)]))
+    assert "- Opened since: of 1 pairs 0 are settled (0%)." in lines
+
+
 @pytest.mark.parametrize(
-    "folder", sorted(path.parent for path in FOLDER.glob("*/scenario.yaml")), ids=lambda x: x.name
+    "folder", sorted({path.parent for path in FOLDER.glob("*/scenario*.yaml")}), ids=lambda x: x.name
 )
 def test_a_table_is_of_the_recipe_and_its_rows_are_of_its_schemes(folder: Path) -> None:
-    scenario = load(folder / "scenario.yaml")
-    labels = {entry.label for entry in scenario.schemes}
-    assert scenario.workload.task == PROXY
-    assert scenario.tune is not None
-    assert scenario.tune.grid == {"optimizer.lr": RATES}
+    scenarios = [load(path) for path in folder.glob("scenario*.yaml")]
+    labels = {entry.label for scenario in scenarios for entry in scenario.schemes}
+    for scenario in scenarios:
+        assert scenario.workload.task == PROXY
+        assert scenario.tune is not None
+        assert scenario.tune.grid == {"optimizer.lr": RATES}
     if (folder / "predicted.csv").exists():
         assert {each.label for each in read_predicted(folder / "predicted.csv")} == labels
 
