@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from .. import topology
 from ..compute.model import ComputeModel, steady_compute
-from ..errors import InputError
+from ..config.problems import Mistake
+from ..errors import InputError, did_you_mean
 from ..network.build import build_network
 from ..network.forms.sites import DEFAULT
 from ..network.network import Network
 from ..schemes import find_scheme
-from ..workloads.batch_sizes import apportion
+from ..workloads.batch_sizes import BatchSize, apportion
 from ..workloads.sampler import Sampler
 from .entries import SchemeEntry, WorkloadEntry
 from .parts import Cluster
+
+
+def wrong_sizes(batch_size: BatchSize, workers: int, sites: Mapping[str, int]) -> Iterator[Mistake]:
+    """Mistakes in the number of sizes, and in the names of sites."""
+    at, named = ("workload", "batch_size"), batch_size if isinstance(batch_size, dict) else {DEFAULT: 1}
+    if isinstance(batch_size, tuple) and len(batch_size) != workers:
+        yield Mistake(at, f"{len(batch_size)} sizes for {workers} workers; give one for each")
+    for name in sorted(named.keys() - sites.keys() - {DEFAULT}):
+        yield Mistake((*at, name), f"no such site; {did_you_mean(name, [*sites, DEFAULT])}")
+    if silent := [name for name in sites if not named.keys() & {name, DEFAULT}]:
+        yield Mistake(at, f"says nothing of {', '.join(silent)}; add a 'default'")
 
 
 def batch_sizes(workload: WorkloadEntry, cluster: Cluster, seed: int) -> tuple[int, ...]:

@@ -39,9 +39,8 @@ from ..schemes.scheme import Scheme
 from ..training.curves.curve import conditions_of
 from ..training.scoring import scored_on
 from ..workloads import find_task
-from ..workloads.batch_sizes import wrong_sizes
 from . import overrides
-from .batches import batch_sizes, check_weighed
+from .batches import batch_sizes, check_weighed, wrong_sizes
 from .device_memory import check_device_memory
 from .entries import SchemeEntry, WorkloadEntry, labels_of, with_proxy
 from .measured import Priced, price

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from ..config.limits import MAX_BATCH
-from ..config.problems import Mistake
 from ..config.settings import Settings
-from ..errors import did_you_mean
-from ..network.forms.sites import DEFAULT
 
 Size = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 
@@ -39,17 +36,6 @@ BatchSize = Annotated[
     | Annotated[dict[str, Size], Field(min_length=1), Tag("sizes by site")],
     Discriminator(_form),
 ]
-
-
-def wrong_sizes(batch_size: BatchSize, workers: int, sites: Mapping[str, int]) -> Iterator[Mistake]:
-    """Mistakes in the number of sizes, and in the names of sites."""
-    at, named = ("workload", "batch_size"), batch_size if isinstance(batch_size, dict) else {DEFAULT: 1}
-    if isinstance(batch_size, tuple) and len(batch_size) != workers:
-        yield Mistake(at, f"{len(batch_size)} sizes for {workers} workers; give one for each")
-    for name in sorted(named.keys() - sites.keys() - {DEFAULT}):
-        yield Mistake((*at, name), f"no such site; {did_you_mean(name, [*sites, DEFAULT])}")
-    if silent := [name for name in sites if not named.keys() & {name, DEFAULT}]:
-        yield Mistake(at, f"says nothing of {', '.join(silent)}; add a 'default'")
 
 
 def apportion(total: int, shares: Sequence[float]) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ def test_a_training_is_the_table_with_one_scheme_and_the_real_model(name: str) -
     for label in map(label_of, scenario["schemes"]):
         resolved = resolve_scenario(training(scenario, label), None, (), None)
         assert [entry.label for entry in resolved.schemes] == [label]
-        assert resolved.workload.batch_size * resolved.cluster.workers == 8
+        assert resolved.workload.batch_size == 8 / resolved.cluster.workers
         assert resolved.workload.layer_profile is None
 
 

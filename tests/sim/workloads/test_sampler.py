@@ -398,7 +398,8 @@ def test_its_cost_is_a_part_of_a_gradients_time() -> None:
     assert jobs[1].problem is not None
     own = len(jobs[1].problem.batches.shards[0])
     added = jobs[1].compute.duration_s(0, 5) - jobs[0].compute.duration_s(0, 5)
-    assert added == pytest.approx(srg.workload.batch_size * 1e-7 * np.log2(own + 1))
+    assert srg.workload.batch_size == 32
+    assert added == pytest.approx(32 * 1e-7 * np.log2(own + 1))
 
 
 @pytest.mark.parametrize(
