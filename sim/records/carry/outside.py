@@ -52,8 +52,13 @@ def outside_of(cluster: Mapping[str, Any], rates: Sequence[float]) -> Outside | 
 
 def _grade(cluster: Mapping[str, Any], rates: Sequence[float]) -> str | None:
     network, compute = cluster["network"], cluster["compute"]
-    per_flow = network.get("between", {}).get("per_flow")
-    other = cluster["stragglers"], cluster["faults"], cluster.get("island"), network["variation"], per_flow
+    other = (
+        cluster["stragglers"],
+        cluster["faults"],
+        cluster.get("island"),
+        network["variation"],
+        network.get("between", {}).get("per_flow"),
+    )
     if network["transport"] not in ("gloo", "nccl") or any(other):
         return None
     if network.get("host", {}).get("gpus", 1) > 1:
