@@ -386,13 +386,15 @@ def _schemes(answer: Mapping[str, Any]) -> RenderableType:
     }
     rows = answer["schemes"]
     parts = {name: key for name, key in parts.items() if any(row.get(key) is not None for row in rows)}
-    table = _schemes_table(*parts, "sent")
+    sizes = {"sent": "bytes_per_step", "over a card": "card_bytes_per_step"}
+    sizes = {name: key for name, key in sizes.items() if any(row.get(key) is not None for row in rows)}
+    table = _schemes_table(*parts, *sizes)
     for row in answer["schemes"]:
         if row["problem"] is not None:
             add_text_row(table, row["label"], f"not known: {row['problem']}")
             continue
         cells = [format_seconds(max(row[key] or 0.0, 0.0)) for key in parts.values()]
-        add_text_row(table, row["label"], *cells, format_bytes(row["bytes_per_step"]))
+        add_text_row(table, row["label"], *cells, *(format_bytes(row[key]) for key in sizes.values()))
     return table
 
 

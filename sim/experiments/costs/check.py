@@ -310,6 +310,7 @@ def _row(cost: StepCost, trials: Mapping[str, Trial], most: float, runs: int) ->
         "average_s": list(cost.average_s),
         "leaves_out": list(cost.leaves_out),
         "bytes_per_step": cost.bytes_per_worker,
+        "card_bytes_per_step": cost.card_bytes,
         "exchanges": list(cost.exchanges),
         "mean_over_steps": cost.steps,
         **simulation,

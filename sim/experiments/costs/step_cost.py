@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -79,6 +80,7 @@ class StepCost:
             None where it has neither.
         error: relative standard error of the step; 0 where nothing is random, infinite where unknown.
         bytes_per_worker: sent in a step, mean over the workers.
+        card_bytes: over the busiest host's card in a step; None where each has one worker, or in lockstep.
         exchanges: names of the operations by which workers exchange anything, sorted.
         clock_s: measured seconds to simulate a step here on the clock alone.
         heartbeat: of the link that is nearest to starving heartbeats; None where there are none.
@@ -97,6 +99,7 @@ class StepCost:
     random_s: float | None = None
     error: float = field(default=math.inf, compare=False)
     bytes_per_worker: float = math.nan
+    card_bytes: float | None = None
     exchanges: tuple[str, ...] = ()
     clock_s: float = math.nan
     heartbeat: Mapping[str, Any] | None = None
@@ -176,6 +179,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         random_s=total.step_s - steady_s if differs else None,
         error=total.error,
         bytes_per_worker=total.bytes_per_worker,
+        card_bytes=total.card_bytes,
         exchanges=total.exchanges,
         clock_s=total.here_s,
         heartbeat=_tightest_link(scenario.cluster.heartbeat, network, total),
@@ -226,6 +230,8 @@ class _Cycles(Scorer[Tensor]):
 
     watch: Watch = field(kw_only=True)
     driver: Callable[[], EventDriver] = field(kw_only=True)
+    nodes: Sequence[int] = field(kw_only=True)
+    _left: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list), init=False)
 
     @property
     @override
@@ -240,8 +246,21 @@ class _Cycles(Scorer[Tensor]):
 
     @override
     def publish(self, published: Published[Tensor]) -> bool:
-        self.watch.publish(published.worker, published.step, published.time_s, published.bytes_sent)
+        rank = published.worker
+        self.watch.publish(rank, published.step, published.time_s, published.bytes_sent)
+        if self.nodes and (published.step + 1) % self.watch.marks.cycle == 0:
+            sent_to = self.driver().tasks[rank][0].breakdown.sent_to
+            others = (peer for peer in sent_to if self.nodes[peer] != self.nodes[rank])
+            self._left[rank].append(sum(sent_to[peer] for peer in others))
         return self.watch.is_over(self.driver().work + self.watch.published)
+
+    @property
+    def card_bytes(self) -> float | None:
+        """Bytes that leave the busiest host in a step, without the first cycle where there are more."""
+        cards, cycles = Counter[int](), min(map(len, self._left.values()), default=0)
+        for rank, left in self._left.items():
+            cards[self.nodes[rank]] += left[cycles - 1] - (left[0] if cycles > 1 else 0)
+        return max(cards.values()) / (max(cycles - 1, 1) * self.watch.marks.cycle) if cycles else None
 
 
 def follow(job: Job, wanted: Enough | Span) -> Followed:
@@ -256,12 +275,13 @@ def follow(job: Job, wanted: Enough | Span) -> Followed:
     watch = _watch(job, wanted)
     scorer = _Cycles(
         workload=None, task=None, every=job.scoring.every, on=job.scoring.on, target=None, fetch=as_they_are,
-        watch=watch, driver=lambda: driver,
+        watch=watch, driver=lambda: driver, nodes=job.transfer.network.node_of,
     )  # fmt: skip
     programs = [job.program(rank) for rank in range(job.workers)]
     driver = EventDriver(job, programs, scorer, priced=True)
     outcome = driver.run()
-    return _with_exchanges(watch.followed(driver.work + watch.published), outcome, job)
+    followed = _with_exchanges(watch.followed(driver.work + watch.published), outcome, job)
+    return replace(followed, card_bytes=scorer.card_bytes)
 
 
 def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:

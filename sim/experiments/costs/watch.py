@@ -56,6 +56,7 @@ class Followed:
         exchanges: names of the operations by which workers exchanged anything, sorted.
         between: bytes from each site to each, the start included.
         sent_to: receiver -> bytes, of each worker, the start included.
+        card_bytes: over the busiest host's card in a step; None where each has one worker, or in lockstep.
         computing: share of their time that all workers together compute, the start included.
         since_s: at a random moment, in the mean, since a worker's last step with no more averages than any
             other has had, the start included.
@@ -71,6 +72,7 @@ class Followed:
     exchanges: tuple[str, ...] = ()
     between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sent_to: Sequence[Mapping[int, int]] = ()
+    card_bytes: float | None = None
     computing: float = 1.0
     since_s: float = 0.0
     ends_s: Sequence[float] = (0.0,)

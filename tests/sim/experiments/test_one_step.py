@@ -290,3 +290,17 @@ def test_what_repeats_is_not_followed_on(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_all_commands_agree_for_every_form(form: Form) -> None:
     """Each on a cluster of its own."""
     agree(form, draw_cluster(Random(str(form))))
+
+
+def test_a_card_carries_what_leaves_its_host() -> None:
+    """Two hosts of two GPUs, 8 MB: FSDP 3 x 3/4 of a model, hybrid shards a whole one, all GPUs' together."""
+    network = {
+        "sites": {"room": 4}, "host": {"gpus": 2, "bandwidth": "100 GB/s"}, "transport": "nccl",
+        "within": {"latency": "10 us", "bandwidth": "10 Gbit/s"},
+    }  # fmt: skip
+    shards = [{"sharded": {"unit": "2 MB", **more}} for more in ({"label": "full"}, {"inside": "hosts"})]
+    wanted = scenario(*shards, payload="8 MB", network=network, stragglers=[], workers=4)
+    costs = [step_cost(wanted, entry) for entry in wanted.schemes]
+    assert [cost.card_bytes for cost in costs] == pytest.approx([18e6, 8e6], rel=1e-3)
+    plain = scenario("all_reduce", stragglers=[])
+    assert step_cost(plain, plain.schemes[0]).card_bytes is None
