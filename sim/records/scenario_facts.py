@@ -176,6 +176,10 @@ CURVES: Final = "Nothing was trained: scores are those of measured curves, and o
 """The sentence about runs that are scored by curves."""
 
 
+OF_RECIPE: Final = "A small proxy (text-mlp,"
+"""Begin of the sentence about a proxy of docs/proxies.md, which stands for a language model."""
+
+
 def _proxy(document: Any) -> str | None:
     workload = document["workload"]
     profile, payload = workload.get("layer_profile"), workload.get("payload")
