@@ -33,6 +33,9 @@ from paceline.sim.errors import InputError, PacelineError
 _COLLECT_EVERY: Final = 10_000
 """New objects between garbage collections: at Python's 700, importing torch takes a sixth longer."""
 
+_HELP: Final = 50
+"""Most letters of a command's first sentence, as the list of commands shows it."""
+
 _NO_MEMORY: Final = ("can't allocate memory", "bad_alloc")
 """What torch says of it."""
 
@@ -50,22 +53,30 @@ class _Commands(Registry[Any]):
         return get_command(alone)
 
 
-COMMANDS: Final = _Commands(
-    __package__,
-    {
-        "simulate": ".predict:simulate", "realrun": ".measure:realrun", "probe": ".measure:probe",
-        "calibrate": ".measure:calibrate", "validate": ".measure:validate", "sweep": ".sweep:sweep",
-        "check": ".predict:check", "throughput": ".predict:throughput",
-        "netem": "paceline.extras.netem.command:netem",
-        "replay": "paceline.extras.replay.command:replay", "report": "paceline.extras.report.command:report",
-        "schema": ".app:schema",
-        "list": ".app:list_names", "new": ".app:new", "lab": ".measure:lab_app",
-        "topology": "paceline.extras.topology.command:topology_app",
-        "recommend": "paceline.extras.recommend.command:recommend",
-        "import": "paceline.extras.importers.command:import_files",
-        "explore": "paceline.extras.explore.command:explore", "help": ".app:show_help",
+_GROUPS: Final = {
+    "Predict": {
+        "check": ".predict:check", "simulate": ".predict:simulate", "throughput": ".predict:throughput",
+        "report": "paceline.extras.report.command:report",
     },
-)  # fmt: skip
+    "Compare": {
+        "sweep": ".sweep:sweep", "recommend": "paceline.extras.recommend.command:recommend",
+        "explore": "paceline.extras.explore.command:explore",
+        "topology": "paceline.extras.topology.command:topology_app",
+    },
+    "Measure": {
+        "validate": ".measure:validate", "realrun": ".measure:realrun", "probe": ".measure:probe",
+        "calibrate": ".measure:calibrate", "lab": ".measure:lab_app",
+        "netem": "paceline.extras.netem.command:netem", "replay": "paceline.extras.replay.command:replay",
+    },
+    "Files": {
+        "list": ".app:list_names", "new": ".app:new",
+        "import": "paceline.extras.importers.command:import_files", "schema": ".app:schema",
+        "help": ".app:show_help",
+    },
+}  # fmt: skip
+COMMANDS: Final = _Commands(
+    __package__, {name: place for commands in _GROUPS.values() for name, place in commands.items()}
+)
 
 
 @contextmanager
@@ -90,13 +101,20 @@ class _App(TyperGroup):
             return super().make_context(*arguments, **settings)
 
     @override
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name].get_short_help_str(_HELP)) for name in names])
+
+    @override
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         with _telling(), showing():
             return super().invoke(ctx)
 
 
 app = plain_app(
-    "Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?",
+    "Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much? First "
+    "of all type 'paceline check two-sites', then 'paceline simulate two-sites --out predicted'.",
     completes=True,
 )
 
@@ -123,14 +141,14 @@ def _options(
 
 
 def schema() -> None:
-    """Print the JSON Schema of scenario files, for editors."""
+    """Print the JSON Schema of scenario files. For editors."""
     from paceline.sim.scenario.ready import SCHEMA
 
     print_json(json.loads(SCHEMA.read_text(encoding="utf-8")))
 
 
 def list_names(as_json: AsJson = False) -> None:
-    """List scenarios and clusters, schemes, prices, topologies and tasks to name."""
+    """List names: scenarios, clusters, schemes, tasks. And prices, topologies and documents."""
     from paceline.sim.scenario import ready
     from paceline.sim.schemes import SCHEMES
     from paceline.sim.topology.entry import TOPOLOGIES
@@ -160,7 +178,7 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="a scenario or document of 'paceline list'")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="the file to write")],
 ) -> None:
-    """Copy a ready scenario with its files, a tutorial, a scheme, or the notebook."""
+    """Copy a ready scenario, tutorial or scheme. With its files; or the notebook."""
     from paceline.sim.scenario.ready import copy_ready
 
     for path in copy_ready(name, file):
@@ -168,7 +186,7 @@ def new(
 
 
 def show_help(command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND")] = None) -> None:
-    """Show the help of a command, as -h behind it does."""
+    """Show the help of a command. As -h behind it does."""
     app([*(command or []), "--help"])
 
 

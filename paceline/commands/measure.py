@@ -79,7 +79,7 @@ def realrun(
     trace: TraceOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure: the same scenario and the same scheme code on real processes."""
+    """Run the same schemes on real processes. Scenario and code are those of a simulation."""
     from paceline.realrun.calibration.validate import lab_of
     from paceline.realrun.group.store import check_timeout
     from paceline.realrun.launch.batch_script import script
@@ -161,7 +161,7 @@ def measure(
 
 
 def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, lab: OnLab = False) -> None:
-    """Measure transfers, collectives and gradients one by one on the scenario's network."""
+    """Time transfers, collectives and gradients. One by one, on the scenario's network."""
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.calibration.calibration_data import hosts_of
     from paceline.sim.config.files import check_out_file
@@ -205,7 +205,7 @@ def calibrate(
         ),
     ] = None,
 ) -> None:
-    """Fit correction factors to measurements; draw measured against fitted durations."""
+    """Fit correction factors to measurements. Draws measured against fitted durations."""
     from paceline.realrun.calibration import fit as calibration
     from paceline.sim.config.files import check_out_file, write_atomically
     from paceline.sim.network import profile as profiles
@@ -240,7 +240,7 @@ def validate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict and measure; say how far apart they are, and if the decision was right.
+    """Predict, measure, and say how far apart they are. And whether the decision was right.
 
     Exit status 1 where the verdict is that predictions are off by more than --tolerance, or where not all
     runs were made; 0 where they are within it, or where real runs differ too much to tell.

@@ -49,7 +49,7 @@ def simulate(
     trace: TraceOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict: real gradients under a virtual clock, for every scheme and seed."""
+    """Simulate every scheme under a virtual clock. Gradients are real, and every seed has its run."""
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs, connect
@@ -102,7 +102,7 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Preview a scenario: cluster, routes, cost of a step, time to simulate."""
+    """Preview a scenario and the cost of a step. Shows the cluster, its routes and the time to simulate."""
     from paceline.reports import tables
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.costs import check as checking
@@ -126,7 +126,7 @@ def throughput(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how fast a language model trains, and which bandwidth that needs."""
+    """Say how fast a language model trains. And which bandwidth that needs."""
     from paceline.reports import tables
     from paceline.sim.experiments.costs import tokens as counting
     from paceline.sim.scenario.overrides import name_lines

@@ -53,7 +53,7 @@ def sweep(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict under many settings, and share the computations that are alike."""
+    """Simulate under many settings. Computations that are alike are shared."""
     from paceline.reports import sweep_page
     from paceline.reports.sweep_tables import render_sweep
     from paceline.sim.config.tracking import track

@@ -39,13 +39,13 @@ def _flags(words: list[str]) -> set[str]:
 def test_help_shows_flags_as_flags(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At 100 columns: a flag has no value and no opposite, and commands are told in whole sentences."""
-    monkeypatch.setenv("COLUMNS", "100")
+    """A flag has no value and no opposite; commands are told in whole sentences, at 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80" if len(words) == 0 else "100")
     code, out, err = run(monkeypatch, capsys, *words, "--help")
     assert (code, err) == (0, "")
     _, _, options = out.partition("\nOptions:\n")
     flags = _flags(words)
-    options, _, commands = options.partition("\nCommands:\n")
+    options, _, commands = options.partition("\nCommands:\n" if words else "\nPredict:\n")
     shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)( \S+)?(?:  |$)", options, flags=re.MULTILINE)
     assert len(shown) == len(re.findall(r"^  -", options, flags=re.MULTILINE))
     for name, value in shown:

@@ -16,7 +16,7 @@ def explore(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page")] = Path("explore.html"),
     device: Device = "auto",
 ) -> None:
-    """Write a page with sliders: who is first on other links, machines or prices?
+    """Write a page with sliders. Who is first on other links, machines or prices?
 
     SCENARIO may be a result folder. Each scheme is trained once; the page computes its clock anew.
     """

@@ -54,7 +54,7 @@ def import_files(
     event: Annotated[_Text, typer.Option(metavar="NAME", help="of a trace, that is a step")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a scenario's 'cluster:' from measurements of other tools."""
+    """Make a cluster from measurements of other tools. Writes a scenario's 'cluster:' section."""
     from paceline.extras.importers.cluster import FIRST_LINE, cluster_of, write_cluster
     from paceline.extras.importers.readings import Answers
     from paceline.sim.config.files import check_out_file, write_atomically

@@ -25,7 +25,7 @@ def netem(
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="only the commands that undo it")] = False,
 ) -> None:
-    """Print tc commands that make a cluster in one place play the scenario's network."""
+    """Print tc commands that emulate the network. A cluster in one place plays the scenario's with them."""
     from paceline.extras.netem import tc
     from paceline.sim.network.build import build_network
 

@@ -42,7 +42,7 @@ def recommend(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what to run: schemes, topologies, periods and codes race here, equally tuned."""
+    """Say which scheme to run. Schemes, topologies, periods and codes race here, equally tuned."""
     from paceline.extras.recommend import candidates, period
     from paceline.extras.recommend import recommend as recommending
     from paceline.reports.assumptions import assumed

@@ -27,7 +27,7 @@ def replay(
     ] = "",
     out: Annotated[Path | None, typer.Option(metavar="MODEL.pt", help="the state_dict of --at")] = None,
 ) -> None:
-    """Replay recorded runs in one process, and compare the models, or write one."""
+    """Replay recorded runs in one process. Compares the models, or writes one."""
     from paceline.extras.replay.verify import verify_replay
     from paceline.sim.devices import one_thread
     from paceline.sim.errors import InputError

@@ -24,7 +24,7 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Write one self-contained page: who wins, by how much, and why.
+    """Write one page: who wins, by how much, and why. It needs no other file.
 
     Its tables and figures are written beside it, and the comparison of a validation is printed as well. A
     prediction that lies beside a measurement over another transport is made again over that one, and the page
