@@ -13,7 +13,7 @@ from paceline.sim.training.learning_rate import Drops, LearningRate
 from paceline.sim.training.optimizer import Sgd
 from tests.support.factory import make_job, simulated
 from tests.support.quadratics import quadratic_job
-from tests.support.scheme_forms import DISTINCT, FORMS, SIZE, STEPS, WORKERS, Form, named
+from tests.support.scheme_forms import DISTINCT, FORMS, SIZE, STEPS, WORKERS, Form, one_each
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -26,7 +26,7 @@ def test_every_registered_scheme_has_forms_with_claims(name: str) -> None:
     assert all(form.fits(WORKERS) for form in forms)
 
 
-@pytest.mark.parametrize("form", named(form for form in FORMS if form.models_sent is not None))
+@pytest.mark.parametrize("form", one_each([form for form in FORMS if form.models_sent is not None]))
 def test_bytes_per_step_are_those_that_are_claimed(form: Form) -> None:
     """Within 1 %: what else is sent, losses and weights, is small beside a model."""
     job = make_job(

@@ -47,6 +47,7 @@ def end_once(monkeypatch: pytest.MonkeyPatch, home: Any, name: str, at: int = 0)
     monkeypatch.setattr(home, name, ending)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 def test_a_sweep_that_is_ended_while_it_draws_has_its_figure_in_the_end(
     late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -91,6 +92,7 @@ def test_a_sweep_that_was_killed_before_its_first_run_is_begun_again(
         assert contents(out) == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_topology_that_is_ended_while_it_draws_is_drawn_again(tmp_path: Path) -> None:
     record = describe(TopologyEntry.of("torus"), 9, "auto", 0)
     graph_pages.write_topology(record, tmp_path / "whole", force=False)

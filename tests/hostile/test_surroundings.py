@@ -30,6 +30,7 @@ def check(name: str, tmp_path: Path, results: Path) -> None:
     assert not find_faults(ALL[name], ended), ended.err[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_some_surroundings(name: str, tmp_path: Path, results: Path) -> None:
     check(name, tmp_path, results)

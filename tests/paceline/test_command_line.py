@@ -365,6 +365,7 @@ def test_no_permission(
 # --- calibration and validation -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_profile_changes_the_prediction(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_users_parts_run_in_their_own_loop(
 # --- names --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_modules_of_our_folders_names_are_the_users(folder: Path) -> None:
     for name in ("sim.py", "realrun.py", "reports/__init__.py"):
         (folder / name).parent.mkdir(exist_ok=True)

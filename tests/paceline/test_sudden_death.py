@@ -49,6 +49,7 @@ def started(tiny: Path, out: Path) -> Iterator[warm.WarmProcess]:
     child.stdout.close()
 
 
+@pytest.mark.slow
 def test_a_simulation_that_was_killed_goes_on_to_the_same_bytes(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

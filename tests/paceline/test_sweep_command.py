@@ -37,6 +37,7 @@ def tiny(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_each_setting_is_what_it_is_alone(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,6 +267,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bytes(
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_taken_is_kept(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,6 +316,7 @@ def test_bad_input(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_one_seed_settles_nothing_that_is_random(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

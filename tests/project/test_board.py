@@ -33,7 +33,7 @@ def published(table: str) -> list[float]:
     return [float(row[column].split()[0]) for row in rows]
 
 
-SECONDS_A_ROW = ("decent_dp", "nccl_hosts")
+SECONDS_A_ROW = ("bluefog", "decent_dp", "diloco_crashes", "nccl_hosts", "threads")
 
 
 @pytest.mark.parametrize(

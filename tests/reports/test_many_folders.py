@@ -61,6 +61,7 @@ def test_folders_of_one_seed_give_the_page_of_one_folder(tmp_path: Path) -> None
     assert re.sub(JOINED, "", apart) == whole
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=5), st.randoms())
 @settings(max_examples=20, deadline=None)
 def test_joined_folders_have_the_records_of_one(parts: list[int], random: Random) -> None:

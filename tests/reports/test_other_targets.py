@@ -140,6 +140,7 @@ def test_the_figure_has_bands_and_a_pale_strip_where_the_order_is_open(tmp_path:
     assert "The strip is pale unless three rates agree" in render([tmp_path / "r"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["without levels", "cut off", "one scheme"])
 def test_without_levels_of_whole_trials_the_figure_is_as_without_tuning(tmp_path: Path, kind: str) -> None:
     curves = straight(20.0), straight(10.0), straight(40.0)

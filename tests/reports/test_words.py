@@ -281,6 +281,7 @@ def test_the_glossary_has_every_column_cost_and_status() -> None:
     assert known | set(get_args(Status)) - {"completed"} <= set(terms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["", "cluster.compute.encoding={qsgd: 1 GB/s}"])
 def test_who_is_first_by_free_encoding_is_told(encoding: str) -> None:
     scheme = "all_reduce: {compression: {qsgd: {bits: 8}}}"

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="of glibc alone")
 def test_freed_memory_is_kept_for_the_next_tensors() -> None:
     """In a process of its own: pages that the system has cleared again are counted as faults."""

@@ -256,6 +256,12 @@ def named(forms: Iterable[Form]) -> list[Any]:
     return [_case((form,), form.alike, str(form)) for form in forms]
 
 
+def one_each(forms: Sequence[Form]) -> list[Any]:
+    """Forms as parameters of a test; slow but for the first of each scheme."""
+    firsts = {form.scheme: form for form in reversed(list(forms))}
+    return [_case((form,), form is not firsts[form.scheme], str(form)) for form in forms]
+
+
 def in_turn(forms: Iterable[Form], ways: Sequence[Any], slow: Sequence[Any] = ()) -> list[Any]:
     """Forms and ways as parameters of a test: each form in one of ``ways``, in turn, as ``named``.
 

@@ -48,7 +48,7 @@ from ...schemes import SCHEMES, find_scheme
 from ...training.scoring import Scorer, as_they_are
 from ...training.snapshots import Published
 from ..prepare import churn_of, clock_only, over_profile, prepare
-from .watch import BATCHES, RARE, Enough, Followed, Span, Watch
+from .watch import BATCH_MEANS, RARE, Enough, Followed, Span, Watch
 
 ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends."""
@@ -156,7 +156,9 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     try:
         total = follow_whole(scenario, entry)
         span = total.span
-        if differs and not plain.synchronous and span.last > QUARTER * BATCHES:  # less varies in the parts
+        if (
+            differs and not plain.synchronous and span.last > QUARTER * BATCH_MEANS
+        ):  # less varies in the parts
             span = Span(span.first // QUARTER, span.last // QUARTER)
         free_s = follow(on_free_network(unvarying), span).step_s
         without = unvarying.with_rounds(0.0)
@@ -296,7 +298,7 @@ def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
 
 def _watch(job: Job, wanted: Enough | Span) -> Watch:
     marks = PaceMarks(job.workers, job.cycle, job.synchronous)
-    return Watch(marks, wanted, repeats(job), max(4 * BATCHES, _steps_with_rare(job) / job.cycle))
+    return Watch(marks, wanted, repeats(job), max(4 * BATCH_MEANS, _steps_with_rare(job) / job.cycle))
 
 
 def _steps_with_rare(job: Job) -> float:

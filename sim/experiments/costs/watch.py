@@ -2,8 +2,8 @@
 
 It ends after a wanted span of cycles, or by a rule. Where nothing is random it ends once it repeats itself,
 and its further cycles are known. Else it ends when the mean step is known to ``STANDARD_ERROR``, by the
-spread of the means of ``BATCHES`` parts, and what is rare has happened ``RARE`` times; at the latest after an
-amount of work. The first quarter of the cycles is start-up.
+spread of ``BATCH_MEANS`` means, and what is rare has happened ``RARE`` times; at the latest after an amount
+of work. The first quarter of the cycles is start-up.
 
 Source: batch means, Law and Kelton, Simulation Modeling and Analysis, section 9.5.3.
 """
@@ -26,7 +26,7 @@ START_SHARE: Final = 4
 """One part in this many of the cycles is start-up."""
 STANDARD_ERROR: Final = 0.002
 """Relative standard error of a mean step that is small enough."""
-BATCHES: Final = 12
+BATCH_MEANS: Final = 12
 """Parts of a run by whose means that error is estimated."""
 RARE: Final = 100
 """Slow periods of each kind behind a mean step, and averages of each worker."""
@@ -177,12 +177,12 @@ class Watch:
 
     def _error(self, first: int, last: int) -> float:
         """Relative standard error of a step between these ends."""
-        length = (last - first) // BATCHES
+        length = (last - first) // BATCH_MEANS
         if not length:
             return math.inf
-        ends = [self.marks.at(each) for each in range(last - BATCHES * length, last + 1, length)]
+        ends = [self.marks.at(each) for each in range(last - BATCH_MEANS * length, last + 1, length)]
         steps_s = [end.since(begin).step_s or 0.0 for begin, end in pairwise(ends)]
-        mean_s = statistics.fmean(steps_s) * math.sqrt(BATCHES)
+        mean_s = statistics.fmean(steps_s) * math.sqrt(BATCH_MEANS)
         return statistics.stdev(steps_s) / mean_s if mean_s else 0.0
 
     def too_long(self, steps: float) -> RunError:

@@ -70,6 +70,7 @@ def table(comparison: Comparison) -> str:
     return captured.get()
 
 
+@pytest.mark.slow
 def test_an_honest_run_whose_messages_came_in_another_order_passes() -> None:
     found = validated(OtherMood(4))
     assert max(abs(cell["error_pct"]) for cell in found["cells"]) > 3.5
@@ -80,6 +81,7 @@ def test_an_honest_run_whose_messages_came_in_another_order_passes() -> None:
     assert {(row["label"], row["metric"]) for row in found["means"]} >= {("ad_psgd", "time_to_target_s")}
 
 
+@pytest.mark.slow
 def test_a_run_that_chance_does_not_explain_fails() -> None:
     found = validated(OtherMood(2, 1.4))
     assert found["verdict"]["outcome"] == "fail"

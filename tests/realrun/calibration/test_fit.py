@@ -97,6 +97,7 @@ def noisy_fit() -> calibrate.Fit:
     return calibrate.calibrate([measurements(TRUE, noise=0.004, outliers=4, sizes=TWO_SIZES)])
 
 
+@pytest.mark.slow
 def test_noise_is_inside_the_interval_and_outliers_do_not_count() -> None:
     fit = noisy_fit()
     for name in ("overhead_s", "added_latency_s", "resume_s", "efficiency"):
@@ -128,6 +129,7 @@ def test_too_few_durations_are_refused() -> None:
         calibrate.calibrate([one.model_copy(update={"durations": one.durations[:3]})])
 
 
+@pytest.mark.slow
 def test_an_unknown_buffer_is_at_least_what_it_took_at_once() -> None:
     fit = calibrate.calibrate([measurements(TRUE, sizes=TWO_SIZES, settings={})])
     found = fit.profile.factors["buffer_bytes"]

@@ -67,6 +67,7 @@ def test_schemes_take_turns_and_the_first_seed_comes_once_more() -> None:
     assert validate.exit_status(run(SimulatedRanks(), 1.0)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("broken", [1, 3, 5])
 def test_a_run_that_fails_is_the_last_one_and_what_there_is_is_written(

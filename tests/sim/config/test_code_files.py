@@ -231,6 +231,7 @@ def test_what_python_handed_over_is_known_to_this_process_alone(here: Path) -> N
     refuse("__main__:build", "put it into a module beside the scenario")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["paceline.realrun", "paceline.realrun.lab.switch"])
 def test_processes_of_ours_import_nothing_from_the_working_folder(module: str, here: Path) -> None:
     write(here / "argparse.py")

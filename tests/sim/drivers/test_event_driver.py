@@ -19,7 +19,7 @@ from paceline.sim.traffic.rendezvous import Transfer, forget, take_first
 from paceline.sim.training.scoring import digest
 from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
 from tests.support.lockstep import run_lockstep
-from tests.support.scheme_forms import FORMS, SYNCHRONOUS, Form, in_turn, named
+from tests.support.scheme_forms import FORMS, SYNCHRONOUS, Form, in_turn, one_each
 
 X = torch.zeros(1)
 
@@ -41,7 +41,7 @@ def test_stacked_is_event(form: Form, workers: int) -> None:
     assert digest(list(run_lockstep(job).unbind())) == digest(run_events(job).finals)
 
 
-@pytest.mark.parametrize("form", named(FORMS))
+@pytest.mark.parametrize("form", one_each(FORMS))
 def test_batched_is_looped(form: Form) -> None:
     job: dict[str, Any] = {"task": "digits-mlp", "workers": 6, "max_iterations": 5, "cv": 0.2}
     both = [
@@ -51,7 +51,7 @@ def test_batched_is_looped(form: Form) -> None:
     assert both[0] == both[1]
 
 
-@pytest.mark.parametrize("form", named(SYNCHRONOUS))
+@pytest.mark.parametrize("form", one_each(SYNCHRONOUS))
 def test_order_of_simultaneous_events_changes_nothing(form: Form) -> None:
     def run(permute_seed: int | None) -> tuple[Any, ...]:
         job = make_job(

@@ -156,6 +156,7 @@ def test_many_lifted_tables_take_what_the_tables_take(data: st.DataObject) -> No
     check_lifted(data)
 
 
+@pytest.mark.slow
 @laws
 @given(data=st.data())
 def test_our_own_forms_take_what_their_tables_take(data: st.DataObject) -> None:

@@ -56,6 +56,7 @@ def computing(job: Job, compute: str) -> Job:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     form=st.sampled_from([*FORMS, *INSIDE, *RULED]),

@@ -222,6 +222,7 @@ def assert_same(priced: Outcome, single: Outcome) -> None:
             assert ours[2:] == pytest.approx(theirs[2:], rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", [False, True])
 def test_met_is_message_by_message(crash: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At random instants, by messages, mixes and other collectives, late members, and a worker that dies."""

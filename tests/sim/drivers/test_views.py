@@ -250,6 +250,7 @@ def test_push_sum_loses_the_mass_of_who_fails_and_splits_to_heal(
         assert len({round(total, 4) for total in sums.values()}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "reaches_it"), [("gradient_tracking", True), ("gossip", False)])
 def test_tracked_gradients_lead_to_the_optimum_of_the_living(scheme: str, reaches_it: bool) -> None:
     """With whole shards as batches: ``gossip`` stops beside it, as without faults."""
@@ -323,6 +324,7 @@ def drawn(draw: st.DrawFn) -> tuple[tuple[str, dict[str, Any]], dict[str, Any], 
     return draw(st.sampled_from(FORMS)), given, faults
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(drawn())
 def test_every_run_ends_with_all_its_steps(

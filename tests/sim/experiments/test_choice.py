@@ -151,6 +151,7 @@ def test_auto_is_the_best_and_a_better_network_costs_no_time(
     keeps_the_laws(asked, *change)
 
 
+@pytest.mark.slow
 @settings(max_examples=2, derandomize=True)
 @given(drawn(forms=("hosts of GPUs", "equal sites")), st.sampled_from(CODES), better)
 def test_auto_is_the_best_where_hosts_or_sites_may_encode(
@@ -238,6 +239,7 @@ def test_libraries_have_rules_of_their_own() -> None:
         assert nccl.collectives.chosen == nccl_choice((5,), 1_000_000)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     scheme=st.sampled_from(SCHEMES),

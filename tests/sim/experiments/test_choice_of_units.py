@@ -56,6 +56,7 @@ def took_s(scenario: Scenario) -> float:
     return next(iter(simulate(scenario))).wall_clock_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "between", "transport"),
     [  # every pair of them once

@@ -70,6 +70,7 @@ def written(scenario: Scenario, runs: list[Run], folder: Path) -> dict[str, byte
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     schemes=st.lists(st.sampled_from(SCHEMES), min_size=1, max_size=3, unique_by=str),

@@ -66,6 +66,7 @@ BIG = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "step_s"),
     [
@@ -110,6 +111,7 @@ def test_an_idle_end_is_neither_waiting_nor_time_per_step() -> None:
     )
 
 
+@pytest.mark.slow
 def test_no_part_of_a_step_is_below_zero() -> None:
     """FedAvg draws who takes part, and workers that wait for nobody are within a step at the end."""
     fedavg = {"fedavg": {"period": 16, "participation": 0.5}}
@@ -222,6 +224,7 @@ SITES = {
 PARTS = ("compute_s", "latency_s", "bandwidth_s", "round_s", "random_s")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_parts_that_end_once_they_repeat_are_those_of_whole_runs(number: int) -> None:
     random = Random(f"repeats {number}")
@@ -241,6 +244,7 @@ def test_parts_that_end_once_they_repeat_are_those_of_whole_runs(number: int) ->
     assert replace(cost, **left_out) == replace(whole, **left_out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_a_step_without_chance_is_that_of_a_whole_run(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_costs, "ENOUGH_WORK", 12_000)
@@ -267,6 +271,7 @@ def test_a_step_without_chance_is_that_of_a_whole_run(number: int, monkeypatch: 
         assert receivers.keys() == of_whole.keys()
 
 
+@pytest.mark.slow
 def test_what_repeats_is_not_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is random, or has a memory beyond the workers' times, is."""
     monkeypatch.setattr(step_costs, "ENOUGH_WORK", 20_000)

@@ -289,6 +289,7 @@ def test_curves_that_disagree_about_a_name_that_says_nothing_are_refused(scores:
 LABELS = ("all_reduce", "local_sgd", "slowmo")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_curves_stand_for_themselves(data: st.DataObject) -> None:

@@ -265,6 +265,7 @@ GRID: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_studies_are_those_of_simulate() -> None:
     scenario = {**SCENARIO, "schemes": SCENARIO["schemes"][:2]}
     result = paceline.sweep(scenario, GRID, progress=False)

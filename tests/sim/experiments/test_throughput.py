@@ -119,6 +119,7 @@ def test_latency_can_make_a_share_impossible() -> None:
     assert utilisation.needed(0.99) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little_work")
 def test_algorithms_are_chosen_where_both_sides_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search with all chosen anew has the same answers."""

@@ -107,6 +107,7 @@ def test_a_trial_with_enough_time_is_the_first_repeat(scheme: str, seed: int) ->
     assert row["steps_expected"] == run.iterations
 
 
+@pytest.mark.slow
 def test_a_scheme_that_needs_many_steps_is_known_to_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     spent_s = 0.0
 

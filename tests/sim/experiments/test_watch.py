@@ -60,6 +60,7 @@ SLOW: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SLOW)
 def test_a_random_step_is_as_well_known_as_is_said(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network = {"latency": "1 ms", "bandwidth": "10 Gbit/s"}

@@ -59,6 +59,7 @@ def text_of(run: Run) -> str:
     return json.dumps(asdict(run), default=str)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     SCHEMES, st.lists(faults(), min_size=1, max_size=4), CHECKPOINTS, st.sampled_from([None, "300 ms", "2 s"])
@@ -98,6 +99,7 @@ def test_faults_after_the_end_change_nothing(entry: dict[str, Any], who: list[in
     assert run.time_s == without.time_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "checkpoint", "error"),
     [

@@ -70,6 +70,7 @@ def transport(name: str) -> str:
     return f"cluster.network.transport={name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ideal", "gloo", "nccl"])
 @settings(derandomize=True, max_examples=20)
 @given(

@@ -128,6 +128,7 @@ def test_trials_say_nothing_of_the_time_per_step() -> None:
     assert summarise("s", runs, None, [tuned("b", [1.0], [1.0])])["verdict"]["settled"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", SPREADS)
 def test_equal_schemes_are_seldom_told_apart_after_tuning(spread: float) -> None:
     draws = 400

@@ -148,6 +148,7 @@ def test_a_plain_function_is_refused() -> None:
         run_events(make_job(own("not_async")))
 
 
+@pytest.mark.slow
 def test_records_say_what_a_scheme_does_also_without_docstrings() -> None:
     names = [*SCHEMES, own("lazy")]
     code = f"from paceline.sim.schemes import find_scheme as find; print([find(x).does for x in {names}])"

@@ -226,6 +226,7 @@ def test_the_norm_bounds_every_start_and_is_reached(n: int, steps: int) -> None:
             assert close(ratio, rho**steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("topology", "n", "wanted"),
     [

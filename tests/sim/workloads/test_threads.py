@@ -182,6 +182,7 @@ schemes: [gossip: {topology: ring}]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("switching")
 @pytest.mark.parametrize(("gradients", "steps"), [("looped", 3), ("batched", 20)])
 def test_first_runs_in_threads_give_the_bits_of_one(gradients: str, steps: int) -> None:

@@ -114,6 +114,7 @@ def test_slices_of_an_accuracy_are_shares_of_right_answers() -> None:
     assert sum(means) / 16 == few.score(few.start)["test_accuracy"]
 
 
+@pytest.mark.slow
 def test_the_standard_error_falls_with_the_root_of_the_examples() -> None:
     """And is the one that the scores of many draws have."""
 

@@ -63,6 +63,7 @@ def content_of(page: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 def test_the_page_runs_its_own_script_alone(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     allowed = re.findall(r"'(sha256-[^']*)'", text)

@@ -70,6 +70,7 @@ def numbers(network: Network) -> list[float]:
     return [*(route.latency_s for route in routes), *(r.per_flow_bytes_per_s for r in routes), *rates]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", NETWORKS)
 @given(FACTORS, FACTORS)
 def test_scaled_links_are_those_of_the_scenario_with_these_values(

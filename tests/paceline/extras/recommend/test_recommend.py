@@ -259,6 +259,7 @@ def test_what_costs_more_than_may_be_spent_is_no_advice(euros: float | None, fir
     assert ("over" in " ".join(answer["text"]).lower()) == (euros is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [["--hours", "2"], ["--euros", "5"], ["--set", "seed=1"], []])
 def test_unfinished_trials_serve_only_the_same_goal(tmp_path: Path, other: list[str]) -> None:
     scenario, out = tmp_path / "raced.yaml", tmp_path / "out"

@@ -10,10 +10,10 @@ import torch
 
 from paceline import Worker, ops
 from paceline.testing import check_scheme
-from tests.support.scheme_forms import FORMS, Form, named
+from tests.support.scheme_forms import FORMS, Form, one_each
 
 
-@pytest.mark.parametrize("form", named(FORMS))
+@pytest.mark.parametrize("form", one_each(FORMS))
 def test_registered_schemes_keep_the_laws(form: Form) -> None:
     laws = check_scheme(form.scheme, form.in_few_steps())
     assert {"seed", "replay", "in_place"} <= laws.keys()

@@ -65,6 +65,7 @@ def score_of(state: dict[str, Tensor]) -> float:
         return float(loss(model.eval()(inputs), targets))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme", ["ad_psgd", "all_reduce", "{local_sgd: {period: 2}}", "{gossip: {topology: ring}}"]
 )
@@ -90,6 +91,7 @@ def test_a_measured_run_is_followed_by_its_events_or_else_in_step(tmp_path: Path
         model_at(tmp_path / "none", 3)
 
 
+@pytest.mark.slow
 def test_a_prediction_is_followed_under_its_own_profile(tmp_path: Path) -> None:
     """That of its folder: an asynchronous scheme's models depend on it."""
     profile = exact_fit().profile

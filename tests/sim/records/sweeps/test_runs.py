@@ -24,6 +24,7 @@ GRID = ("--grid", "cluster.network.latency=1 ms,2 s", "--grid", "seed=3,4")
 STOP = "stop={max_iterations: 20, target: {metric: suboptimality, value: 0.5}}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little_work", "undrawn")
 def test_every_row_is_the_run_of_its_settings_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -150,6 +150,7 @@ def is_never_slower(scheme: str, half: str, cluster: dict[str, Any]) -> None:
     assert step_s(scheme, half, **cluster) <= step_s(scheme, **cluster) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(scheme=st.sampled_from(list(COMPRESS)), half=st.sampled_from(list(HALF)), cluster=clusters())
 @settings(derandomize=True, max_examples=40)
 def test_half_is_never_slower(scheme: str, half: str, cluster: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from paceline.sim.program.worker import Program, Worker
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.schemes.common.held import Held, Sizes
 from tests.support.factory import make_job, network_of
-from tests.support.scheme_forms import FORMS, INSIDE, SYNCHRONOUS, Form, named
+from tests.support.scheme_forms import FORMS, INSIDE, SYNCHRONOUS, Form, named, one_each
 
 WORKERS, PARAMETERS, STEPS = 4, 512, 13
 BY_TIMING = {"local_sgd period=4 quorum=3 deadline=5 s", "fedavg period=4 participation=0.5 quorum=1"}
@@ -198,7 +198,7 @@ def test_every_registered_scheme_declares_what_it_holds(name: str) -> None:
 WHOLE = [form for form in (*FORMS, *INSIDE) if form.scheme != "sharded"]
 
 
-@pytest.mark.parametrize("form", named(WHOLE))
+@pytest.mark.parametrize("form", one_each(WHOLE))
 def test_workers_hold_what_their_scheme_declares(form: Form) -> None:
     job = job_of(form, momentum=form.momentum, network=cluster() if form in INSIDE else None)
     held_by = job.scheme.held

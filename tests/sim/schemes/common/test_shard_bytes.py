@@ -62,6 +62,7 @@ def check(scheme: str, compression: str, g: int, d: int) -> None:
     assert sent(text, g, d) == pytest.approx(sent(text, g, 720), rel=2e-3)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, phases=[Phase.explicit, Phase.generate])
 @given(st.sampled_from(SCHEMES), st.sampled_from(COMPRESSIONS), st.integers(2, 5), st.integers(8, 60))
 def test_small_models_send_the_payload(scheme: str, compression: str, g: int, d: int) -> None:
@@ -83,6 +84,7 @@ def test_seven_parameters_in_sites_of_two_send_the_payload(scheme: str, compress
     check(scheme, compression, 2, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [each for each in SCHEMES if "inside" in each])
 def test_what_a_shard_stands_for_changes_no_model(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = scheme.format("")

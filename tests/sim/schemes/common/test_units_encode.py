@@ -97,6 +97,7 @@ SCHEMES: list[tuple[str, dict[str, Any]]] = [
 """Forms whose averages are encoded."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "options"), SCHEMES)
 @pytest.mark.parametrize(("inside", "sharing"), [("hosts", "none"), ("sites", "max_min")])
 def test_lockstep_computes_the_same_models(

@@ -233,6 +233,7 @@ AUTO = RING.replace("-x NCCL_ALGO=RING ", "")
 LATENCY = Answers(latency_s=5e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "by", "says"),
     [
