@@ -425,6 +425,7 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         times.caption = f"sent: by all workers together, {answer['sent_over']}"
     needs.caption = f"bandwidth {answer['knob']} for this share of the pace without a network"
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
+    beside += [Text(words.best_checkpoints(row)) for row in answer["schemes"] if row.get("best_checkpoints")]
     lines: list[RenderableType] = [Text(head), "", times, "", *_throughput_costs(answer), *beside, "", needs]
     if answer["tokens"] is not None:
         origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"

@@ -24,7 +24,7 @@ from ...compute.model import steady_compute
 from ...config.tracking import track
 from ...devices import one_thread
 from ...errors import InputError, RunError
-from ...faults.goodput import goodput
+from ...faults.goodput import best_checkpoints, goodput
 from ...network.forms.sites import DEFAULT
 from ...network.network_settings import NetworkSettings
 from ...records.money.cost import PriceRecord, cost
@@ -183,11 +183,12 @@ def _row(
         step = utilisation.step
         churn = churn_of(scenario, entry, scenario.seed)
         job = prepare(scenario, entry, scenario.seed)
-        useful = 1.0
+        useful, best = 1.0, None
         if churn is not None and step.step_s:
             compute = steady_compute(job.computing, job.workers)
             gradients_s = [compute.duration_s(rank, 0) for rank in range(job.workers)]
             useful = goodput(churn, gradients_s, step.ends_s, step.since_s, step.round_s)
+            best = best_checkpoints(churn, step.step_s)
         needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}
@@ -201,6 +202,7 @@ def _row(
         "leaves_out": left_out(scenario, entry, step),
         "encodes": encodes(scenario, entry),
         "goodput": useful,
+        "best_checkpoints": best,
         "tokens_per_s": batch * useful / step.step_s if step.step_s else None,
         "utilisation": utilisation.share,
         "needed_bytes_per_s": needed,

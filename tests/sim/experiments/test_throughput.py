@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -222,3 +223,33 @@ def test_a_step_an_hour_and_tokens_in_dollars(monkeypatch: pytest.MonkeyPatch) -
 def test_without_prices_nothing_costs(answer: dict[str, Any]) -> None:
     assert answer["price"] is None
     assert {row["costs"] for row in answer["schemes"]} == {None}
+
+
+@pytest.mark.usefixtures("little_work")
+def test_the_best_checkpoints_are_those_of_a_scheme_in_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.sim.experiments.costs.tokens.UTILISATIONS", ())
+    changes = [
+        "cluster.faults=[{sites: [a], mean_time_between: 20 min, back_after: 10 s}]",
+        "checkpoint={every: 100 s, write: 12 s, restart: 20 s}",
+        "schemes=[all_reduce, {diloco: {period: 10}}, {all_reduce: {on_fault: wait, label: waits}}]",
+    ]
+    answer = throughput(resolve_scenario(scenario_of(), None, changes))
+    reduced, diloco, waits = answer["schemes"]
+    assert waits["best_checkpoints"] is None
+    best = diloco["best_checkpoints"]
+    assert best == reduced["best_checkpoints"]  # of time: it is longer than their steps
+    assert best["every_s"] == pytest.approx(math.sqrt(2 * 12 * 1200), rel=0.1)  # Young's first order
+    assert max(best["tenfold"], best["tenth"], diloco["goodput"]) < best["goodput"]
+    with (console := Console(width=300)).capture() as printed:
+        console.print(render_throughput(answer))
+    steps, shares = best["every_s"] / diloco["step_s"], (best[key] for key in ("goodput", "tenfold", "tenth"))
+    at_best, tenfold, tenth = (f"{100 * each:.1f} %" for each in shares)
+    assert (
+        f"diloco: the best checkpoint.every is {best['every_s'] / 60:.3g} min ({steps:,.0f} of"
+        in printed.get()
+    )
+    assert (
+        f"a goodput of {at_best}; ten times as many checkpoints leave {tenfold}, a tenth of them {tenth}."
+        in printed.get()
+    )
+    assert "waits: the best" not in printed.get()
