@@ -121,9 +121,7 @@ def best_checkpoints(churn: Churn, step_s: float) -> dict[str, float] | None:
     churn, saves = _random(replace(churn, in_step=True)), churn.checkpoint
     if churn.policy != "restart" or saves is None or not saves.write or not saves.blocking:
         return None
-    often = (
-        saves.write * _outages_per_s(churn, saves.write) / 2
-    )  # who is warned in time saves the work himself
+    often = saves.write * _outages_per_s(churn, saves.write) / 2  # who is warned in time saves the work
     if not 0 < often < 1:
         return None
     best_s = saves.write * ((1 + math.sqrt(often) / 3 + often / 9) / math.sqrt(often) - 1)
