@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import groupby
 from typing import Final
 
 from ...config.units import format_seconds
 from ...errors import InputError, RunError
 from ...network.build import build_network
+from ...network.network import Network
 from ...scenario.batches import batch_sizes, check_weighed, compute_model, own_means_s
+from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...workloads.batch_sizes import BySpeed
 from .step_cost import follow_whole
 
 ALIKE: Final = 1.03
 """Factor between durations of computing, or of steps, below which they count as equal."""
+
+
+def _can_weigh(entry: SchemeEntry, network: Network) -> bool:
+    with suppress(InputError):
+        check_weighed(entry, network)
+        return True
+    return False
 
 
 def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
@@ -25,7 +35,8 @@ def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
     """
     workload, cluster = scenario.workload, scenario.cluster
     each_s = own_means_s(compute_model(workload, cluster, scenario.seed), cluster.workers)
-    entries = [entry for entry in scenario.schemes if steps_s.get(entry.label)]
+    network = build_network(cluster.network, cluster.workers)
+    entries = [entry for entry in scenario.schemes if steps_s.get(entry.label) and _can_weigh(entry, network)]
     if max(each_s) <= ALIKE * min(each_s) or not entries:
         return []
     entry = min(entries, key=lambda entry: steps_s[entry.label])
@@ -44,9 +55,8 @@ def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
     workload = workload.model_copy(update={"batch_size": by_speed})
     sizes = batch_sizes(workload, cluster, scenario.seed)
     try:
-        check_weighed(entry, build_network(cluster.network, cluster.workers))
         even_s = follow_whole(scenario.model_copy(update={"workload": workload}), entry).step_s
-    except (InputError, RunError):
+    except RunError:
         return [text]
     written = f"workload: {{batch_size: {{by: speed, mean: {by_speed.mean}}}}}"
     saving = (
