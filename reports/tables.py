@@ -425,7 +425,7 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         times.caption = f"sent: by all workers together, {answer['sent_over']}"
     needs.caption = f"bandwidth {answer['knob']} for this share of the pace without a network"
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
-    beside += [Text(words.best_checkpoints(row)) for row in answer["schemes"] if row.get("best_checkpoints")]
+    beside += [Text(_best_checkpoints(row)) for row in answer["schemes"] if row.get("best_checkpoints")]
     lines: list[RenderableType] = [Text(head), "", times, "", *_throughput_costs(answer), *beside, "", needs]
     if answer["tokens"] is not None:
         origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"
@@ -434,6 +434,17 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
             f"{answer['scaling_law']}"
         )]  # fmt: skip
     return Group(*lines)
+
+
+def _best_checkpoints(row: Mapping[str, Any]) -> str:
+    """How often to write checkpoints under a scheme, and what ten times as many and a tenth leave."""
+    best = row["best_checkpoints"]
+    shares = [f"{100 * best[key]:.1f} %" for key in ("goodput", "tenfold", "tenth")]
+    return (
+        f"{row['label']}: the best checkpoint.every is {words.duration(best['every_s'])} "
+        f"({best['every_s'] / row['step_s']:,.0f} of its steps), with a goodput "
+        f"of {shares[0]}; ten times as many checkpoints leave {shares[1]}, a tenth of them {shares[2]}."
+    )
 
 
 def _throughput_costs(answer: Mapping[str, Any]) -> list[RenderableType]:

@@ -404,17 +404,6 @@ def faults(summary: Summary, source: Source | None = None) -> list[str]:
     return sentences
 
 
-def best_checkpoints(row: Mapping[str, Any]) -> str:
-    """How often to write checkpoints under a scheme, and what ten times as many and a tenth leave."""
-    best = row["best_checkpoints"]
-    shares = [f"{100 * best[key]:.1f} %" for key in ("goodput", "tenfold", "tenth")]
-    return (
-        f"{row['label']}: the best checkpoint.every is {duration(best['every_s'])} "
-        f"({best['every_s'] / row['step_s']:,.0f} of its steps), with a goodput "
-        f"of {shares[0]}; ten times as many checkpoints leave {shares[1]}, a tenth of them {shares[2]}."
-    )
-
-
 def validated(comparison: Comparison | None) -> list[str]:
     """Whether predictions are within the stated tolerance; [] without one."""
     if comparison is None or "verdict" not in comparison:

@@ -38,7 +38,7 @@ from paceline.sim.experiments.tune import (
     tuning_seeds,
     with_chosen,
 )
-from paceline.sim.records.money.cost import PriceRecord, cost_to_end, format_money
+from paceline.sim.records.money.cost import PriceRecord, cost_to_end, format_money, parse_money
 from paceline.sim.records.run import Run
 from paceline.sim.records.scenario_facts import read_facts
 from paceline.sim.records.summarise import summarise_resolved
@@ -55,20 +55,32 @@ from .candidates import is_trained, outdone, step_seconds
 _HOUR_S: Final = 3600.0
 
 
-def check_goal(scenario: Scenario, hours: float | None, euros: float | None) -> None:
-    """Raise ``InputError`` where there is nothing to race for, or a limit makes no sense."""
-    trained, price = is_trained(scenario), scenario.price
-    for option, limit in (("--hours", hours), ("--euros", euros)):
-        if limit is not None and not 0 < limit < math.inf:
-            raise InputError(f"{option} {limit:g}: must be more than 0, and finite")
-    if hours is not None and not trained:
-        raise InputError("--hours: nothing is trained here, so no trials race; write 'stop.max_time' instead")
+def check_goal(scenario: Scenario, hours: float | None, tokens: float | None, within: bool) -> None:
+    """Raise ``InputError`` where there is nothing to race for, or a limit (``within``) makes no sense."""
+    trained = is_trained(scenario)
+    if hours is not None and not 0 < hours < math.inf:
+        raise InputError(f"--hours {hours:g}: must be more than 0, and finite")
+    if tokens is None and within and not trained and scenario.workload.curves is None:
+        raise InputError("--hours and --budget: nothing is trained here; say for how many --tokens")
+    if tokens is not None and (trained or scenario.workload.curves is not None):
+        raise InputError("--tokens: goes with workload.timing_only; here stop.target says when a run ends")
     if hours is None and trained and scenario.stop.target is None:
         raise InputError("stop.target: a race needs a goal; add one, or say --hours")
-    currency = None if price is None else read_price_of(scenario)["currency"]
-    if euros is not None and currency != "EUR":
-        instead = f"write those in {currency} in EUR too" if currency else "add some"
-        raise InputError(f"--euros: needs prices in EUR; {instead}, such as price: {{worker_hour: 2.5 EUR}}")
+
+
+def amount_of(scenario: Scenario, budget: str | None) -> float:
+    """The amount that ``--budget`` says, in the currency of the scenario's prices; infinite without one."""
+    if budget is None:
+        return math.inf
+    try:
+        amount, currency = parse_money(budget)
+    except InputError as error:
+        raise InputError(f"--budget: {error}") from None
+    if scenario.price is None or read_price_of(scenario)["currency"] != currency:
+        raise InputError(
+            f"--budget: needs prices in {currency}, such as price: {{worker_hour: 2.5 {currency}}}"
+        )
+    return amount
 
 
 def read_price_of(scenario: Scenario) -> PriceRecord:
@@ -81,7 +93,7 @@ def read_price_of(scenario: Scenario) -> PriceRecord:
 def run_race(
     scenario: Scenario,
     hours: float | None = None,
-    euros: float | None = None,
+    budget: float = math.inf,
     *,
     device: torch.device | None = None,
     progress: RunsProgress | None = None,
@@ -90,11 +102,12 @@ def run_race(
 ) -> tuple[Scenario, list[Tuned], Race]:
     """Race a resolved scenario's schemes: the last ones with their values, their trials, and all of the race.
 
-    With ``hours`` trials have no target, and the last scenario's is the best score in reach within them. Runs
-    of more than ``euros`` count as without an end. Other arguments are as for ``simulate``.
+    With ``hours`` trials have no target, and the last scenario's is the best score in reach within them;
+    curves keep theirs. Runs of more than ``budget`` count as without an end. Other arguments are as for
+    ``simulate``.
     """
     score, stop, evaluate = deciding_score(scenario), scenario.stop, scenario.evaluate
-    within_s = None if hours is None else hours * _HOUR_S
+    within_s = None if hours is None or not is_trained(scenario) else hours * _HOUR_S
     if within_s is not None:
         if stop.target is not None:
             score = stop.target.metric, score[1]
@@ -106,7 +119,9 @@ def run_race(
     with one_thread():
         step_s = {entry.label: step_seconds(scenario, entry) for entry in scenario.schemes}
         left = step_s.keys() - outdone(scenario, step_s) if is_trained(scenario) else step_s.keys()
-        afford = (lambda run: True) if euros is None else partial(_affords, read_price_of(scenario), euros)
+        afford = (
+            (lambda run: True) if math.isinf(budget) else partial(_affords, read_price_of(scenario), budget)
+        )
         race = Race(only(scenario, left), step_s, run_all, score, within_s, afford, parts)
         if progress is not None:
             progress.begin("trial", race.most_trials(), parts.num_kept("trial"))
@@ -122,8 +137,8 @@ def run_race(
     return last, tuning, race
 
 
-def _affords(price: PriceRecord, euros: float, run: Run) -> bool:
-    return cost_to_end(run, price) <= euros
+def _affords(price: PriceRecord, budget: float, run: Run) -> bool:
+    return cost_to_end(run, price) <= budget
 
 
 def only(scenario: Scenario, labels: Any) -> Scenario:
@@ -136,26 +151,31 @@ def advise(
     last: Scenario,
     runs: Sequence[Run],
     race: Race,
-    euros: float | None = None,
+    budget: float = math.inf,
     impossible: Mapping[str, str] = MappingProxyType({}),
     own: int = 0,
+    hours: float = math.inf,
 ) -> dict[str, Any]:
     """What the last runs of a race say, as plain values; ``text`` holds it in sentences.
 
-    ``euros``: schemes that cost more are no advice. ``impossible``: label -> why it was no candidate.
+    ``budget``: schemes that cost more are no advice, as are those that take more than ``hours``.
+    ``impossible``: label -> why it was no candidate.
     ``own``: number of the scenario's own schemes, the first candidates.
     """
     rows = summarise_resolved(dump(last), last.name, runs, facts={})["summary"]
-    dear = {row["label"]: _costs(row)[2] for row in rows if _costs(row)[2] > (euros or math.inf)}
-    left, facts = [x for x in runs if x.label not in dear], describe_schemes(last, with_bounds=False)
+    dear = {row["label"]: _costs(row)[2] for row in rows if budget < _costs(row)[2] < math.inf}
+    late = {row["label"]: _costs(row)[0] for row in rows if hours * _HOUR_S < _costs(row)[0] < math.inf}
+    left, facts = [x for x in runs if x.label not in dear | late], describe_schemes(last, with_bounds=False)
     summary = summarise_resolved(dump(last), last.name, left, facts=facts)
     verdict, front, text = summary["verdict"], _front(summary["summary"]), list[str]()
     first, tried = verdict["first"], {entry.label for entry in race.scenario.schemes}
     if any(row["label"] == first and row["bytes_to_target"] == 0 for row in front):
         text.append(f"{first} reaches the target before it sends anything")
     if dear:
-        over = ", ".join(f"{label} ({format_money(cost, 'EUR')})" for label, cost in dear.items())
-        text.append(f"over the {format_money(euros or 0.0, 'EUR')} that may be spent: {over}")
+        unit = read_price_of(last)["currency"]
+        over = ", ".join(f"{label} ({format_money(cost, unit)})" for label, cost in dear.items())
+        text.append(f"over the {format_money(budget, unit)} that may be spent: {over}")
+    text += [f"{label} takes more than the {hours:g} h: {format_seconds(late[label])}" for label in late]
     if alike := [label for label in race.step_s if label not in tried]:
         text.append(f"not tried, since a plainer candidate's step is as fast: {', '.join(alike)}")
     raced = {entry.label for entry in last.schemes}
@@ -175,7 +195,7 @@ def advise(
     return {
         "first": first, "candidates": race.step_s, "trials": race.num_trials,
         "front": [{key: row.get(key) for key in _COSTS} | {"label": row["label"]} for row in front],
-        "over_budget": dear, "not_tried": alike, "impossible": dict(impossible),
+        "over_budget": dear, "late": late, "not_tried": alike, "impossible": dict(impossible),
         "text": [f"{each[0].upper()}{each[1:]}." for each in sentences],
     }  # fmt: skip
 

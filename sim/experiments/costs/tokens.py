@@ -93,10 +93,13 @@ def tokens_per_example(profile: LayerProfile) -> int | None:
     return first.inputs if first.inputs and not first.forward_flops else None
 
 
-def throughput(scenario: Scenario, tokens: float | None = None, loss: float | None = None) -> dict[str, Any]:
+def throughput(
+    scenario: Scenario, tokens: float | None = None, loss: float | None = None, *, with_needs: bool = True
+) -> dict[str, Any]:
     """Output of ``paceline throughput``, as plain values; None for unknown ones.
 
-    ``tokens`` to train on; None: as many as the scaling law has for ``loss``, if given.
+    ``tokens`` to train on; None: as many as the scaling law has for ``loss``, if given. ``with_needs``: look
+    for needed bandwidths, which takes most of the time.
 
     Raises:
         InputError: no language model (``workload.layer_profile``), ``tokens`` beside ``loss``, or an
@@ -127,7 +130,7 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
     facts = read_facts(dump(resolved))
     with one_thread():
         entries = track("scheme", resolved.schemes)
-        rows = [_row(resolved, entry, batch, tokens, profile, facts.price) for entry in entries]
+        rows = [_row(resolved, entry, batch, tokens, profile, facts.price, with_needs) for entry in entries]
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
@@ -176,6 +179,7 @@ def _row(
     tokens: float | None,
     profile: LayerProfile,
     price: PriceRecord | None,
+    with_needs: bool,
 ) -> dict[str, Any]:
     steps = None if tokens is None else tokens / batch
     try:
@@ -189,7 +193,7 @@ def _row(
             gradients_s = [compute.duration_s(rank, 0) for rank in range(job.workers)]
             useful = goodput(churn, gradients_s, step.ends_s, step.since_s, step.round_s)
             best = best_checkpoints(churn, step.step_s)
-        needed = [utilisation.needed(share) for share in UTILISATIONS]
+        needed = [utilisation.needed(share) for share in UTILISATIONS if with_needs]
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}
     return {

@@ -16,7 +16,7 @@ from ..run import Pace, Run
 
 OTHERS: Final = "default"
 """Name of all sites, or pairs of sites, without a price of their own."""
-_AMOUNT: Final = re.compile(r"(\$?) ?([0-9]{1,12}(?:\.[0-9]{1,12})?)((?: EUR)?)")
+_AMOUNT: Final = re.compile(r"(\$?) ?([0-9]{1,12}(?:\.[0-9]{1,12})?)((?: EUR| \$)?)")
 
 
 class PriceRecord(TypedDict):
@@ -39,7 +39,7 @@ class CostInterval(Interval):
 
 
 def parse_money(value: object) -> tuple[float, str]:
-    """Amount and currency of ``$2.50`` or ``2.5 EUR``; ``InputError`` for anything else."""
+    """Amount and currency of ``$2.50``, ``2.50 $`` or ``2.5 EUR``; ``InputError`` for anything else."""
     match = _AMOUNT.fullmatch(str(value))
     if match is None or bool(match[1]) == bool(match[3]):
         raise InputError(f"{quote(str(value))} is no price; write for example $2.50 or 2.5 EUR")

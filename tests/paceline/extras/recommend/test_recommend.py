@@ -22,7 +22,16 @@ from benchmarks.validation.design import CELLS
 from paceline.commands.app import app
 from paceline.extras.recommend.candidates import impossible, outdone, with_candidates
 from paceline.extras.recommend.period import SHARE, smallest_period, smallest_periods
-from paceline.extras.recommend.recommend import FINALISTS, PATIENT, Race, advise, check_goal, only, run_race
+from paceline.extras.recommend.recommend import (
+    FINALISTS,
+    PATIENT,
+    Race,
+    advise,
+    amount_of,
+    check_goal,
+    only,
+    run_race,
+)
 from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.units import parse_bandwidth, parse_duration
 from paceline.sim.errors import InputError, RunError
@@ -247,20 +256,35 @@ def test_the_scenarios_own_schemes_that_fell_out_of_the_race_are_named() -> None
     assert not any("behind others" in each for each in advise(kept, runs, race, own=2)["text"])
 
 
-@pytest.mark.parametrize(("euros", "first"), [(None, "local_sgd 16"), (5.0, "all_reduce"), (1.0, None)])
-def test_what_costs_more_than_may_be_spent_is_no_advice(euros: float | None, first: str | None) -> None:
-    priced = parse(f"{SITES}price: {{worker_hour: 3600 EUR, egress: 2 EUR}}\n")
+@pytest.mark.parametrize("unit", ["EUR", "$"])
+@pytest.mark.parametrize(
+    ("budget", "hours", "first"),
+    [
+        (math.inf, math.inf, "local_sgd 16"),
+        (5.0, math.inf, "all_reduce"),
+        (1.0, math.inf, None),
+        (math.inf, 1.1 / 3600, "local_sgd 16"),
+        (5.0, 1.1 / 3600, None),
+    ],
+)
+def test_what_costs_or_takes_more_than_it_may_is_no_advice(
+    budget: float, hours: float, first: str | None, unit: str
+) -> None:
+    priced = parse(f"{SITES}price: {{worker_hour: 3600 {unit}, egress: 2 {unit}}}\n")
     two, sent = only(with_candidates(priced), ["all_reduce", "local_sgd 16"]), {"us": {"eu": 10**9}}
     runs = [made_run("all_reduce", seed, reached_s=1.2) for seed in range(6)]  # 4.8 EUR
     runs += [replace(made_run("local_sgd 16", seed, reached_s=1.0), between=sent) for seed in range(6)]
     race = Race(two, {"all_reduce": 1.0, "local_sgd 16": 1.0}, lambda planned: [], ("test_accuracy", False))
-    answer = advise(two, runs, race, euros)
+    answer, paid = advise(two, runs, race, budget, hours=hours), "$5" if unit == "$" else "5 EUR"
+    text = " ".join(answer["text"])
     assert answer["first"] == first
-    assert ("over" in " ".join(answer["text"]).lower()) == (euros is not None)
+    assert (f"Over the {paid} that may be spent: local_sgd 16" in text) == (budget == 5.0)
+    assert ("All_reduce takes more than the 0.000305556 h: 1.2 s." in text) == (hours < 1.0)
+    assert answer["late"] == ({"all_reduce": 1.2} if hours < 1.0 else {})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", [["--hours", "2"], ["--euros", "5"], ["--set", "seed=1"], []])
+@pytest.mark.parametrize("other", [["--hours", "2"], ["--budget", "5 EUR"], ["--set", "seed=1"], []])
 def test_unfinished_trials_serve_only_the_same_goal(tmp_path: Path, other: list[str]) -> None:
     scenario, out = tmp_path / "raced.yaml", tmp_path / "out"
     scenario.write_text(TRAINED + "price: {worker_hour: 2 EUR}\ncollectives: {all_reduce: ring}\n")
@@ -356,16 +380,24 @@ def test_the_measured_ranges_are_those_of_the_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "hours", "euros", "message"),
+    ("text", "hours", "budget", "tokens", "message"),
     [
-        (WITHOUT_TARGET, None, None, "add one, or say --hours"),
-        (TRAINED, 0.0, None, "--hours 0: must be more than 0, and finite"),
-        (TRAINED, None, -1.0, "--euros -1: must be more than 0"),
-        (TRAINED, None, 5.0, "--euros: needs prices in EUR"),
-        (TRAINED + "price: {worker_hour: $1}\n", None, 5.0, "write those in $ in EUR"),
-        (TIMED.replace("PAYLOAD", "1"), 1.0, None, "--hours: nothing is trained here"),
+        (WITHOUT_TARGET, None, None, None, "add one, or say --hours"),
+        (TRAINED, 0.0, None, None, "--hours 0: must be more than 0, and finite"),
+        (TRAINED, None, "-1 EUR", None, "--budget: '-1 EUR' is no price"),
+        (TRAINED, None, "5 EUR", None, "--budget: needs prices in EUR, such as"),
+        (TRAINED + "price: {worker_hour: 1 $}\n", None, "5 EUR", None, "needs prices in EUR, such as"),
+        (TRAINED, None, None, 1e9, "--tokens: goes with workload.timing_only"),
+        (TIMED.replace("PAYLOAD", "1"), 1.0, None, None, "say for how many --tokens"),
+        (TIMED.replace("PAYLOAD", "1"), None, "$5", None, "say for how many --tokens"),
     ],
 )  # fmt: skip
-def test_a_race_needs_a_goal(text: str, hours: float | None, euros: float | None, message: str) -> None:
-    with pytest.raises(InputError, match=message.replace("$", r"\$")):
-        check_goal(parse(text), hours, euros)
+def test_a_race_needs_a_goal(
+    text: str, hours: float | None, budget: str | None, tokens: float | None, message: str
+) -> None:
+    def check(scenario: Scenario) -> None:
+        check_goal(scenario, hours, tokens, hours is not None or budget is not None)
+        amount_of(scenario, budget)
+
+    with pytest.raises(InputError, match=message):
+        check(parse(text))
