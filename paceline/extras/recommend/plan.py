@@ -1,4 +1,4 @@
-"""Hours and cost of so many tokens under each scheme, and the fastest and the cheapest within limits."""
+"""Hours and cost of a number of tokens under each scheme; the fastest and the cheapest within limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fastest and the cheapest for so many tokens, by hand on two sites."""
+"""The fastest and the cheapest for a number of tokens, by hand on two sites."""
 
 from __future__ import annotations
 
