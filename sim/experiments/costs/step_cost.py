@@ -156,9 +156,8 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     try:
         total = follow_whole(scenario, entry)
         span = total.span
-        if (
-            differs and not plain.synchronous and span.last > QUARTER * BATCH_MEANS
-        ):  # less varies in the parts
+        # Less varies in the parts.
+        if differs and not plain.synchronous and span.last > QUARTER * BATCH_MEANS:
             span = Span(span.first // QUARTER, span.last // QUARTER)
         free_s = follow(on_free_network(unvarying), span).step_s
         without = unvarying.with_rounds(0.0)

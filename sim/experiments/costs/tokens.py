@@ -223,7 +223,7 @@ UTILISATIONS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 PRECISION: Final = 0.01
 """Relative precision of the bandwidth."""
 _HALVED: Final = 4
-"""Of as many tries one halves what is left of the search; the others interpolate."""
+"""One in this number of tries halves the interval of the search; the others interpolate."""
 _SEARCHED: Final = (1e3, 1e15)
 """Bounds of the search in bytes per second."""
 

@@ -35,9 +35,11 @@ def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
     """
     workload, cluster = scenario.workload, scenario.cluster
     each_s = own_means_s(compute_model(workload, cluster, scenario.seed), cluster.workers)
+    if max(each_s) <= ALIKE * min(each_s):
+        return []
     network = build_network(cluster.network, cluster.workers)
     entries = [entry for entry in scenario.schemes if steps_s.get(entry.label) and _can_weigh(entry, network)]
-    if max(each_s) <= ALIKE * min(each_s) or not entries:
+    if not entries:
         return []
     entry = min(entries, key=lambda entry: steps_s[entry.label])
     step_s = steps_s[entry.label]

@@ -155,7 +155,7 @@ class Watch:
         return self.marks.is_known(self._span.last) or work >= self._most_work
 
     def _last(self, complete: int, work: int) -> int | None:
-        """The last cycle that counts, if the run ends with ``complete`` ones; None: it goes on."""
+        """The last cycle that counts, if the run ends with ``complete`` ones; None: not yet."""
         wanted = self.wanted
         if isinstance(wanted, Span):
             return wanted.last if complete >= wanted.last or (self.repeats and self.marks.repeat()) else None

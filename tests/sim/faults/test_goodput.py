@@ -88,7 +88,7 @@ def test_elsewhere_nothing_is_said(churn: Churn) -> None:
 
 
 def lost_s(churn: Churn, ends_s: list[float], steps: int) -> float:
-    """Writing and repeated work of runs on other seeds, with checkpoints each so many steps."""
+    """Writing and repeated work of runs on other seeds, with a number of steps between checkpoints."""
     assert churn.checkpoint is not None
     saves = churn.checkpoint.model_copy(update={"every": steps})
     lines = (follow(replace(churn, checkpoint=saves, seed=1000 + k), ends_s, ends_s[-1]) for k in range(10))
