@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..program.averaging import combined, part, root_of
 from ..program.encoding import Payload, decoded
 from ..traffic.clock import Clock
 from ..traffic.flows import Alike, AlikeTransfers, Flows
-from ..traffic.placing import Placed, in_turn_apart, place
+from ..traffic.placing import Placed, in_turn_apart, lanes_between, place
 from ..traffic.rendezvous import Tag
 from ..traffic.transfers import Transfers
 from .job import PRICED_WORK, Job
@@ -74,7 +74,9 @@ class CollectivesInFlight:
         transfer = job.transfer  # whether the times of messages depend on when they are sent, or on draws
         depends = transfer.network.varies or transfer.uneven or transfer.tcp or transfer.queue != "fair"
         self._priced = priced and not depends
-        self._idle_s = [0.0] * job.workers  # end of priced collectives' bytes, by host
+        # End of priced collectives' bytes, by host and lanes.
+        self._idle_s: list[dict[frozenset[int], float]] = [{} for _ in range(job.workers)]
+        self._lanes = lru_cache(maxsize=None)(partial(lanes_between, transfer))
         self._in_turn = job.collectives.transport.nccl_collectives
         self._on_shared: dict[Tag, _CollectiveInFlight] = {}  # priced ones that any message of a member meets
         self._alike: AlikeTransfers | None = None  # of the last collectives in classes,
@@ -112,7 +114,7 @@ class CollectivesInFlight:
         if collective.flows is not None:
             collective.flows.join(placed.position[rank], pending)
         elif is_met:
-            self._move({tag: collective, **self._priced_on(rank)})
+            self._move({tag: collective, **self._priced_on(rank, placed.lanes)})
         else:
             if not collective.can_wait:
                 self._on_shared[tag] = collective
@@ -166,12 +168,12 @@ class CollectivesInFlight:
 
     def _is_met(self, collective: _CollectiveInFlight, pending: Pending) -> bool:
         """Whether anything else can be on the links of a worker that joins a priced collective now."""
-        rank = pending.task.rank
+        rank, lanes = pending.task.rank, collective.placed.lanes
         if collective.placed.unlimited:
             return False
         alone = self._alone(pending)
         collective.can_wait = collective.can_wait and alone
-        if self._clock.now < self._idle_s[rank]:
+        if not self._is_idle(rank, lanes):
             return True
         if collective.alike is not None:
             return False
@@ -180,10 +182,17 @@ class CollectivesInFlight:
         if alone and self._is_separate(collective):
             return self._transfers.uses(rank)
         others = (other.placed for other in self._on_shared.values() if other is not collective)
-        return self._transfers.in_flight > 0 or any(
-            rank in other.position and not (self._in_turn and in_turn_apart(other, collective.placed))
+        return any(not lanes.isdisjoint(self._lanes(*pair)) for pair in self._transfers.pairs()) or any(
+            rank in other.position
+            and not lanes.isdisjoint(other.lanes)
+            and not (self._in_turn and in_turn_apart(other, collective.placed))
             for other in others
         )
+
+    def _is_idle(self, host: int, lanes: frozenset[int]) -> bool:
+        """Whether the bytes of priced collectives of a host are off these lanes."""
+        now_s, ends_s = self._clock.now, self._idle_s[host]
+        return all(end_s <= now_s or lanes.isdisjoint(on) for on, end_s in ends_s.items())
 
     def _price(self, collective: _CollectiveInFlight, tag: Tag) -> None:
         """Set the ends of a collective that all members have joined."""
@@ -219,7 +228,7 @@ class CollectivesInFlight:
         ended = partial(self._ended, tag=tag)
         for host, end_s, left_s in zip(placed.members, done_s, idle_s, strict=True):
             self._clock.at(now_s + max(end_s, 0.0), ended, collective.waiting[host])
-            self._idle_s[host] = 0.0 if placed.unlimited else now_s + left_s
+            self._idle_s[host][placed.lanes] = 0.0 if placed.unlimited else now_s + left_s
 
     def _class_ended(self, pendings: list[Pending], tag: Tag) -> None:
         for each in pendings:
@@ -233,21 +242,26 @@ class CollectivesInFlight:
     # --- and met by other traffic -------------------------------------------------------------------
 
     def _meet(self, *hosts: int) -> None:
-        """Continue, message by message, the priced collectives that messages of some hosts can meet."""
+        """Continue, message by message, the priced collectives that a message between hosts can meet.
+
+        Args:
+            hosts: source and destination; or one that may receive from anybody.
+        """
+        lanes = self._lanes(*hosts) if len(hosts) > 1 else None
         for host in hosts:
-            if (self._on_shared or self._clock.now < self._idle_s[host]) and (met := self._priced_on(host)):
+            if met := self._priced_on(host, lanes):
                 self._move(met)
 
-    def _priced_on(self, host: int) -> dict[Tag, _CollectiveInFlight]:
-        """Priced collectives that messages of a host can meet."""
-        met = {tag: each for tag, each in self._on_shared.items() if host in each.placed.position}
-        if self._clock.now < self._idle_s[host]:
-            met |= {
-                tag: each
-                for tag, each in self._open.items()
-                if each.flows is None and host in each.placed.position
-            }
-        return met
+    def _priced_on(self, host: int, lanes: frozenset[int] | None = None) -> dict[Tag, _CollectiveInFlight]:
+        """Priced collectives that messages of a host can meet, on these lanes or on any."""
+        met = self._on_shared
+        if any(end_s > self._clock.now for end_s in self._idle_s[host].values()):
+            met = met | {tag: each for tag, each in self._open.items() if each.flows is None}
+        return {
+            tag: each
+            for tag, each in met.items()
+            if host in each.placed.position and (lanes is None or not lanes.isdisjoint(each.placed.lanes))
+        }
 
     def _move(self, met: dict[Tag, _CollectiveInFlight]) -> None:
         """Replay priced collectives up to now, message by message; from now on they are among the others.

@@ -75,6 +75,14 @@ class Placed:
         return self.recursive and self.costs.stream is None and not self._owners
 
     @cached_property
+    def lanes(self) -> frozenset[int]:
+        """What other traffic has to use to meet it, see ``lanes_between``."""
+        hosts, links = np.array(self.members), np.unique(self.routes.links)
+        ends = np.sort([hosts[self.collective.source], hosts[self.collective.destination]], axis=0)
+        streams = _stream(self.model, *ends)
+        return frozenset((*links[links >= 0].tolist(), *np.unique(streams).tolist()))
+
+    @cached_property
     def _ends(self) -> Integers:
         """[links, 2]: the one source and destination of all blocks on a link; -1: several, -2: no block."""
         hosts, (row, column) = np.array(self.members), np.nonzero(self.routes.links >= 0)
@@ -305,6 +313,16 @@ def place(collective: Collective, members: tuple[int, ...], model: TransferModel
         else None,
     )
     return Placed(members, model, c, costs, routes, pair)
+
+
+def lanes_between(model: TransferModel, source: int, destination: int) -> frozenset[int]:
+    """The links between two hosts, and below zero a number for their streams, in either direction."""
+    stream = _stream(model, *sorted((source, destination)))
+    return frozenset((stream, *model.network.route(source, destination).links))
+
+
+def _stream(model: TransferModel, low: Any, high: Any) -> Any:
+    return -1 - (low * model.network.num_hosts + high)
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -82,6 +82,7 @@ class Transfers:
         self.begun = 0
         self.watch: Callable[..., None] | None = None
         self._delivered = 0
+        self._between: dict[int, int] = {}  # messages that have not arrived, by pair of hosts
 
     @property
     def in_flight(self) -> int:
@@ -92,6 +93,10 @@ class Transfers:
     def work(self) -> int:
         """Number of matched transfers, more where they are queued cell by cell."""
         return self.begun + self._sharing.queued_work
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Sources and destinations of matched transfers that have not arrived."""
+        return (divmod(key, self._workers) for key, number in self._between.items() if number)
 
     def uses(self, host: int) -> bool:
         """Whether bytes of a host are still in flight though their sender is done."""
@@ -216,8 +221,7 @@ class Transfers:
     def _match(self, source: int, destination: int, transfer: rendezvous.Transfer) -> None:
         if self.watch is not None:
             self.watch(source, destination)
-        self.messages += 1
-        self.begun += 1
+        self._count(source, destination)
         announced = transfer.announced
         if isinstance(announced, rendezvous.Notice):
             if announced.arrival_s is None:
@@ -225,6 +229,12 @@ class Transfers:
                 return
             announced = announced.arrival_s
         self._launch(source, destination, transfer, announced)
+
+    def _count(self, source: int, destination: int) -> None:
+        self.messages += 1
+        self.begun += 1
+        key = source * self._workers + destination
+        self._between[key] = self._between.get(key, 0) + 1
 
     def _launch(
         self, source: int, destination: int, transfer: rendezvous.Transfer, announced_s: float
@@ -272,8 +282,7 @@ class Transfers:
         """
         if self.watch is not None:
             self.watch(source, destination)
-        self.messages += 1
-        self.begun += 1
+        self._count(source, destination)
         transfer = rendezvous.Transfer()
         transfer.sender = transfer.receiver = side
         transfer.sender_s = transfer.receiver_s = self._clock.now
@@ -319,6 +328,7 @@ class Transfers:
 
     def _deliver(self, transfer: rendezvous.Transfer, time_s: float) -> None:
         self._delivered += 1
+        self._between[transfer.source * self._workers + transfer.destination] -= 1
         transfer.receiver.received(transfer.slot, transfer.sender, transfer.source, time_s, transfer.sender_s)
 
     def _begin(self, transfer: rendezvous.Transfer) -> None:

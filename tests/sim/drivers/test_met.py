@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.config.settings import Settings
+from paceline.sim.drivers.collectives import CollectivesInFlight
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.outcome import Outcome
@@ -49,6 +50,7 @@ class Round:
         ahead, after: (sender, receiver) of messages started before it, and sent and received after it.
         anybody: receives are from anybody.
         mixes: a mix follows.
+        beside: groups of an all-reduce begun ahead of it all.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Round:
     after: list[tuple[int, int]]
     anybody: bool
     mixes: bool
+    beside: Groups | None
 
 
 def collective_of(each: Round, rank: int) -> ops.Operation[Any]:
@@ -94,6 +97,8 @@ def scheme_of(rounds: list[Round]) -> Scheme:
         for number, each in enumerate(rounds):
             ahead = messages_of(rank, each.ahead, each, f"{number} ahead")
             handles = [await worker.begin(message) for message in ahead]
+            if each.beside:
+                handles.append(await worker.begin(ops.AllReduce(torch.zeros(each.numel), each.beside)))
             await worker.sleep(each.late_s[0][rank])
             with suppress(PeerLost):
                 if each.started[rank]:
@@ -123,9 +128,12 @@ def draw_round(rng: Random, n: int) -> Round:
     cut = rng.randint(1, n - 1)
     parts = tuple(tuple(sorted(part)) for part in (ranks[:cut], ranks[cut:]))
     share_started = rng.choice([0.0, 0.0, 0.0, 0.5, 1.0])
+    inside = tuple((k, k + 1) for k in range(0, n, 2))  # of a host, where hosts have two workers
+    across = tuple(tuple(range(k, n, 2)) for k in (0, 1))
+    hybrid = n % 2 == 0 and rng.random() < 0.3
     return Round(
         kind=rng.choice(KINDS_BY_WEIGHT),
-        groups=rng.choice([None, None, None, parts]),
+        groups=inside if hybrid else rng.choice([None, None, None, parts]),
         numel=rng.choice([1, 60, rng.randint(1, 200)]),
         started=[rng.random() < share_started for _ in range(n)],
         late_s=[[rng.choice([0.0, late_s * rng.random()]) for _ in range(n)] for _ in range(2)],
@@ -133,6 +141,7 @@ def draw_round(rng: Random, n: int) -> Round:
         after=pairs(),
         anybody=rng.random() < 0.2,
         mixes=rng.random() < 0.2,
+        beside=across if hybrid else None,
     )
 
 
@@ -249,3 +258,21 @@ def test_met_is_message_by_message(crash: bool, monkeypatch: pytest.MonkeyPatch)
 
     law()
     assert sum(met) >= 20
+
+
+def test_collectives_inside_hosts_stay_whole_beside_those_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their links are others, as their streams are."""
+    host = {"gpus": 2, "bandwidth": "5 Gbit/s"}
+    network = network_of(4, latency="1 ms", bandwidth="1 Gbit/s", host=host)
+    each = Round(
+        kind="all_gather", groups=((0, 1), (2, 3)), numel=100, started=[True] * 4,
+        late_s=[[0.0, 0.001] * 2] * 2, ahead=[], after=[], anybody=False, mixes=False,
+        beside=((0, 2), (1, 3)),
+    )  # fmt: skip
+    job = make_job(
+        scheme_of([each] * 3), workers=4, network=network, transport="nccl", bytes_per_parameter=40_000,
+        all_reduce="nccl_ring",
+    )  # fmt: skip
+    single = run(job, False, {})
+    monkeypatch.delattr(CollectivesInFlight, "_move")
+    assert_same(run(job, True, {}), single)
