@@ -20,8 +20,9 @@ A delay is shorter than ``period`` / P, so that one fragment is in transit at a 
 are received, and not used. With ``compression``, D_i is sent encoded.
 
 With ``inside`` the workers of a host (or of a site) act as one: they average their gradients at every inner
-step, and D_i is their common model's (``inside.py``). With ``quorum`` or ``deadline`` a straggler's D_i is
-left out of the mean; it abandons the rest of its period and takes the new t (``common/rounds.py``).
+step, with ``overlap`` during the backward pass, and D_i is their common model's (``inside.py``). With
+``quorum`` or ``deadline`` a straggler's D_i is left out of the mean; it abandons the rest of its period and
+takes the new t (``common/rounds.py``).
 
 Bytes per step and worker: those of an all-reduce over the period. Waits for: all workers, once a period for
 each fragment; with a delay only if the average has not arrived after ``delay`` steps.
@@ -50,11 +51,14 @@ from .common.compressed import (
     average_in_flight,
     encodes_averages,
 )
-from .common.held import Held, Sizes, in_rounds
+from .common.held import REPLACED, Held, Sizes, in_rounds
 from .common.inside import Inside, Units
 from .common.outer import OuterOptimizer, buffers_in, outer_rule
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, one_period, publishes_averages
+
+BUCKET_BYTES: Final = 25.0 * 2**20
+"""Of gradients averaged inside a unit during the backward pass: DistributedDataParallel's default."""
 
 
 class DilocoOptions(Settings):
@@ -72,6 +76,11 @@ class DilocoOptions(Settings):
     )
     round: RoundTime = 0.0
     inside: Inside = None
+    overlap: bool = Field(
+        default=False,
+        description="with inside: average gradients during the backward pass, in buckets of 25 MiB, as "
+        "DistributedDataParallel does",
+    )
     quorum: Quorum = None
     deadline: Deadline = None
 
@@ -90,6 +99,8 @@ def check(options: DilocoOptions, workers: int) -> None:
             f"a delay of {options.delay} steps is too long: the next fragment leaves {between}; "
             f"write 'delay: {spacing - 1}', or a longer period"
         )
+    if options.overlap and options.inside is None:
+        raise InputError("overlap is of the averages inside hosts or sites; write 'inside: hosts' beside it")
     check_quorum(
         options,
         workers,
@@ -113,7 +124,8 @@ def held(options: DilocoOptions, sizes: Sizes) -> Held:
         coded = options.delay and options.compression and options.compression.qsgd
         change = 0.5 if coded else 1
         in_flight = (change + several + average) / options.fragments + several
-        in_flight = max(in_flight, 1.0) if sizes.members > 1 else in_flight  # mean gradient inside
+        if sizes.members > 1:  # mean gradient inside
+            in_flight = max(in_flight, 1.0) + options.overlap * REPLACED
     return Held(optimizer=sizes.moments, anchors=1, outer_momentum=outer, in_flight=in_flight)
 
 
@@ -149,7 +161,7 @@ async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
     x, state, *fragments = worker.kept or worker.fresh()
     length = x.shape[-1]
     cuts = [number * length // options.fragments for number in range(options.fragments + 1)]
-    units = Units(worker, options.inside)
+    units = Units(worker, options.inside, BUCKET_BYTES if options.overlap else None)
     turns = [Fragment(worker, units, options, start, stop) for start, stop in pairwise(cuts)]
     for each, (value, outer_state) in zip(turns, fragments, strict=False):
         each.value, each.outer_state = value, outer_state
@@ -239,5 +251,6 @@ DILOCO: Final = Scheme(
     "diloco", diloco, DilocoOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
     inside=lambda options: options.inside, weighs=lambda options: "models",
+    bucket_bytes=lambda options: (BUCKET_BYTES,) * 2 if options.overlap else None,
     shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip

@@ -242,6 +242,7 @@ INSIDE: tuple[Form, ...] = (
     Form("sgp", {"topology": "one_peer_exponential", "inside": "hosts"}, None),
     Form("sgp", {"topology": "star", "inside": "hosts", "overlap": 2}, None),
     Form("diloco", {"period": 4, "inside": "hosts"}, None),
+    Form("diloco", {"period": 4, "inside": "hosts", "overlap": True}, None),
     Form("sharded", {"inside": "hosts"}, None),
 )
 """Forms for networks with hosts or sites, whose workers are one."""

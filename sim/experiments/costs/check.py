@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from statistics import median
@@ -34,8 +34,10 @@ from ...records.carry.outside import NAME_PLATES
 from ...records.run import Run, metric_name
 from ...records.scenario_facts import read_facts
 from ...scenario.device_memory import device_memory
+from ...scenario.entries import SchemeEntry
 from ...scenario.repeats import max_repeats
 from ...scenario.schema import Scenario, dump
+from ...schemes import find_scheme
 from ..jobs import MIN_WORK_S, num_cores
 from ..prepare import over_profile, prepare, resolve
 from ..simulate import doubts, engine_of, simulate_job
@@ -258,6 +260,7 @@ def check(
         "doubts": list(doubts(resolved)),
         "remarks": [
             *([] if resolved.cluster.profile else remarks(resolved.cluster.network, network)),
+            *about_averages_inside(resolved.schemes),
             *about_speeds(resolved, {cost.label: cost.step_s for cost in costs if not cost.problem}),
         ],
         "proxy": None if resolved.workload.timing_only else facts.proxy,
@@ -332,6 +335,17 @@ def remarks(settings: NetworkSettings, network: Network) -> list[str]:
             f"{known.high:g} s longer than the later ones: network.connect: {known.value:g} s adds that."
         )
     return sentences
+
+
+def about_averages_inside(entries: Iterable[SchemeEntry]) -> Iterator[str]:
+    """Sentences about schemes that could average gradients inside hosts or sites during the backward pass."""
+    for entry in entries:
+        options: Any = entry.options
+        if find_scheme(entry.name).inside(options) and not getattr(options, "overlap", True):
+            yield (
+                f"{entry.label} averages gradients inside {options.inside} after the backward pass, where "
+                "DistributedDataParallel does it meanwhile: 'overlap: true'."
+            )
 
 
 def _about_plates(settings: NetworkSettings, network: Network) -> list[str]:

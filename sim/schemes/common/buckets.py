@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ...program import operations as ops
+from ...program.groups import Groups
 from ...program.worker import Worker
 
 SendOrder = Literal["ready_first", "needed_first"]
@@ -80,14 +81,20 @@ class Buckets:
     """The buckets of one worker's gradients, step by step.
 
     The first bucket is full from ``first_bytes`` on, the others from ``bucket_bytes`` (0: with a layer each).
-    Without an ``order`` there is no communication thread.
+    Without an ``order`` there is no communication thread. With ``groups`` the mean is over the worker's own.
     """
 
     def __init__(
-        self, worker: Worker, first_bytes: float, bucket_bytes: float, order: SendOrder | None
+        self,
+        worker: Worker,
+        first_bytes: float,
+        bucket_bytes: float,
+        order: SendOrder | None,
+        groups: Groups | None = None,
     ) -> None:
         self._worker = worker
         self._order = order
+        self._groups = groups
         # Whole elements: equal buckets of a payload differ by one.
         self._full = int(first_bytes / worker.element_bytes), int(bucket_bytes / worker.element_bytes)
         self._under_way: list[Bucket] = []
@@ -110,7 +117,7 @@ class Buckets:
                 self._under_way.append(bucket)
                 self._complete = not missing
                 if self._order is None:
-                    bucket.handle = await worker.begin(ops.AllReduce(value))
+                    bucket.handle = await worker.begin(ops.AllReduce(value, self._groups))
                 else:
                     self._queue.append(bucket)
                     await worker.signal(_FILLED)

@@ -26,6 +26,7 @@ from ...network.network import Network
 from ...program.groups import Groups
 from ...program.pattern import Pattern
 from ...program.worker import Worker
+from .buckets import Buckets
 
 Inside = Annotated[
     Literal["hosts", "sites"] | None,
@@ -79,6 +80,8 @@ def count_units(inside: str | None, network: Network) -> int:
 class Units:
     """The units as seen by one worker, or by all workers at once; ``inside``: a scheme's option.
 
+    With ``bucket_bytes`` gradients are averaged during the backward pass, in buckets of that size.
+
     Attributes:
         number: of units.
         members: workers of each.
@@ -86,7 +89,7 @@ class Units:
         across: groups of averages between units: the workers in the same place of each; None: all workers.
     """
 
-    def __init__(self, worker: Worker, inside: str | None) -> None:
+    def __init__(self, worker: Worker, inside: str | None, bucket_bytes: float | None = None) -> None:
         places = worker.hosts if inside == "hosts" else worker.sites
         groups = unit_groups(places) if inside is not None else ()
         together = bool(groups) and len(groups) < worker.size
@@ -95,9 +98,15 @@ class Units:
         self.number = len(groups) if together else worker.size
         self.members = len(groups[0]) if together else 1
         self.across: Groups | None = tuple(zip(*groups, strict=True)) if together else None
+        self._buckets = None
+        if self.groups and bucket_bytes:
+            self._buckets = Buckets(worker, bucket_bytes, bucket_bytes, None, self.groups)
 
     async def gradient(self, x: Tensor) -> Tensor:
         """The mean gradient at x [..., d] over the batches of all members."""
+        if self._buckets is not None:
+            await self._buckets.send(x)
+            return await self._buckets.mean(next_forward=False)
         gradient = await self._worker.gradient(x)
         return gradient if self.groups is None else await self._worker.all_reduce(gradient, self.groups)
 

@@ -20,6 +20,7 @@ from tests.support.small_runs import PADDED, QSGD, TOP_K, WORKLOAD, measure
     [
         ("gossip", {"topology": "complete", "inside": "sites"}),
         ("diloco", {"period": 3, "inside": "sites"}),
+        ("diloco", {"period": 3, "inside": "sites", "overlap": True}),
         ("diloco", {"period": 4, "fragments": 2, "delay": 1, "inside": "sites"}),
         ("sharded", {"inside": "sites"}),
     ],

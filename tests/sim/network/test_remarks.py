@@ -7,11 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.experiments.costs.check import check, remarks
+from paceline.sim.experiments.costs.check import about_averages_inside, check, remarks
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network_settings import NetworkSettings
 from paceline.sim.network.stock_tcp import SEGMENT_BYTES, payload_share
 from paceline.sim.scenario.schema import parse
+from tests.support.gpu_hosts import hosts_scenario
 
 SITES = {
     "sites": {"a": 2, "b": 2},
@@ -23,6 +24,14 @@ SITES = {
 def said(**written: object) -> list[str]:
     settings = NetworkSettings.model_validate({"latency": "1 ms", "transport": "gloo", **written})
     return remarks(settings, build_network(settings, 4))
+
+
+def test_averages_inside_come_after_the_backward_pass_or_meanwhile() -> None:
+    gossip = "gossip: {topology: ring, inside: hosts}"
+    schemes = f"diloco: {{inside: hosts}}, diloco: {{inside: hosts, overlap: true, label: b}}, {gossip}"
+    text = hosts_scenario("{gpus: 2, bandwidth: 1 Gbit/s}", scheme=schemes)
+    (sentence,) = about_averages_inside(parse(text).schemes)
+    assert sentence.startswith("diloco averages gradients inside hosts after the backward pass")
 
 
 def test_what_is_left_for_data() -> None:

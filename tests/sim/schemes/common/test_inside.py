@@ -118,6 +118,32 @@ def test_all_members_of_a_unit_have_the_same_bits() -> None:
         assert first.equal(second)
 
 
+def test_averages_during_the_backward_pass_have_the_same_bits() -> None:
+    after, during = (
+        run_events(job_of("diloco", {"period": 2, "inside": "hosts", "overlap": overlap}))
+        for overlap in (False, True)
+    )
+    for first, second in zip(after.finals, during.finals, strict=True):
+        assert first.equal(second)
+
+
+def test_averages_during_the_backward_pass_end_with_its_last_bucket() -> None:
+    """Two hosts of two GPUs: 112 MB in four buckets of 28, each a halving and a doubling among the two."""
+    walls = []
+    for overlap in ("false", "true"):
+        text = hosts_scenario(
+            "{gpus: 2, latency: 0 s, bandwidth: 448 Mbit/s}", "{a: 2, b: 2}",
+            f"{{diloco: {{period: 9, inside: hosts, overlap: {overlap}}}}}",
+        ).replace("payload: 8 MB", "payload: 112 MB")  # fmt: skip
+        scenario = parse(text)
+        walls.append(run_events(prepare(scenario, scenario.schemes[0], scenario.seed)).wall_s)
+    after_s, during_s = walls
+    average_s = 112 / 56  # half of it out and in, and again
+    assert after_s == pytest.approx(1.0 + average_s)
+    first_s = 1 / 3 + 2 / 3 / 4  # forward, and a quarter of the backward pass
+    assert during_s == pytest.approx(max(first_s + average_s, 1.0 + average_s / 4))
+
+
 def test_a_pattern_of_units_joins_members_in_the_same_place() -> None:
     swap = Pattern(own=(0.75, 0.5), sources=((1,), (0,)), weights=((0.25,), (0.5,)))
     worker = Worker(
