@@ -52,6 +52,7 @@ from .common.compressed import (
 )
 from .common.held import Held, Sizes, in_rounds
 from .common.inside import Inside, Units
+from .common.local_steps import BY_TIME, LocalSteps, Period, is_by_time, period_steps, weighs_models
 from .common.outer import OuterOptimizer, buffers_in, outer_rule
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, one_period, publishes_averages
@@ -60,7 +61,7 @@ from .scheme import Scheme, one_period, publishes_averages
 class DilocoOptions(Settings):
     """Options of ``diloco``."""
 
-    period: int = Field(default=100, ge=1, description="inner steps between outer steps of a fragment")
+    period: Period = Field(default=100, description="inner steps between outer steps of a fragment" + BY_TIME)
     outer: OuterOptimizer = Field(default=OuterOptimizer(), description="the outer optimiser: SGD")
     fragments: int = Field(default=1, ge=1, description="parts of the model, averaged in turn once a period")
     delay: int = Field(default=0, ge=0, description="inner steps during an average; 0: wait for it")
@@ -78,10 +79,11 @@ class DilocoOptions(Settings):
 
 def check(options: DilocoOptions, workers: int) -> None:
     """Raise ``InputError`` where the fragments do not fit into the period."""
-    spacing, rest = divmod(options.period, options.fragments)
+    period = period_steps(options.period)
+    spacing, rest = divmod(period, options.fragments)
     if rest or not spacing:
         raise InputError(
-            f"a period of {options.period} steps is no multiple of {options.fragments} fragments; "
+            f"a period of {period} steps is no multiple of {options.fragments} fragments; "
             f"write for example 'period: {options.fragments * max(1, spacing)}'"
         )
     if options.delay >= spacing:
@@ -98,6 +100,7 @@ def check(options: DilocoOptions, workers: int) -> None:
         alpha=options.alpha > 0,
         compression=options.compression is not None,
         inside=options.inside is not None,
+        **{"period: {by: time}": is_by_time(options)},
     )
 
 
@@ -135,7 +138,7 @@ async def _outer_steps_in_time(worker: Worker, options: DilocoOptions, rounds: R
     outer_state = rule.init(common)
     async for k in worker.steps():
         x, state, in_time = await rounds.step(x, state)
-        if (k + 1) % options.period == 0:
+        if (k + 1) % period_steps(options.period) == 0:
             if in_time:
                 await rounds.contribute(common - x)
             common, outer_state = rule.update(common, await rounds.average(), outer_state)
@@ -153,11 +156,13 @@ async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
     turns = [Fragment(worker, units, options, start, stop) for start, stop in pairwise(cuts)]
     for each, (value, outer_state) in zip(turns, fragments, strict=False):
         each.value, each.outer_state = value, outer_state
-    spacing = options.period // options.fragments
+    local = LocalSteps(worker, options.period, units.groups)
+    spacing = period_steps(options.period) // options.fragments
     current = turns[-1]
     async for k in worker.steps():
-        gradient = await units.gradient(x)
-        x, state = worker.optimizer.update(x, gradient, state)
+        if local.takes(k):
+            gradient = await units.gradient(x)
+            x, state = worker.optimizer.update(x, gradient, state)
         turn, since = divmod(k + 1, spacing)
         if since == 0:
             current = turns[(turn - 1) % options.fragments]
@@ -238,6 +243,6 @@ def _joined(turns: list[Fragment]) -> Tensor:
 DILOCO: Final = Scheme(
     "diloco", diloco, DilocoOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
-    inside=lambda options: options.inside, weighs=lambda options: "models",
+    inside=lambda options: options.inside, weighs=weighs_models,
     shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip

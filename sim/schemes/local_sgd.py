@@ -23,9 +23,9 @@ The optimiser's buffers are equal on all workers at the switch. Source: Lin et a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import Field, Tag
 
 from ..config.settings import Settings
 from ..program.encoding import Compression
@@ -33,6 +33,16 @@ from ..program.worker import Program, Worker
 from .common.compressed import RoundTime, encodes_averages
 from .common.exchange import ModelExchange, Momentum, averages_in_flight, pack, unpack
 from .common.held import Held, Sizes, in_rounds
+from .common.local_steps import (
+    BY_FORM,
+    BY_TIME,
+    LocalSteps,
+    Period,
+    TimedPeriod,
+    is_by_time,
+    period_steps,
+    weighs_models,
+)
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, one_period, publishes_averages
 
@@ -40,7 +50,7 @@ from .scheme import Scheme, one_period, publishes_averages
 class LocalSgdOptions(Settings):
     """Options of ``local_sgd``."""
 
-    period: int = Field(ge=1, description="steps between two averages")
+    period: Period = Field(description="steps between two averages" + BY_TIME)
     warmup: int = Field(default=0, ge=0, description="first steps, with an average at every step")
     momentum: Momentum = "local"
     round: RoundTime = 0.0
@@ -54,7 +64,8 @@ class LocalSgdOptions(Settings):
 
 def check(options: LocalSgdOptions, workers: int) -> None:
     """Raise ``InputError`` where a quorum is out of reach, or does not go with ``compression``."""
-    check_quorum(options, workers, compression=options.compression is not None)
+    others = {"compression": options.compression is not None, "period: {by: time}": is_by_time(options)}
+    check_quorum(options, workers, **others)
 
 
 def without_warmup(options: LocalSgdOptions) -> Settings:
@@ -87,9 +98,11 @@ async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
     """Local SGD with averages over all workers."""
     exchange = ModelExchange(worker, options.compression, options.momentum)
     x, state, last = worker.kept or (*worker.fresh(), exchange.first_average())
+    local = LocalSteps(worker, options.period)
     async for k in worker.steps():
-        gradient = await worker.gradient(x)
-        x, state = worker.optimizer.update(x, gradient, state)
+        if local.takes(k - options.warmup):
+            gradient = await worker.gradient(x)
+            x, state = worker.optimizer.update(x, gradient, state)
         averages = _averages_after(k, options)
         if averages:
             x, state, last = await exchange.average_changes(k, x, state, last)
@@ -98,7 +111,7 @@ async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
 
 
 def _averages_after(k: int, options: LocalSgdOptions) -> bool:
-    return k < options.warmup or (k + 1 - options.warmup) % options.period == 0
+    return k < options.warmup or (k + 1 - options.warmup) % period_steps(options.period) == 0
 
 
 async def _local_steps_in_time(worker: Worker, options: LocalSgdOptions, rounds: Rounds) -> None:
@@ -119,7 +132,9 @@ class PostLocalSgdOptions(Settings):
     """Options of ``post_local_sgd``."""
 
     switch_at: int = Field(ge=1, description="first steps, with an average of gradients at every step")
-    period: int = Field(ge=2, description="steps between two averages of models afterwards")
+    period: Annotated[Annotated[int, Field(ge=2), Tag("number of steps")] | TimedPeriod, BY_FORM] = Field(
+        description="steps between two averages of models afterwards" + BY_TIME
+    )
     momentum: Momentum = "local"
     round: RoundTime = 0.0
 
@@ -132,12 +147,14 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
     """
     exchange = ModelExchange(worker, None, options.momentum)
     x, state = worker.kept or worker.fresh()
+    local, period = LocalSteps(worker, options.period), period_steps(options.period)
     async for k in worker.steps():
-        gradient = await worker.gradient(x)
-        if k < options.switch_at:
-            gradient = await worker.all_reduce(worker.weighed(gradient))
-        x, state = worker.optimizer.update(x, gradient, state)
-        averages = k >= options.switch_at and (k + 1 - options.switch_at) % options.period == 0
+        if local.takes(k - options.switch_at):
+            gradient = await worker.gradient(x)
+            if k < options.switch_at:
+                gradient = await worker.all_reduce(worker.weighed(gradient))
+            x, state = worker.optimizer.update(x, gradient, state)
+        averages = k >= options.switch_at and (k + 1 - options.switch_at) % period == 0
         if averages:
             x, state = await exchange.mix(k, x, state, None)
             await worker.spend(options.round)
@@ -148,7 +165,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
 LOCAL_SGD: Final = Scheme(
     "local_sgd", local_sgd, LocalSgdOptions, True, check, publishes=publishes_averages, cycle=one_period,
     long_run=without_warmup, held=held, depends_on_timing=leaves_out, encodes=encodes_averages,
-    shrinks=lambda options: not leaves_out(options), weighs=lambda options: "models",
+    shrinks=lambda options: not leaves_out(options), weighs=weighs_models,
 )  # fmt: skip
 POST_LOCAL_SGD: Final = Scheme(
     "post_local_sgd", post_local_sgd, PostLocalSgdOptions, True, publishes=publishes_averages,
@@ -157,5 +174,5 @@ POST_LOCAL_SGD: Final = Scheme(
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, in_flight=averages_in_flight(options.momentum, None, sizes)
     ),
-    shrinks=lambda options: True, weighs=lambda options: "models",
+    shrinks=lambda options: True, weighs=weighs_models,
 )  # fmt: skip
