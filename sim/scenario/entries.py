@@ -229,6 +229,17 @@ class SchemeEntry(Named):
         "restart where there is a `checkpoint`, else wait",
     )
 
+    @classmethod
+    @override
+    def spell_out(cls, name: str, given: object) -> object:
+        scheme = find_scheme(name)
+        period = scheme.options.model_fields.get("period")
+        if isinstance(given, Mapping) and isinstance(given.get("period"), Mapping) and period is not None:
+            waits = "all its workers take every step" if scheme.synchronous else "its workers wait for nobody"
+            if period.annotation is int:
+                raise mistake(f"cannot be by time here: {waits}; write a number of steps", name, "period")
+        return super().spell_out(name, given)
+
     @model_validator(mode="after")
     def _check_policy(self) -> Self:
         scheme = find_scheme(self.name)
@@ -321,5 +332,5 @@ def _periods(schemes: object) -> Iterable[int]:
     for entry in entries:
         for options in entry.values() if isinstance(entry, Mapping) else ():
             match options:
-                case {"period": int(period)}:
+                case {"period": int(period) | {"steps": int(period)}}:
                     yield period

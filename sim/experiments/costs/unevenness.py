@@ -1,4 +1,4 @@
-"""Who computes for how long where workers differ in speed, and what batches by speed would save."""
+"""Who computes for how long where workers differ in speed, and what batches or periods to suit would save."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import groupby
 from typing import Final
+
+from pydantic import ValidationError
 
 from ...config.units import format_seconds
 from ...errors import InputError, RunError
@@ -15,6 +17,7 @@ from ...scenario.batches import batch_sizes, check_weighed, compute_model, own_m
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...workloads.batch_sizes import BySpeed
+from ..prepare import prepare
 from .step_cost import follow_whole
 
 ALIKE: Final = 1.03
@@ -28,10 +31,21 @@ def _can_weigh(entry: SchemeEntry, network: Network) -> bool:
     return False
 
 
+def _by_time(entry: SchemeEntry) -> SchemeEntry | None:
+    """The entry with periods by time; None where its scheme has none."""
+    document = entry.options.model_dump(mode="json")
+    document["period"] = {"by": "time", "steps": document.get("period")}
+    with suppress(ValidationError):
+        options = SchemeEntry.model_validate({entry.name: document}).options
+        return entry.model_copy(update={"options": options})
+    return None
+
+
 def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
     """Sentences about a resolved scenario whose workers differ in speed, for the shortest of the steps.
 
-    ``steps_s``: label -> seconds of a step. Nothing is said of schemes that cannot have batches by speed.
+    ``steps_s``: label -> seconds of a step. Nothing is said of schemes that cannot have batches by speed, or
+    have periods by time already.
     """
     workload, cluster = scenario.workload, scenario.cluster
     each_s = own_means_s(compute_model(workload, cluster, scenario.seed), cluster.workers)
@@ -51,18 +65,24 @@ def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
         for ranks in kinds[:3] + kinds[3:][-1:]
     )
     step = f"Of a step of {entry.label}, {format_seconds(step_s)}"
-    text = f"{step}, computing takes {computing}; the rest is waiting."
+    texts = [f"{step}, computing takes {computing}; the rest is waiting."]
     sizes = batch_sizes(workload, cluster, scenario.seed)
     by_speed = BySpeed(by="speed", mean=round(sum(sizes) / len(sizes)))
     workload = workload.model_copy(update={"batch_size": by_speed})
     sizes = batch_sizes(workload, cluster, scenario.seed)
-    try:
-        even_s = follow_whole(scenario.model_copy(update={"workload": workload}), entry).step_s
-    except RunError:
-        return [text]
-    written = f"workload: {{batch_size: {{by: speed, mean: {by_speed.mean}}}}}"
-    saving = (
-        f"With '{written}', {min(sizes):,} to {max(sizes):,} examples, it takes {format_seconds(even_s)}, "
-        f"{format_seconds(max(0.0, step_s - even_s))} less."
-    )
-    return [text, saving][: 1 + (ALIKE * even_s < step_s)]
+    sizes_text = f"{min(sizes):,} to {max(sizes):,} examples"
+    forms = {
+        f"'workload: {{batch_size: {{by: speed, mean: {by_speed.mean}}}}}', {sizes_text}": (
+            scenario.model_copy(update={"workload": workload}), entry
+        )
+    }  # fmt: skip
+    if (timed := _by_time(entry)) is not None:
+        own = prepare(scenario, timed, scenario.seed).own_steps
+        steps_text = f"{min(own):,} to {max(own):,} local steps"
+        forms[f"'period: {{by: time, steps: {max(own)}}}', {steps_text}"] = scenario, timed
+    for written, changed in forms.items():
+        with suppress(RunError):
+            even_s = follow_whole(*changed).step_s
+            less = f"it takes {format_seconds(even_s)}, {format_seconds(max(0.0, step_s - even_s))} less."
+            texts += [f"With {written}, {less}"][: ALIKE * even_s < step_s]
+    return texts
