@@ -24,8 +24,6 @@ from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes import SCHEMES
 from ..schemes.common.buckets import count_buckets
-from ..schemes.common.inside import Units
-from ..schemes.common.local_steps import own_steps
 from ..schemes.scheme import Scheme
 from ..traffic.placing import place, price_s
 from ..traffic.selection import Algorithms, Choice
@@ -259,14 +257,6 @@ class Job:
         """Number of steps after which the scheme's messages, and evaluations that take time, repeat."""
         cycle = self.scheme.cycle(self.options, self.units)
         return math.lcm(cycle, self.scoring.every) if self.scoring.time_s else cycle
-
-    @property
-    def own_steps(self) -> tuple[int, ...]:
-        """Steps that each worker takes in a period by time, N of the fastest; (): all take every step."""
-        if not self.speeds:
-            return ()
-        groups = Units(self.worker(0), self.scheme.inside(self.options)).groups
-        return own_steps(self.options.period, self.speeds, groups)  # type: ignore[attr-defined]
 
     def among(self, ranks: tuple[int, ...]) -> Job:
         """The job of these workers alone, which are 0, 1, ... in it, without faults."""

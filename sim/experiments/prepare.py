@@ -311,7 +311,6 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     model_bytes = standing if standing is not None else start.numel() * start.element_size()
     kept = kept_rule(scenario, start.nbytes)
     compute = compute_model(workload, cluster, seed, built.sampler if built else None)
-    timed = is_by_time(entry.options)
     return Job(
         scheme=scheme,
         options=entry.options,
@@ -346,7 +345,9 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         churn=churn_of(scenario, entry, seed),
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,
-        speeds=tuple(1 / own_s for own_s in own_means_s(compute, cluster.workers)) if timed else (),
+        speeds=tuple(1 / own_s for own_s in own_means_s(compute, cluster.workers))
+        if is_by_time(entry.options)
+        else (),
         recording=Recording(
             scenario.events != "none", MAX_EVENTS if scenario.events == "auto" else None, scenario.first_steps
         ),

@@ -14,6 +14,7 @@ from ..network.build import build_network
 from ..network.forms.sites import DEFAULT
 from ..network.network import Network
 from ..schemes import find_scheme
+from ..schemes.common.local_steps import is_by_time
 from ..workloads.batch_sizes import BatchSize, apportion
 from ..workloads.sampler import Sampler
 from .entries import SchemeEntry, WorkloadEntry
@@ -88,6 +89,9 @@ def check_weighed(entry: SchemeEntry, network: Network) -> None:
     units = scheme.units(options, network)
     reasons = {
         "workers do not wait for all others, so that no mean has the examples of all": not scheme.in_step(
+            options
+        ),
+        "its periods are by time: a model counts alike, however many steps are behind it": is_by_time(
             options
         ),
         "its means, of models or of some workers, count all workers alike": scheme.weighs(options) is None,

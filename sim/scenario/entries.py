@@ -232,12 +232,11 @@ class SchemeEntry(Named):
     @classmethod
     @override
     def spell_out(cls, name: str, given: object) -> object:
-        scheme = find_scheme(name)
-        period = scheme.options.model_fields.get("period")
-        if isinstance(given, Mapping) and isinstance(given.get("period"), Mapping) and period is not None:
-            waits = "all its workers take every step" if scheme.synchronous else "its workers wait for nobody"
-            if period.annotation is int:
-                raise mistake(f"cannot be by time here: {waits}; write a number of steps", name, "period")
+        period = find_scheme(name).options.model_fields.get("period")
+        match given:
+            case {"period": Mapping()} if period is not None and period.annotation is int:
+                why = "take every step" if find_scheme(name).synchronous else "wait for nobody"
+                raise mistake(f"all workers {why} here; write a number of steps", name, "period")
         return super().spell_out(name, given)
 
     @model_validator(mode="after")

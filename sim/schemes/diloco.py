@@ -52,7 +52,7 @@ from .common.compressed import (
 )
 from .common.held import Held, Sizes, in_rounds
 from .common.inside import Inside, Units
-from .common.local_steps import BY_TIME, LocalSteps, Period, is_by_time, period_steps, weighs_models
+from .common.local_steps import Period, period_steps, taken_steps
 from .common.outer import OuterOptimizer, buffers_in, outer_rule
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, one_period, publishes_averages
@@ -61,7 +61,7 @@ from .scheme import Scheme, one_period, publishes_averages
 class DilocoOptions(Settings):
     """Options of ``diloco``."""
 
-    period: Period = Field(default=100, description="inner steps between outer steps of a fragment" + BY_TIME)
+    period: Period = Field(default=100, description="inner steps between outer steps of a fragment")
     outer: OuterOptimizer = Field(default=OuterOptimizer(), description="the outer optimiser: SGD")
     fragments: int = Field(default=1, ge=1, description="parts of the model, averaged in turn once a period")
     delay: int = Field(default=0, ge=0, description="inner steps during an average; 0: wait for it")
@@ -100,7 +100,6 @@ def check(options: DilocoOptions, workers: int) -> None:
         alpha=options.alpha > 0,
         compression=options.compression is not None,
         inside=options.inside is not None,
-        **{"period: {by: time}": is_by_time(options)},
     )
 
 
@@ -156,11 +155,11 @@ async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
     turns = [Fragment(worker, units, options, start, stop) for start, stop in pairwise(cuts)]
     for each, (value, outer_state) in zip(turns, fragments, strict=False):
         each.value, each.outer_state = value, outer_state
-    local = LocalSteps(worker, options.period, units.groups)
+    takes = taken_steps(worker, options)
     spacing = period_steps(options.period) // options.fragments
     current = turns[-1]
     async for k in worker.steps():
-        if local.takes(k):
+        if takes(k):
             gradient = await units.gradient(x)
             x, state = worker.optimizer.update(x, gradient, state)
         turn, since = divmod(k + 1, spacing)
@@ -243,6 +242,6 @@ def _joined(turns: list[Fragment]) -> Tensor:
 DILOCO: Final = Scheme(
     "diloco", diloco, DilocoOptions, True, check, publishes=publishes_averages, cycle=one_period, held=held,
     parts=lambda options: options.fragments, depends_on_timing=leaves_out, encodes=encodes_averages,
-    inside=lambda options: options.inside, weighs=weighs_models,
+    inside=lambda options: options.inside, weighs=lambda options: "models",
     shrinks=lambda options: not leaves_out(options),
 )  # fmt: skip

@@ -35,13 +35,10 @@ from .common.exchange import ModelExchange, Momentum, averages_in_flight, pack, 
 from .common.held import Held, Sizes, in_rounds
 from .common.local_steps import (
     BY_FORM,
-    BY_TIME,
-    LocalSteps,
     Period,
     TimedPeriod,
-    is_by_time,
     period_steps,
-    weighs_models,
+    taken_steps,
 )
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, one_period, publishes_averages
@@ -50,7 +47,7 @@ from .scheme import Scheme, one_period, publishes_averages
 class LocalSgdOptions(Settings):
     """Options of ``local_sgd``."""
 
-    period: Period = Field(description="steps between two averages" + BY_TIME)
+    period: Period = Field(description="steps between two averages")
     warmup: int = Field(default=0, ge=0, description="first steps, with an average at every step")
     momentum: Momentum = "local"
     round: RoundTime = 0.0
@@ -64,8 +61,7 @@ class LocalSgdOptions(Settings):
 
 def check(options: LocalSgdOptions, workers: int) -> None:
     """Raise ``InputError`` where a quorum is out of reach, or does not go with ``compression``."""
-    others = {"compression": options.compression is not None, "period: {by: time}": is_by_time(options)}
-    check_quorum(options, workers, **others)
+    check_quorum(options, workers, compression=options.compression is not None)
 
 
 def without_warmup(options: LocalSgdOptions) -> Settings:
@@ -98,9 +94,9 @@ async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
     """Local SGD with averages over all workers."""
     exchange = ModelExchange(worker, options.compression, options.momentum)
     x, state, last = worker.kept or (*worker.fresh(), exchange.first_average())
-    local = LocalSteps(worker, options.period)
+    takes = taken_steps(worker, options)
     async for k in worker.steps():
-        if local.takes(k - options.warmup):
+        if takes(k - options.warmup):
             gradient = await worker.gradient(x)
             x, state = worker.optimizer.update(x, gradient, state)
         averages = _averages_after(k, options)
@@ -133,7 +129,7 @@ class PostLocalSgdOptions(Settings):
 
     switch_at: int = Field(ge=1, description="first steps, with an average of gradients at every step")
     period: Annotated[Annotated[int, Field(ge=2), Tag("number of steps")] | TimedPeriod, BY_FORM] = Field(
-        description="steps between two averages of models afterwards" + BY_TIME
+        description="steps between two averages of models afterwards"
     )
     momentum: Momentum = "local"
     round: RoundTime = 0.0
@@ -147,9 +143,9 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
     """
     exchange = ModelExchange(worker, None, options.momentum)
     x, state = worker.kept or worker.fresh()
-    local, period = LocalSteps(worker, options.period), period_steps(options.period)
+    takes, period = taken_steps(worker, options), period_steps(options.period)
     async for k in worker.steps():
-        if local.takes(k - options.switch_at):
+        if takes(k - options.switch_at):
             gradient = await worker.gradient(x)
             if k < options.switch_at:
                 gradient = await worker.all_reduce(worker.weighed(gradient))
@@ -165,7 +161,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
 LOCAL_SGD: Final = Scheme(
     "local_sgd", local_sgd, LocalSgdOptions, True, check, publishes=publishes_averages, cycle=one_period,
     long_run=without_warmup, held=held, depends_on_timing=leaves_out, encodes=encodes_averages,
-    shrinks=lambda options: not leaves_out(options), weighs=weighs_models,
+    shrinks=lambda options: not leaves_out(options), weighs=lambda options: "models",
 )  # fmt: skip
 POST_LOCAL_SGD: Final = Scheme(
     "post_local_sgd", post_local_sgd, PostLocalSgdOptions, True, publishes=publishes_averages,
@@ -174,5 +170,5 @@ POST_LOCAL_SGD: Final = Scheme(
     held=lambda options, sizes: Held(
         optimizer=sizes.moments, in_flight=averages_in_flight(options.momentum, None, sizes)
     ),
-    shrinks=lambda options: True, weighs=weighs_models,
+    shrinks=lambda options: True, weighs=lambda options: "models",
 )  # fmt: skip

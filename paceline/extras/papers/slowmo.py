@@ -28,7 +28,7 @@ from paceline.sim.program.worker import Worker
 from paceline.sim.schemes.common.compressed import RoundTime, encodes_averages
 from paceline.sim.schemes.common.exchange import ModelExchange, Momentum, averages_in_flight
 from paceline.sim.schemes.common.held import REPLACED, Held, Sizes
-from paceline.sim.schemes.common.local_steps import BY_TIME, LocalSteps, Period, period_steps, weighs_models
+from paceline.sim.schemes.common.local_steps import Period, period_steps, taken_steps
 from paceline.sim.schemes.common.outer import buffers_in
 from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 
@@ -36,7 +36,7 @@ from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 class SlowmoOptions(Settings):
     """Options of ``slowmo``."""
 
-    period: Period = Field(default=48, description="steps between two averages" + BY_TIME)
+    period: Period = Field(default=48, description="steps between two averages")
     slow_lr: float = Field(default=1.0, gt=0, description="learning rate of the slow steps")
     slow_momentum: float = Field(default=0.5, ge=0, lt=1, description="momentum of the slow steps")
     momentum: Momentum = "local"
@@ -62,9 +62,9 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
     moved = length - buffers_in(worker, 0, length)
     slow = torch.zeros_like(x[..., :moved])
     x, state, last, common, slow = worker.kept or (x, state, exchange.first_average(), x, slow)
-    local, period = LocalSteps(worker, options.period), period_steps(options.period)
+    takes, period = taken_steps(worker, options), period_steps(options.period)
     async for k in worker.steps():
-        if local.takes(k):
+        if takes(k):
             gradient = await worker.gradient(x)
             x, state = worker.optimizer.update(x, gradient, state)
         averages = (k + 1) % period == 0
@@ -84,5 +84,5 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
 SLOWMO: Final = Scheme(
     "slowmo", slowmo, SlowmoOptions, True, publishes=publishes_averages, cycle=one_period, held=held,
     encodes=encodes_averages,
-    shrinks=lambda options: True, weighs=weighs_models,
+    shrinks=lambda options: True, weighs=lambda options: "models",
 )  # fmt: skip

@@ -15,7 +15,6 @@ Source: Hoffmann et al., arXiv 2203.15556, section 3.3 and appendix D.3 (approac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +33,7 @@ from ...scenario.batches import batch_sizes
 from ...scenario.entries import SchemeEntry
 from ...scenario.parts import CollectiveSettings
 from ...scenario.schema import Scenario, dump
+from ...schemes.common.local_steps import own_steps
 from ...workloads.layers.layer_settings import LayerProfile
 from ..prepare import churn_of, prepare, resolve, with_chosen
 from .encoding_units import encodes
@@ -178,7 +178,7 @@ def _sent_over(network: NetworkSettings) -> str:
 def _row(
     scenario: Scenario,
     entry: SchemeEntry,
-    tokens_each: Sequence[int],
+    tokens_each: list[int],
     tokens: float | None,
     profile: LayerProfile,
     price: PriceRecord | None,
@@ -189,7 +189,7 @@ def _row(
         step = utilisation.step
         churn = churn_of(scenario, entry, scenario.seed)
         job = prepare(scenario, entry, scenario.seed)
-        own = job.own_steps or (1,) * job.workers
+        own = own_steps(job.worker(0), job.options)
         batch = sum(each * taken for each, taken in zip(tokens_each, own, strict=True)) / max(own)
         steps = None if tokens is None else tokens / batch
         useful, best = 1.0, None

@@ -7,8 +7,6 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Final
 
-from pydantic import ValidationError
-
 from ...config.units import format_seconds
 from ...errors import InputError, RunError
 from ...network.build import build_network
@@ -16,6 +14,7 @@ from ...network.network import Network
 from ...scenario.batches import batch_sizes, check_weighed, compute_model, own_means_s
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
+from ...schemes.common.local_steps import own_steps
 from ...workloads.batch_sizes import BySpeed
 from ..prepare import prepare
 from .step_cost import follow_whole
@@ -29,16 +28,6 @@ def _can_weigh(entry: SchemeEntry, network: Network) -> bool:
         check_weighed(entry, network)
         return True
     return False
-
-
-def _by_time(entry: SchemeEntry) -> SchemeEntry | None:
-    """The entry with periods by time; None where its scheme has none."""
-    document = entry.options.model_dump(mode="json")
-    document["period"] = {"by": "time", "steps": document.get("period")}
-    with suppress(ValidationError):
-        options = SchemeEntry.model_validate({entry.name: document}).options
-        return entry.model_copy(update={"options": options})
-    return None
 
 
 def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
@@ -70,16 +59,17 @@ def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
     by_speed = BySpeed(by="speed", mean=round(sum(sizes) / len(sizes)))
     workload = workload.model_copy(update={"batch_size": by_speed})
     sizes = batch_sizes(workload, cluster, scenario.seed)
-    sizes_text = f"{min(sizes):,} to {max(sizes):,} examples"
     forms = {
-        f"'workload: {{batch_size: {{by: speed, mean: {by_speed.mean}}}}}', {sizes_text}": (
-            scenario.model_copy(update={"workload": workload}), entry
-        )
-    }  # fmt: skip
-    if (timed := _by_time(entry)) is not None:
-        own = prepare(scenario, timed, scenario.seed).own_steps
-        steps_text = f"{min(own):,} to {max(own):,} local steps"
-        forms[f"'period: {{by: time, steps: {max(own)}}}', {steps_text}"] = scenario, timed
+        f"'workload: {{batch_size: {{by: speed, mean: {by_speed.mean}}}}}', {min(sizes):,} to "
+        f"{max(sizes):,} examples": (scenario.model_copy(update={"workload": workload}), entry)
+    }
+    with suppress(ValueError):  # of a scheme without them
+        period = {"by": "time", "steps": getattr(entry.options, "period", None)}
+        document = {entry.name: {**entry.options.model_dump(mode="json"), "period": period}}
+        timed = entry.model_copy(update={"options": SchemeEntry.model_validate(document).options})
+        own = own_steps(prepare(scenario, timed, scenario.seed).worker(0), timed.options)
+        steps = f"{min(own):,} to {max(own):,} local steps"
+        forms[f"'period: {{by: time, steps: {max(own)}}}', {steps}"] = scenario, timed
     for written, changed in forms.items():
         with suppress(RunError):
             even_s = follow_whole(*changed).step_s

@@ -18,22 +18,23 @@ each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from ...config.settings import Settings
-from ...errors import NotInLockstep
-from ...program.groups import Groups
 from ...program.worker import Worker
+from .inside import Units
 
 
 class ByTime(Settings):
     """As many local steps on each worker as fit into the same time."""
 
-    by: Literal["time"] = Field(description="what is alike on all workers")
-    steps: int = Field(ge=1, description="steps of the fastest worker; the others take as many as fit")
+    by: Literal["time"] = Field(description="what a period is alike in on all workers, in place of steps")
+    steps: int = Field(
+        ge=1, description="steps of the fastest worker; others take as many as fit, at least 1"
+    )
 
 
 BY_FORM: Final = Discriminator(
@@ -41,7 +42,6 @@ BY_FORM: Final = Discriminator(
 )
 TimedPeriod = Annotated[ByTime, Tag("by time")]
 Period = Annotated[Annotated[int, Field(ge=1), Tag("number of steps")] | TimedPeriod, BY_FORM]
-BY_TIME: Final = "; or `{by: time, steps: 8}`, the fastest worker's, and of each other as many as fit"
 
 
 def is_by_time(options: Any) -> bool:
@@ -54,39 +54,22 @@ def period_steps(period: int | ByTime) -> int:
     return period.steps if isinstance(period, ByTime) else period
 
 
-def weighs_models(options: Any) -> Literal["models"] | None:
-    """``weighs`` of a scheme of local steps: by time, models count alike, whatever is behind them."""
-    return None if is_by_time(options) else "models"
+def own_steps(worker: Worker, options: Any) -> tuple[int, ...]:
+    """Steps of each worker in a period by time, N of the fastest; of any other period 1 of each, alike.
 
-
-def own_steps(period: int | ByTime, speeds: Sequence[float], groups: Groups | None = None) -> tuple[int, ...]:
-    """Steps of each worker in a period; with ``groups`` their members step together, as the slowest can.
-
-    >>> own_steps(ByTime(by="time", steps=4), [2.0, 1.0, 0.3])
-    (4, 2, 1)
+    With ``inside`` the members of a unit step together, as the slowest can.
     """
-    steps, slowest = period_steps(period), [*speeds]
-    if not isinstance(period, ByTime):
-        return (steps,) * len(speeds)
-    for group in groups or ():
-        for rank in group:
-            slowest[rank] = min(speeds[each] for each in group)
-    return tuple(max(1, math.floor(steps * each / max(slowest) + 1e-9)) for each in slowest)
+    if not is_by_time(options):
+        return (1,) * worker.size
+    units = Units(worker, getattr(options, "inside", None)).groups or [(rank,) for rank in range(worker.size)]
+    speeds = {rank: min(worker.speeds[each] for each in unit) for unit in units for rank in unit}
+    fits = options.period.steps / max(speeds.values())
+    return tuple(max(1, math.floor(speeds[rank] * fits * (1 + 1e-9))) for rank in range(worker.size))
 
 
-class LocalSteps:
-    """Which steps one worker takes, or all workers at once; ``groups``: of workers that step together."""
-
-    def __init__(self, worker: Worker, period: int | ByTime, groups: Groups | None = None) -> None:
-        each = own_steps(period, worker.speeds or (1.0,) * worker.size, groups)
-        self._steps, self._own = period_steps(period), {each[rank] for rank in worker.ranks}
-
-    def takes(self, since: int) -> bool:
-        """Whether the worker takes step ``since``, counted from the beginning of a period; all before it.
-
-        Raises ``NotInLockstep`` where some of all workers take it.
-        """
-        taken = {(since + 1) * own // self._steps > since * own // self._steps for own in self._own}
-        if since >= 0 and len(taken) > 1:
-            raise NotInLockstep("workers take different numbers of steps: run it on the event driver")
-        return since < 0 or taken.pop()
+def taken_steps(worker: Worker, options: Any) -> Callable[[int], bool]:
+    """Whether a worker takes a step, given its number from the beginning of a period; all before that."""
+    if not is_by_time(options):
+        return lambda since: True
+    steps, own = options.period.steps, own_steps(worker, options)[worker.rank]
+    return lambda since: since < 0 or (since + 1) * own // steps > since * own // steps
