@@ -91,9 +91,7 @@ def check_weighed(entry: SchemeEntry, network: Network) -> None:
         "workers do not wait for all others, so that no mean has the examples of all": not scheme.in_step(
             options
         ),
-        "its periods are by time: a model counts alike, however many steps are behind it": is_by_time(
-            options
-        ),
+        "with periods by time models count alike, however many steps are behind them": is_by_time(options),
         "its means, of models or of some workers, count all workers alike": scheme.weighs(options) is None,
         "with shrink the workers of a mean change": entry.on_fault == "shrink",
         "its mixing weights are not doubly stochastic, so that some workers count for more": graphs

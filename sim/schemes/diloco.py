@@ -52,7 +52,7 @@ from .common.compressed import (
 )
 from .common.held import Held, Sizes, in_rounds
 from .common.inside import Inside, Units
-from .common.local_steps import Period, period_steps, taken_steps
+from .common.local_steps import Period, is_by_time, period_steps, taken_steps
 from .common.outer import OuterOptimizer, buffers_in, outer_rule
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, one_period, publishes_averages
@@ -91,6 +91,11 @@ def check(options: DilocoOptions, workers: int) -> None:
         raise InputError(
             f"a delay of {options.delay} steps is too long: the next fragment leaves {between}; "
             f"write 'delay: {spacing - 1}', or a longer period"
+        )
+    if options.inside is not None and is_by_time(options):
+        raise InputError(
+            "'inside' averages gradients in every step, which by time some units leave out; leave it out, or "
+            "write 'period' as a number"
         )
     check_quorum(
         options,

@@ -25,7 +25,6 @@ from pydantic import Discriminator, Field, Tag
 
 from ...config.settings import Settings
 from ...program.worker import Worker
-from .inside import Units
 
 
 class ByTime(Settings):
@@ -55,16 +54,11 @@ def period_steps(period: int | ByTime) -> int:
 
 
 def own_steps(worker: Worker, options: Any) -> tuple[int, ...]:
-    """Steps of each worker in a period by time, N of the fastest; of any other period 1 of each, alike.
-
-    With ``inside`` the members of a unit step together, as the slowest can.
-    """
+    """Steps of each worker in a period by time, N of the fastest; of any other period 1 of each, alike."""
     if not is_by_time(options):
         return (1,) * worker.size
-    units = Units(worker, getattr(options, "inside", None)).groups or [(rank,) for rank in range(worker.size)]
-    speeds = {rank: min(worker.speeds[each] for each in unit) for unit in units for rank in unit}
-    fits = options.period.steps / max(speeds.values())
-    return tuple(max(1, math.floor(speeds[rank] * fits * (1 + 1e-9))) for rank in range(worker.size))
+    fits = options.period.steps / max(worker.speeds) * (1 + 1e-9)
+    return tuple(max(1, math.floor(speed * fits)) for speed in worker.speeds)
 
 
 def taken_steps(worker: Worker, options: Any) -> Callable[[int], bool]:
