@@ -235,8 +235,8 @@ class SchemeEntry(Named):
         period = find_scheme(name).options.model_fields.get("period")
         match given:
             case {"period": Mapping()} if period is not None and period.annotation is int:
-                why = "take every step" if find_scheme(name).synchronous else "wait for nobody"
-                raise mistake(f"all workers {why} here; write a number of steps", name, "period")
+                why = "all take every step" if find_scheme(name).synchronous else "wait for nobody"
+                raise mistake(f"cannot be by time: its workers {why}; write a number", name, "period")
         return super().spell_out(name, given)
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from paceline.extras.replay.replay_driver import replay
 from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
-from paceline.sim.errors import NotInLockstep
+from paceline.sim.errors import InputError, NotInLockstep
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import engine_of
 from paceline.sim.program.averaging import mean_model
@@ -46,7 +46,7 @@ def uneven(scheme: str, options: Options, slowdowns: list[float], **parts: Any) 
 
 
 def test_a_worker_at_half_the_speed_takes_half_the_steps() -> None:
-    """Periods of 4 s in place of 8, in which nobody waits; models by hand, with one batch for each gradient."""
+    """Periods of 4 s in place of 8, in which nobody waits; models by hand, a batch for each gradient."""
     parts: Options = {"task": "digits-mlp", "task_options": {"hidden": 4}, "max_iterations": 8}
     plain = uneven("local_sgd", {"period": 4}, [1.0, 2.0], **parts)
     assert [each.wait_s for each in run_events(plain).breakdowns] == [8.0, 0.0]
@@ -82,7 +82,7 @@ def test_steps_are_spread_over_the_period_and_never_ahead_of_the_fastest() -> No
     ("steps", "slowdowns", "own"),
     [
         (4, [1.0, 2.0, 1.3, 3.9, 9.0], (4, 2, 3, 1, 1)),
-        (9, [1.1, 3.3, 9.9], (9, 3, 1)),  # 1.1 / 3.3 times 9 is not quite 3
+        (37, [1.0, 3.7], (37, 10)),  # 37 / 3.7 is rounded below 10
         (7, [2.0, 2.0], (7, 7)),
     ],
 )
@@ -142,3 +142,15 @@ def test_adam_counts_the_steps_that_a_worker_takes() -> None:
     assert moved[0] == pytest.approx(0.02, rel=0.05)
     assert moved[1] == pytest.approx(0.01, rel=1e-3)
     assert moved[3] == 0.0
+
+
+def test_units_that_share_every_step_are_refused() -> None:
+    text = "'inside' averages gradients in every step, which by time some units leave out; leave it out"
+    with pytest.raises(InputError, match=text):
+        scenario_of(8, {"diloco": {**by_time(4), "inside": "sites"}})
+
+
+def test_uneven_batches_are_refused() -> None:
+    """A model would count by the examples of a step, and not of all its steps."""
+    with pytest.raises(InputError, match="with periods by time models count alike"):
+        scenario_of([8, 4, 8, 2], {"local_sgd": by_time(4)})
