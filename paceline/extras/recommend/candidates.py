@@ -16,7 +16,7 @@ from paceline.sim.experiments.costs.step_cost import ENOUGH_PART_WORK, enough, f
 from paceline.sim.scenario.device_memory import check_device_memory
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
-from paceline.sim.schemes.common.local_steps import is_by_time, period_steps
+from paceline.sim.schemes.common.local_steps import is_by_time
 
 PERIODS: Final = (4, 16, 64)
 GRAPHS: Final = ("ring", "one_peer_exponential")
@@ -77,9 +77,9 @@ def is_trained(scenario: Scenario) -> bool:
 
 
 def _with_period(entry: SchemeEntry) -> SchemeEntry:
-    """The entry; if its label is its scheme's name, with the period added."""
-    period = period_steps(getattr(entry.options, "period", 0)) if entry.label == entry.name else None
-    return entry.model_copy(update={"label": f"{entry.name} {period}"}) if period else entry
+    """The entry; if its label is its scheme's name, with the number of steps of a period added."""
+    period = getattr(entry.options, "period", None) if entry.label == entry.name else None
+    return entry.model_copy(update={"label": f"{entry.name} {period}"}) if isinstance(period, int) else entry
 
 
 def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.extras.replay.replay_driver import replay
+from paceline.realrun.attach.attach import attach
 from paceline.sim.compute.compute_settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
@@ -142,6 +143,16 @@ def test_adam_counts_the_steps_that_a_worker_takes() -> None:
     assert moved[0] == pytest.approx(0.02, rel=0.05)
     assert moved[1] == pytest.approx(0.01, rel=1e-3)
     assert moved[3] == 0.0
+
+
+def test_a_loop_of_its_own_knows_no_speeds() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        pytest.raises(InputError, match=r"local_sgd\.period: by time needs the workers' speeds"),
+        attach(model, optimizer, {"local_sgd": by_time(4)}, steps=4),
+    ):
+        pass
 
 
 def test_units_that_share_every_step_are_refused() -> None:
