@@ -94,6 +94,14 @@ def test_numbers_by_hand(steps: int, slowdowns: list[float], own: tuple[int, ...
     assert own_steps(plain.worker(0), plain.options) == (1,) * len(slowdowns)
 
 
+@pytest.mark.parametrize(("scheme", "before"), [("local_sgd", "warmup"), ("post_local_sgd", "switch_at")])
+def test_before_the_first_period_all_take_every_step(scheme: str, before: str) -> None:
+    """Three steps of 2 s for all; then 4 of 1 s, and 2 of 2 s."""
+    job = uneven(scheme, {**by_time(4), before: 3}, [1.0, 2.0], max_iterations=7)
+    assert run_events(job).wall_s == 10.0
+    assert run_events(replace(job, max_iterations=3)).wall_s == 6.0
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(4, 32).map(lambda eighths: eighths / 4), min_size=2, max_size=5),
