@@ -25,14 +25,13 @@ from ..network.profile import Profile
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, TransferModel, nccl_hosts
 from ..network.variation import changes_per_s
 from ..program.encoding import message_bytes
-from ..scenario.batches import batch_sizes, compute_model, own_means_s, weights_of
+from ..scenario.batches import batch_sizes, compute_model, speeds_of, weights_of
 from ..scenario.entries import SchemeEntry, WorkloadEntry
 from ..scenario.parts import EvaluateSettings, Stop, format_keep
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
 from ..schemes.common.inside import possible_units
-from ..schemes.common.local_steps import is_by_time
 from ..traffic.selection import Algorithms
 from ..training.gradients import SAMPLER_KEY, Method, TrainingProblem, cannot_batch, choose_method, on_drawn
 from ..training.optimizer import NullOptimizer, make_optimizer
@@ -310,7 +309,6 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     rule = make_optimizer(entry.optimizer or workload.optimizer, buffers, layers.tensors(start.numel()))
     model_bytes = standing if standing is not None else start.numel() * start.element_size()
     kept = kept_rule(scenario, start.nbytes)
-    compute = compute_model(workload, cluster, seed, built.sampler if built else None)
     return Job(
         scheme=scheme,
         options=entry.options,
@@ -322,7 +320,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         problem=problem,
         task=task if problem else None,
         bytes_per_parameter=model_bytes / start.numel(),
-        compute=compute,
+        compute=compute_model(workload, cluster, seed, built.sampler if built else None),
         transfer=transport.transfer(_nominal(cluster.network, network, seed)),
         collectives=JobCollectives(
             scenario.collectives.all_reduce,
@@ -345,9 +343,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         churn=churn_of(scenario, entry, seed),
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,
-        speeds=tuple(1 / own_s for own_s in own_means_s(compute, cluster.workers))
-        if is_by_time(entry.options)
-        else (),
+        speeds=speeds_of(workload, cluster, seed, entry),
         recording=Recording(
             scenario.events != "none", MAX_EVENTS if scenario.events == "auto" else None, scenario.first_steps
         ),

@@ -60,6 +60,14 @@ def own_means_s(model: ComputeModel, workers: int) -> list[float]:
     return [float(steady.block_s(rank, 0).mean()) for rank in range(workers)]
 
 
+def speeds_of(workload: WorkloadEntry, cluster: Cluster, seed: int, entry: SchemeEntry) -> tuple[float, ...]:
+    """Gradients a second of each worker for a scheme with periods by time; () for any other."""
+    if not is_by_time(entry.options):
+        return ()
+    each_s = own_means_s(compute_model(workload, cluster, seed), cluster.workers)
+    return tuple(1 / own_s for own_s in each_s)
+
+
 def compute_model(
     workload: WorkloadEntry, cluster: Cluster, seed: int, sampler: Sampler | None = None
 ) -> ComputeModel:

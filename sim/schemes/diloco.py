@@ -52,7 +52,7 @@ from .common.compressed import (
 )
 from .common.held import Held, Sizes, in_rounds
 from .common.inside import Inside, Units
-from .common.local_steps import Period, is_by_time, period_steps, taken_steps
+from .common.local_steps import LocalPeriod, is_by_time, period_steps, taken_steps
 from .common.outer import OuterOptimizer, buffers_in, outer_rule
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, one_period, publishes_averages
@@ -61,7 +61,7 @@ from .scheme import Scheme, one_period, publishes_averages
 class DilocoOptions(Settings):
     """Options of ``diloco``."""
 
-    period: Period = Field(default=100, description="inner steps between outer steps of a fragment")
+    period: LocalPeriod = Field(default=100, description="inner steps between outer steps of a fragment")
     outer: OuterOptimizer = Field(default=OuterOptimizer(), description="the outer optimiser: SGD")
     fragments: int = Field(default=1, ge=1, description="parts of the model, averaged in turn once a period")
     delay: int = Field(default=0, ge=0, description="inner steps during an average; 0: wait for it")

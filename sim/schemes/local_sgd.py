@@ -35,7 +35,7 @@ from .common.exchange import ModelExchange, Momentum, averages_in_flight, pack, 
 from .common.held import Held, Sizes, in_rounds
 from .common.local_steps import (
     BY_FORM,
-    Period,
+    LocalPeriod,
     TimedPeriod,
     period_steps,
     taken_steps,
@@ -47,7 +47,7 @@ from .scheme import Scheme, one_period, publishes_averages
 class LocalSgdOptions(Settings):
     """Options of ``local_sgd``."""
 
-    period: Period = Field(description="steps between two averages")
+    period: LocalPeriod = Field(description="steps between two averages")
     warmup: int = Field(default=0, ge=0, description="first steps, with an average at every step")
     momentum: Momentum = "local"
     round: RoundTime = 0.0

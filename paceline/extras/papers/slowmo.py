@@ -28,7 +28,7 @@ from paceline.sim.program.worker import Worker
 from paceline.sim.schemes.common.compressed import RoundTime, encodes_averages
 from paceline.sim.schemes.common.exchange import ModelExchange, Momentum, averages_in_flight
 from paceline.sim.schemes.common.held import REPLACED, Held, Sizes
-from paceline.sim.schemes.common.local_steps import Period, period_steps, taken_steps
+from paceline.sim.schemes.common.local_steps import LocalPeriod, period_steps, taken_steps
 from paceline.sim.schemes.common.outer import buffers_in
 from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 
@@ -36,7 +36,7 @@ from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 class SlowmoOptions(Settings):
     """Options of ``slowmo``."""
 
-    period: Period = Field(default=48, description="steps between two averages")
+    period: LocalPeriod = Field(default=48, description="steps between two averages")
     slow_lr: float = Field(default=1.0, gt=0, description="learning rate of the slow steps")
     slow_momentum: float = Field(default=0.5, ge=0, lt=1, description="momentum of the slow steps")
     momentum: Momentum = "local"

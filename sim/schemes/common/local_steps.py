@@ -40,7 +40,7 @@ BY_FORM: Final = Discriminator(
     lambda value: "by time" if isinstance(value, ByTime | Mapping) else "number of steps"
 )
 TimedPeriod = Annotated[ByTime, Tag("by time")]
-Period = Annotated[Annotated[int, Field(ge=1), Tag("number of steps")] | TimedPeriod, BY_FORM]
+LocalPeriod = Annotated[Annotated[int, Field(ge=1), Tag("number of steps")] | TimedPeriod, BY_FORM]
 
 
 def is_by_time(options: Any) -> bool:
