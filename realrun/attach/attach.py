@@ -53,6 +53,7 @@ from paceline.sim.records.carry.noise import NoisePoint
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.schemes import find_scheme
+from paceline.sim.schemes.common.local_steps import is_by_time
 from paceline.sim.training.gradient_noise import moments, norm2
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import WithBuffers
@@ -339,6 +340,11 @@ def _parse_scheme(scheme: str | Mapping[str, Any]) -> SchemeEntry:
         raise InputError(f"attach: {entry.name}.optimizer: the optimizer is the loop's own; leave this out")
     if getattr(entry.options, "round", 0.0):
         raise InputError(f"attach: {entry.name}.round: a round takes its real time here; leave this out")
+    if is_by_time(entry.options):
+        raise InputError(
+            f"attach: {entry.name}.period: by time needs the workers' speeds, which are not known here; "
+            "write a number of steps"
+        )
     return entry
 
 

@@ -191,6 +191,7 @@ class Job:
         max_iterations, max_time_s: other ends of the run.
         churn: faults and checkpoints.
         ranks: of its workers in the job that it is a part of (``among``); empty: it is no part.
+        speeds: of the workers, for periods by time (``Worker.speeds``).
         recording: operations that are kept.
     """
 
@@ -215,6 +216,7 @@ class Job:
     averaging_share: float = 0.0
     churn: Churn | None = None
     ranks: tuple[int, ...] = ()
+    speeds: tuple[float, ...] = ()
 
     @cached_property
     def computing(self) -> ComputeModel:
@@ -263,6 +265,7 @@ class Job:
             self,
             workers=len(ranks),
             ranks=ranks,
+            speeds=tuple(self.speeds[rank] for rank in ranks if self.speeds),
             transfer=replace(self.transfer, network=self.transfer.network.among(ranks)),
             collectives=replace(
                 self.collectives,
@@ -334,6 +337,7 @@ class Job:
             accumulate=self.compute.accumulate,
             parameters=self.layers.tensors(self.start.shape[-1]),
             weight=own.view(*start.shape[:-1], 1) if models else None,
+            speeds=self.speeds,
         )
 
     def pace_marks(self) -> PaceMarks:

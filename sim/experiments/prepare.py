@@ -25,7 +25,7 @@ from ..network.profile import Profile
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, TransferModel, nccl_hosts
 from ..network.variation import changes_per_s
 from ..program.encoding import message_bytes
-from ..scenario.batches import batch_sizes, compute_model, weights_of
+from ..scenario.batches import batch_sizes, compute_model, speeds_of, weights_of
 from ..scenario.entries import SchemeEntry, WorkloadEntry
 from ..scenario.parts import EvaluateSettings, Stop, format_keep
 from ..scenario.repeats import max_repeats
@@ -343,6 +343,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         churn=churn_of(scenario, entry, seed),
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,
+        speeds=speeds_of(workload, cluster, seed, entry),
         recording=Recording(
             scenario.events != "none", MAX_EVENTS if scenario.events == "auto" else None, scenario.first_steps
         ),

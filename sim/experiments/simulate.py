@@ -27,6 +27,7 @@ from ..records.unfinished import NOTHING_KEPT, Parts, begin_parts, open_parts
 from ..scenario.batches import batch_sizes
 from ..scenario.repeats import AutoRepeats, are_enough, max_repeats
 from ..scenario.schema import Scenario, dump
+from ..schemes.common.local_steps import period_steps
 from ..traffic.streams import Streams
 from ..training.scoring import Scorer
 from ..workloads import find_task
@@ -319,7 +320,7 @@ def doubts(scenario: Scenario) -> Iterator[str]:
             f"{format_seconds(gradient_s)}"
         )
     for number, entry in enumerate(scenario.schemes):
-        period = getattr(entry.options, "period", None)
+        period = period_steps(getattr(entry.options, "period", 0))
         if isinstance(period, int) and period > steps >= 1:
             yield f"schemes.{number}.period: {period:,} steps are more than the run's {steps:,.0f} at most"
     if workload.timing_only or workload.curves is not None:

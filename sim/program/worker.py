@@ -127,6 +127,7 @@ class Worker:
         parameters: the model's trained tensors in the order in which its module has them, which is that of
             its vector; running buffers come behind them. Without a module: one vector, or the layers'.
         weight: what this worker's models count by in a mean of all, [1] or [n, 1]; None: all count alike.
+        speeds: mean gradients a second of each worker, for periods by time, [n]; (): all are equally fast.
     """
 
     ranks: tuple[int, ...]
@@ -146,6 +147,7 @@ class Worker:
     kept: tuple[Any, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     weight: Tensor | None = None
+    speeds: tuple[float, ...] = ()
 
     @property
     def rank(self) -> int:

@@ -14,6 +14,7 @@ from ..network.build import build_network
 from ..network.forms.sites import DEFAULT
 from ..network.network import Network
 from ..schemes import find_scheme
+from ..schemes.common.local_steps import is_by_time
 from ..workloads.batch_sizes import BatchSize, apportion
 from ..workloads.sampler import Sampler
 from .entries import SchemeEntry, WorkloadEntry
@@ -59,6 +60,14 @@ def own_means_s(model: ComputeModel, workers: int) -> list[float]:
     return [float(steady.block_s(rank, 0).mean()) for rank in range(workers)]
 
 
+def speeds_of(workload: WorkloadEntry, cluster: Cluster, seed: int, entry: SchemeEntry) -> tuple[float, ...]:
+    """Gradients a second of each worker for a scheme with periods by time; () for any other."""
+    if not is_by_time(entry.options):
+        return ()
+    each_s = own_means_s(compute_model(workload, cluster, seed), cluster.workers)
+    return tuple(1 / own_s for own_s in each_s)
+
+
 def compute_model(
     workload: WorkloadEntry, cluster: Cluster, seed: int, sampler: Sampler | None = None
 ) -> ComputeModel:
@@ -90,6 +99,7 @@ def check_weighed(entry: SchemeEntry, network: Network) -> None:
         "workers do not wait for all others, so that no mean has the examples of all": not scheme.in_step(
             options
         ),
+        "with periods by time models count alike, however many steps are behind them": is_by_time(options),
         "its means, of models or of some workers, count all workers alike": scheme.weighs(options) is None,
         "with shrink the workers of a mean change": entry.on_fault == "shrink",
         "its mixing weights are not doubly stochastic, so that some workers count for more": graphs

@@ -229,6 +229,16 @@ class SchemeEntry(Named):
         "restart where there is a `checkpoint`, else wait",
     )
 
+    @classmethod
+    @override
+    def spell_out(cls, name: str, given: object) -> object:
+        period = find_scheme(name).options.model_fields.get("period")
+        match given:
+            case {"period": Mapping()} if period is not None and period.annotation is int:
+                why = "all take every step" if find_scheme(name).synchronous else "wait for nobody"
+                raise mistake(f"cannot be by time: its workers {why}; write a number", name, "period")
+        return super().spell_out(name, given)
+
     @model_validator(mode="after")
     def _check_policy(self) -> Self:
         scheme = find_scheme(self.name)
@@ -321,5 +331,5 @@ def _periods(schemes: object) -> Iterable[int]:
     for entry in entries:
         for options in entry.values() if isinstance(entry, Mapping) else ():
             match options:
-                case {"period": int(period)}:
+                case {"period": int(period) | {"steps": int(period)}}:
                     yield period

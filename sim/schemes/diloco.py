@@ -53,6 +53,7 @@ from .common.compressed import (
 )
 from .common.held import REPLACED, Held, Sizes, in_rounds
 from .common.inside import Inside, Units
+from .common.local_steps import LocalPeriod, is_by_time, period_steps, taken_steps
 from .common.outer import OuterOptimizer, buffers_in, outer_rule
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, one_period, publishes_averages
@@ -64,7 +65,7 @@ BUCKET_BYTES: Final = 25.0 * 2**20
 class DilocoOptions(Settings):
     """Options of ``diloco``."""
 
-    period: int = Field(default=100, ge=1, description="inner steps between outer steps of a fragment")
+    period: LocalPeriod = Field(default=100, description="inner steps between outer steps of a fragment")
     outer: OuterOptimizer = Field(default=OuterOptimizer(), description="the outer optimiser: SGD")
     fragments: int = Field(default=1, ge=1, description="parts of the model, averaged in turn once a period")
     delay: int = Field(default=0, ge=0, description="inner steps during an average; 0: wait for it")
@@ -87,10 +88,11 @@ class DilocoOptions(Settings):
 
 def check(options: DilocoOptions, workers: int) -> None:
     """Raise ``InputError`` where the fragments do not fit into the period."""
-    spacing, rest = divmod(options.period, options.fragments)
+    period = period_steps(options.period)
+    spacing, rest = divmod(period, options.fragments)
     if rest or not spacing:
         raise InputError(
-            f"a period of {options.period} steps is no multiple of {options.fragments} fragments; "
+            f"a period of {period} steps is no multiple of {options.fragments} fragments; "
             f"write for example 'period: {options.fragments * max(1, spacing)}'"
         )
     if options.delay >= spacing:
@@ -101,6 +103,11 @@ def check(options: DilocoOptions, workers: int) -> None:
         )
     if options.overlap and options.inside is None:
         raise InputError("overlap is of the averages inside hosts or sites; write 'inside: hosts' beside it")
+    if options.inside is not None and is_by_time(options):
+        raise InputError(
+            "'inside' averages gradients in every step, which by time some units leave out; leave it out, or "
+            "write 'period' as a number"
+        )
     check_quorum(
         options,
         workers,
@@ -147,7 +154,7 @@ async def _outer_steps_in_time(worker: Worker, options: DilocoOptions, rounds: R
     outer_state = rule.init(common)
     async for k in worker.steps():
         x, state, in_time = await rounds.step(x, state)
-        if (k + 1) % options.period == 0:
+        if (k + 1) % period_steps(options.period) == 0:
             if in_time:
                 await rounds.contribute(common - x)
             common, outer_state = rule.update(common, await rounds.average(), outer_state)
@@ -165,11 +172,13 @@ async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
     turns = [Fragment(worker, units, options, start, stop) for start, stop in pairwise(cuts)]
     for each, (value, outer_state) in zip(turns, fragments, strict=False):
         each.value, each.outer_state = value, outer_state
-    spacing = options.period // options.fragments
+    takes = taken_steps(worker, options)
+    spacing = period_steps(options.period) // options.fragments
     current = turns[-1]
     async for k in worker.steps():
-        gradient = await units.gradient(x)
-        x, state = worker.optimizer.update(x, gradient, state)
+        if takes(k):
+            gradient = await units.gradient(x)
+            x, state = worker.optimizer.update(x, gradient, state)
         turn, since = divmod(k + 1, spacing)
         if since == 0:
             current = turns[(turn - 1) % options.fragments]

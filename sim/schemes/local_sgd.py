@@ -23,9 +23,9 @@ The optimiser's buffers are equal on all workers at the switch. Source: Lin et a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import Field, Tag
 
 from ..config.settings import Settings
 from ..program.encoding import Compression
@@ -33,6 +33,13 @@ from ..program.worker import Program, Worker
 from .common.compressed import RoundTime, encodes_averages
 from .common.exchange import ModelExchange, Momentum, averages_in_flight, pack, unpack
 from .common.held import Held, Sizes, in_rounds
+from .common.local_steps import (
+    BY_FORM,
+    LocalPeriod,
+    TimedPeriod,
+    period_steps,
+    taken_steps,
+)
 from .common.rounds import Deadline, Quorum, Rounds, check_quorum, leaves_out
 from .scheme import Scheme, one_period, publishes_averages
 
@@ -40,7 +47,7 @@ from .scheme import Scheme, one_period, publishes_averages
 class LocalSgdOptions(Settings):
     """Options of ``local_sgd``."""
 
-    period: int = Field(ge=1, description="steps between two averages")
+    period: LocalPeriod = Field(description="steps between two averages")
     warmup: int = Field(default=0, ge=0, description="first steps, with an average at every step")
     momentum: Momentum = "local"
     round: RoundTime = 0.0
@@ -87,9 +94,11 @@ async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
     """Local SGD with averages over all workers."""
     exchange = ModelExchange(worker, options.compression, options.momentum)
     x, state, last = worker.kept or (*worker.fresh(), exchange.first_average())
+    takes = taken_steps(worker, options)
     async for k in worker.steps():
-        gradient = await worker.gradient(x)
-        x, state = worker.optimizer.update(x, gradient, state)
+        if takes(k - options.warmup):
+            gradient = await worker.gradient(x)
+            x, state = worker.optimizer.update(x, gradient, state)
         averages = _averages_after(k, options)
         if averages:
             x, state, last = await exchange.average_changes(k, x, state, last)
@@ -98,7 +107,7 @@ async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
 
 
 def _averages_after(k: int, options: LocalSgdOptions) -> bool:
-    return k < options.warmup or (k + 1 - options.warmup) % options.period == 0
+    return k < options.warmup or (k + 1 - options.warmup) % period_steps(options.period) == 0
 
 
 async def _local_steps_in_time(worker: Worker, options: LocalSgdOptions, rounds: Rounds) -> None:
@@ -119,7 +128,9 @@ class PostLocalSgdOptions(Settings):
     """Options of ``post_local_sgd``."""
 
     switch_at: int = Field(ge=1, description="first steps, with an average of gradients at every step")
-    period: int = Field(ge=2, description="steps between two averages of models afterwards")
+    period: Annotated[Annotated[int, Field(ge=2), Tag("number of steps")] | TimedPeriod, BY_FORM] = Field(
+        description="steps between two averages of models afterwards"
+    )
     momentum: Momentum = "local"
     round: RoundTime = 0.0
 
@@ -132,12 +143,14 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
     """
     exchange = ModelExchange(worker, None, options.momentum)
     x, state = worker.kept or worker.fresh()
+    takes, period = taken_steps(worker, options), period_steps(options.period)
     async for k in worker.steps():
-        gradient = await worker.gradient(x)
-        if k < options.switch_at:
-            gradient = await worker.all_reduce(worker.weighed(gradient))
-        x, state = worker.optimizer.update(x, gradient, state)
-        averages = k >= options.switch_at and (k + 1 - options.switch_at) % options.period == 0
+        if takes(k - options.switch_at):
+            gradient = await worker.gradient(x)
+            if k < options.switch_at:
+                gradient = await worker.all_reduce(worker.weighed(gradient))
+            x, state = worker.optimizer.update(x, gradient, state)
+        averages = k >= options.switch_at and (k + 1 - options.switch_at) % period == 0
         if averages:
             x, state = await exchange.mix(k, x, state, None)
             await worker.spend(options.round)

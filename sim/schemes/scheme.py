@@ -19,6 +19,7 @@ from ..program.worker import Program, Worker
 from ..records.run import On
 from .common.held import Held, Sizes
 from .common.inside import count_units
+from .common.local_steps import period_steps
 
 MAX_BUCKETS: Final = 10_000
 """Largest number of buckets of a payload: each is a collective at every step."""
@@ -26,7 +27,7 @@ MAX_BUCKETS: Final = 10_000
 
 def one_period(options: Any, workers: int) -> int:
     """``cycle`` of a scheme that averages every ``period`` steps."""
-    return int(options.period)
+    return period_steps(options.period)
 
 
 def publishes_averages(options: Any) -> On:

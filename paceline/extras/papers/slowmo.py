@@ -28,6 +28,7 @@ from paceline.sim.program.worker import Worker
 from paceline.sim.schemes.common.compressed import RoundTime, encodes_averages
 from paceline.sim.schemes.common.exchange import ModelExchange, Momentum, averages_in_flight
 from paceline.sim.schemes.common.held import REPLACED, Held, Sizes
+from paceline.sim.schemes.common.local_steps import LocalPeriod, period_steps, taken_steps
 from paceline.sim.schemes.common.outer import buffers_in
 from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 
@@ -35,7 +36,7 @@ from paceline.sim.schemes.scheme import Scheme, one_period, publishes_averages
 class SlowmoOptions(Settings):
     """Options of ``slowmo``."""
 
-    period: int = Field(default=48, ge=1, description="steps between two averages")
+    period: LocalPeriod = Field(default=48, description="steps between two averages")
     slow_lr: float = Field(default=1.0, gt=0, description="learning rate of the slow steps")
     slow_momentum: float = Field(default=0.5, ge=0, lt=1, description="momentum of the slow steps")
     momentum: Momentum = "local"
@@ -61,13 +62,15 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
     moved = length - buffers_in(worker, 0, length)
     slow = torch.zeros_like(x[..., :moved])
     x, state, last, common, slow = worker.kept or (x, state, exchange.first_average(), x, slow)
+    takes, period = taken_steps(worker, options), period_steps(options.period)
     async for k in worker.steps():
-        gradient = await worker.gradient(x)
-        x, state = worker.optimizer.update(x, gradient, state)
-        averages = (k + 1) % options.period == 0
+        if takes(k):
+            gradient = await worker.gradient(x)
+            x, state = worker.optimizer.update(x, gradient, state)
+        averages = (k + 1) % period == 0
         if averages:
             x, state, last = await exchange.average_changes(k, x, state, last)
-            lr = worker.optimizer.lr_at(k + 1 - options.period)
+            lr = worker.optimizer.lr_at(k + 1 - period)
             change = (common - x)[..., :moved]
             slow = options.slow_momentum * slow + (change / lr if lr else torch.zeros_like(change))
             common = torch.cat([common[..., :moved] - options.slow_lr * lr * slow, x[..., moved:]], dim=-1)

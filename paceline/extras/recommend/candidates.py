@@ -16,6 +16,7 @@ from paceline.sim.experiments.costs.step_cost import ENOUGH_PART_WORK, enough, f
 from paceline.sim.scenario.device_memory import check_device_memory
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
+from paceline.sim.schemes.common.local_steps import is_by_time
 
 PERIODS: Final = (4, 16, 64)
 GRAPHS: Final = ("ring", "one_peer_exponential")
@@ -76,9 +77,9 @@ def is_trained(scenario: Scenario) -> bool:
 
 
 def _with_period(entry: SchemeEntry) -> SchemeEntry:
-    """The entry; if its label is its scheme's name, with the period added."""
+    """The entry; if its label is its scheme's name, with the number of steps of a period added."""
     period = getattr(entry.options, "period", None) if entry.label == entry.name else None
-    return entry.model_copy(update={"label": f"{entry.name} {period}"}) if period else entry
+    return entry.model_copy(update={"label": f"{entry.name} {period}"}) if isinstance(period, int) else entry
 
 
 def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -119,7 +120,8 @@ def outdone(scenario: Scenario, step_s: Mapping[str, float]) -> set[str]:
 
 def _is_plainer(one: SchemeEntry, other: SchemeEntry) -> bool:
     mine, its = one.options.model_dump(), other.options.model_dump()
-    if (one.name, one.optimizer) != (other.name, other.optimizer) or mine == its:
+    timed = is_by_time(one.options) or is_by_time(other.options)
+    if (one.name, one.optimizer) != (other.name, other.optimizer) or mine == its or timed:
         return False
     codec = mine.pop("compression", None)
     oftener = one.name != "local_sgd" or mine.pop("period") <= its.pop("period")

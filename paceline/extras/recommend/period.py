@@ -15,6 +15,7 @@ from paceline.sim.errors import RunError
 from paceline.sim.experiments.costs.step_cost import ENOUGH_PART_WORK, follow, on_free_network, whole_job
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
+from paceline.sim.schemes.common.local_steps import ByTime, is_by_time
 
 SHARE: Final = 0.1
 """Most of the time that averages take."""
@@ -80,7 +81,8 @@ def smallest_period(step_s: float, average_s: float) -> int:
 
 def _seconds(scenario: Scenario, entry: SchemeEntry, period: int) -> tuple[float, float]:
     """Seconds of a step without its average, and of an average, at a period."""
-    options = entry.options.model_copy(update={"period": period})
+    written = ByTime(by="time", steps=period) if is_by_time(entry.options) else period
+    options = entry.options.model_copy(update={"period": written})
     job = whole_job(scenario, entry.model_copy(update={"options": options}))
     span = follow(job, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK).span
     free = on_free_network(job.with_rounds(0.0))

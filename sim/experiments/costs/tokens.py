@@ -33,6 +33,7 @@ from ...scenario.batches import batch_sizes
 from ...scenario.entries import SchemeEntry
 from ...scenario.parts import CollectiveSettings
 from ...scenario.schema import Scenario, dump
+from ...schemes.common.local_steps import own_steps
 from ...workloads.layers.layer_settings import LayerProfile
 from ..prepare import churn_of, prepare, resolve, with_chosen
 from .encoding_units import encodes
@@ -126,17 +127,19 @@ def throughput(
             )
     resolved = resolve(scenario, torch.device("cpu"))
     sizes = batch_sizes(resolved.workload, resolved.cluster, resolved.seed)
-    batch = sum(sizes) * resolved.workload.accumulate * length
+    tokens_each = [size * resolved.workload.accumulate * length for size in sizes]
     facts = read_facts(dump(resolved))
     with one_thread():
         entries = track("scheme", resolved.schemes)
-        rows = [_row(resolved, entry, batch, tokens, profile, facts.price, with_needs) for entry in entries]
+        rows = [
+            _row(resolved, entry, tokens_each, tokens, profile, facts.price, with_needs) for entry in entries
+        ]
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
         "gpus_per_worker": 1 if resolved.cluster.island is None else resolved.cluster.island.gpus,
         "parameters": profile.num_parameters,
-        "tokens_per_step": batch,
+        "tokens_per_step": sum(tokens_each),
         "tokens": tokens,
         "tokens_by_scaling_law": loss is not None,
         "loss_by_scaling_law": None if tokens is None else HOFFMANN.loss(profile.num_parameters, tokens),
@@ -151,7 +154,7 @@ def throughput(
 
 
 def _costs(
-    step: Followed, price: PriceRecord, batch: int, steps: float | None, useful: float
+    step: Followed, price: PriceRecord, batch: float, steps: float | None, useful: float
 ) -> dict[str, float | None]:
     whole = sum(sum(row.values()) for row in step.between.values())
     in_step = step.bytes_per_worker * len(step.pace.steps)
@@ -175,18 +178,20 @@ def _sent_over(network: NetworkSettings) -> str:
 def _row(
     scenario: Scenario,
     entry: SchemeEntry,
-    batch: int,
+    tokens_each: list[int],
     tokens: float | None,
     profile: LayerProfile,
     price: PriceRecord | None,
     with_needs: bool,
 ) -> dict[str, Any]:
-    steps = None if tokens is None else tokens / batch
     try:
         utilisation = Utilisation(scenario, entry)
         step = utilisation.step
         churn = churn_of(scenario, entry, scenario.seed)
         job = prepare(scenario, entry, scenario.seed)
+        own = own_steps(job.worker(0), job.options)
+        batch = sum(each * taken for each, taken in zip(tokens_each, own, strict=True)) / max(own)
+        steps = None if tokens is None else tokens / batch
         useful, best = 1.0, None
         if churn is not None and step.step_s:
             compute = steady_compute(job.computing, job.workers)

@@ -1,4 +1,4 @@
-"""Who computes for how long where workers differ in speed, and what batches by speed would save."""
+"""Who computes for how long where workers differ in speed, and what batches or periods to suit would save."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from ...network.network import Network
 from ...scenario.batches import batch_sizes, check_weighed, compute_model, own_means_s
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
+from ...schemes.common.local_steps import own_steps
 from ...workloads.batch_sizes import BySpeed
+from ..prepare import prepare
 from .step_cost import follow_whole
 
 ALIKE: Final = 1.03
@@ -31,7 +33,8 @@ def _can_weigh(entry: SchemeEntry, network: Network) -> bool:
 def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
     """Sentences about a resolved scenario whose workers differ in speed, for the shortest of the steps.
 
-    ``steps_s``: label -> seconds of a step. Nothing is said of schemes that cannot have batches by speed.
+    ``steps_s``: label -> seconds of a step. Nothing is said of schemes that cannot have batches by speed, or
+    have periods by time already.
     """
     workload, cluster = scenario.workload, scenario.cluster
     each_s = own_means_s(compute_model(workload, cluster, scenario.seed), cluster.workers)
@@ -51,18 +54,25 @@ def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
         for ranks in kinds[:3] + kinds[3:][-1:]
     )
     step = f"Of a step of {entry.label}, {format_seconds(step_s)}"
-    text = f"{step}, computing takes {computing}; the rest is waiting."
+    texts = [f"{step}, computing takes {computing}; the rest is waiting."]
     sizes = batch_sizes(workload, cluster, scenario.seed)
     by_speed = BySpeed(by="speed", mean=round(sum(sizes) / len(sizes)))
     workload = workload.model_copy(update={"batch_size": by_speed})
     sizes = batch_sizes(workload, cluster, scenario.seed)
-    try:
-        even_s = follow_whole(scenario.model_copy(update={"workload": workload}), entry).step_s
-    except RunError:
-        return [text]
-    written = f"workload: {{batch_size: {{by: speed, mean: {by_speed.mean}}}}}"
-    saving = (
-        f"With '{written}', {min(sizes):,} to {max(sizes):,} examples, it takes {format_seconds(even_s)}, "
-        f"{format_seconds(max(0.0, step_s - even_s))} less."
-    )
-    return [text, saving][: 1 + (ALIKE * even_s < step_s)]
+    forms = {
+        f"'workload: {{batch_size: {{by: speed, mean: {by_speed.mean}}}}}', {min(sizes):,} to "
+        f"{max(sizes):,} examples": (scenario.model_copy(update={"workload": workload}), entry)
+    }
+    with suppress(ValueError):  # of a scheme without them
+        period = {"by": "time", "steps": getattr(entry.options, "period", None)}
+        document = {entry.name: {**entry.options.model_dump(mode="json"), "period": period}}
+        timed = entry.model_copy(update={"options": SchemeEntry.model_validate(document).options})
+        own = own_steps(prepare(scenario, timed, scenario.seed).worker(0), timed.options)
+        steps = f"{min(own):,} to {max(own):,} local steps"
+        forms[f"'period: {{by: time, steps: {max(own)}}}', {steps}"] = scenario, timed
+    for written, changed in forms.items():
+        with suppress(RunError):
+            even_s = follow_whole(*changed).step_s
+            less = f"it takes {format_seconds(even_s)}, {format_seconds(max(0.0, step_s - even_s))} less."
+            texts += [f"With {written}, {less}"][: ALIKE * even_s < step_s]
+    return texts

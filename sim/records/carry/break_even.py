@@ -83,7 +83,9 @@ class ProxyStudy:
             yield self.optimizer_words
         if name not in _SCHEMES:
             yield name
-        period = options.get("period", 1)
+        period = _steps(options.get("period", 1))
+        if isinstance(options.get("period"), Mapping):
+            yield "periods by time, in which slower workers draw fewer examples"
         if period > 1 and not self.periods[0] <= period <= self.periods[1]:
             yield f"a period of {period:,} steps"
         for key, was in _SCHEMES.get(name, {}).items():
@@ -141,6 +143,11 @@ class Scope(TypedDict):
     outer: NotRequired[list[str]]
 
 
+def _steps(period: int | Mapping[str, Any]) -> int:
+    """Steps of a period as written, the fastest worker's where it is by time."""
+    return period["steps"] if isinstance(period, Mapping) else period
+
+
 def scope_of(document: Any) -> Scope:
     """Read the scope from a resolved scenario with a target."""
     target = document["stop"]["target"]
@@ -163,7 +170,7 @@ def scope_of(document: Any) -> Scope:
         outer=[] if "all_reduce" in stepped.values() else [*stepped],
     )
     for _, x in entries:
-        period = x.get("period") or x.get("initial_period") or 1
+        period = _steps(x.get("period") or x.get("initial_period") or 1)
         if period > 1:
             scope["periods"][x["label"]] = [x.get("warmup", 0) + x.get("switch_at", 0), period]
     return scope

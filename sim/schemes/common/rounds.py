@@ -30,6 +30,7 @@ from ...program import operations as ops
 from ...program.averaging import mean_model
 from ...program.encoding import LIKE_INT, int_message
 from ...program.worker import State, Worker
+from .local_steps import is_by_time
 
 _SERVER: Final = 0
 """Rank of the host that collects contributions."""
@@ -72,7 +73,7 @@ def check_quorum(options: Any, members: int, **others: bool) -> None:
         return
     quorum = options.quorum
     mine = "deadline" if quorum is None else "quorum"
-    for name, given in others.items():
+    for name, given in {**others, "period: {by: time}": is_by_time(options)}.items():
         if given:
             raise InputError(f"'{name}' needs everybody's part of every average; leave it or '{mine}' out")
     if quorum is not None and quorum > members:

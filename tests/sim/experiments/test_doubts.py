@@ -33,6 +33,10 @@ def test_a_usual_scenario_has_none() -> None:
     [
         ("workload.batch_size=4000", "workload.batch_size: 4,000 is more than a worker's 359 examples"),
         ("schemes.1.local_sgd.period=41", "schemes.1.period: 41 steps are more than the run's 40 at most"),
+        (
+            "schemes.1.local_sgd.period={by: time, steps: 41}",
+            "schemes.1.period: 41 steps are more than the run's 40 at most",
+        ),
         ("stop.max_time=9 ms", "stop.max_time: 9 ms is over before the first gradient, which takes 10 ms"),
         ("stop.target.value=1.0", "stop.target.value: 1 is as good as test_accuracy can be; few runs get"),
     ],

@@ -105,6 +105,10 @@ def test_all_variants_lie_inside_the_study_of_adamw(name: str) -> None:
         ({"workload.optimizer.clip": 1.0}, "any optimiser but AdamW without clipping"),
         ({"schemes": [{"local_sgd": {"period": 16}}]}, "a period of 16 steps"),
         ({"schemes": [{"diloco": {"period": 1000}}]}, "a period of 1,000 steps"),
+        (
+            {"schemes": [{"diloco": {"period": {"by": "time", "steps": 100}}}]},
+            "periods by time, in which slower workers draw fewer examples",
+        ),
         ({"schemes": [{"all_reduce": {"outer": {"period": 100}}}]}, "this outer of all_reduce"),
         ({"stop.target.metric": "train_loss"}, "a target of train loss"),
         ({"evaluate.on": "mean"}, "scores on 'mean'"),

@@ -150,7 +150,17 @@ def test_throughput_counts_all_tokens() -> None:
     assert answer["tokens_per_step"] == 1024 * 2048
 
 
-def paceline_throughput(batch_size: Any) -> Options:
+def test_throughput_counts_the_steps_that_workers_take() -> None:
+    """The slower of two takes 4 of 10 steps, so that 14 batches are drawn in 20."""
+    timed = "diloco: {period: {by: time, steps: 10}}"
+    slow = "{workers: [1], slowdown: 2.5}"
+    plain, by_time = paceline_throughput(8, "diloco: {period: 10}, " + timed, slow)["schemes"]
+    drawn = [row["tokens_per_s"] * row["step_s"] / 2048 for row in (plain, by_time)]
+    assert drawn == pytest.approx([16.0, 11.2])
+    assert by_time["step_s"] < 0.6 * plain["step_s"]
+
+
+def paceline_throughput(batch_size: Any, schemes: str = "all_reduce", slow: str = "") -> Options:
     from paceline.sim.experiments.costs.tokens import throughput
 
     sizes = "layers: 2, width: 64, feed_forward: 256, vocabulary: 100, length: 2048, positions: 2048"
@@ -160,12 +170,13 @@ workload:
   {{timing_only: true, batch_size: {batch_size}, layer_profile: {{transformer: {{{sizes}}}}}}}
 cluster:
   compute: {{speed: 10 Tflop/s}}
+  stragglers: [{slow}]
   network:
     {{sites: {{us: 1, eu: 1}}, within: {{latency: 1 ms}}, between: {{latency: 35 ms, bandwidth: 10 Gbit/s}}}}
-schemes: [all_reduce]
+schemes: [{schemes}]
 stop: {{max_iterations: 3}}
 """
-    return throughput(parse(text))
+    return throughput(parse(text), with_needs=False)
 
 
 def test_a_run_learns_and_says_when_it_takes_as_long_as_the_slowest() -> None:

@@ -112,6 +112,21 @@ def test_a_code_or_a_longer_period_has_to_save_time() -> None:
     assert "local_sgd 64" not in outdone(whole, {**alike, "local_sgd 64": 0.9})
 
 
+def test_periods_by_time_stay_beside_those_of_steps() -> None:
+    """They have fewer examples, so that nothing is outdone by them; the smallest is found with them."""
+    timed = TRAINED.replace("period: 16", "period: {by: time, steps: 16}")
+    whole = with_candidates(parse(timed))
+    assert labels(whole)[1] == "local_sgd"
+    gone = outdone(whole, {**dict.fromkeys(labels(whole), 1.0), "local_sgd": 0.5})
+    assert not {"local_sgd", "local_sgd 4"} & gone
+    assert "local_sgd 64" in gone
+    slow = timed.replace("  network", "  stragglers: [{workers: [3], slowdown: 2}]\n  network")
+    texts = slow, slow.replace("{by: time, steps: 16}", "16")
+    by_time, plain = (smallest_periods(parse(text))[0] for text in texts)
+    assert by_time["step_s"] == pytest.approx(0.05, rel=0.05)
+    assert plain["step_s"] == pytest.approx(0.1, rel=0.05)
+
+
 RACED = only(
     with_candidates(parse(TRAINED)), ("all_reduce", "local_sgd 4", "diloco 64", "gossip ring", "ad_psgd")
 )
