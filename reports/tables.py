@@ -1,4 +1,4 @@
-"""Tables for the terminal: a summary, a prediction beside its measurement, and ``paceline check``.
+"""Tables for the terminal: a summary, a prediction beside its measurement, and ``paceline throughput``.
 
 The report page formats its cells by these functions.
 """
@@ -26,8 +26,6 @@ from . import assumptions, words
 AMOUNTS: Final = {False: ("steps to target", "sent to target"), True: ("wall clock", "steps", "sent")}
 """Columns beside the deciding time and the cost: to the target; beside a time per step, of whole runs."""
 
-MAX_ROUTES: Final = 20
-"""Kinds of routes shown by ``paceline check``; ``--json`` has them all."""
 
 _METRICS: Final = {
     "time_to_target_s": "time to target",
@@ -158,7 +156,7 @@ def plain_table(gap: int = 2) -> Table:
     return Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
 
 
-def _schemes_table(*numbers: str) -> Table:
+def schemes_table(*numbers: str) -> Table:
     """A column of labels and columns of numbers, without rows."""
     table = plain_table()
     table.add_column("scheme", overflow="fold", min_width=14)
@@ -302,48 +300,8 @@ def verdict(comparison: Comparison) -> str:
     return f"Predicted times are {errors}; {choice}."
 
 
-def render_check(answer: Mapping[str, Any]) -> RenderableType:
-    """The cluster, its routes, the cost of a step of each scheme, and the effort of the simulation."""
-    parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]
-    beside = [Text(each) for each in (*beside_steps(answer["schemes"]), *_heartbeats(answer["schemes"]))]
-    doubts = [Text(f"Is this meant? {each}.") for each in answer["doubts"]]
-    return Group(*(each for part in parts for each in (part, "")), *doubts, *beside, Text(_effort(answer)))
-
-
-def _heartbeats(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Bandwidth at which heartbeats starve beside each scheme's averages, and that of the tightest link."""
-    sentences = []
-    for row in rows:
-        if (tight := row.get("heartbeat")) is not None:
-            needed, has = format_rate(tight["needed_bytes_per_s"]), format_rate(tight["bytes_per_s"])
-            short = ": too little" if tight["bytes_per_s"] < tight["needed_bytes_per_s"] else ""
-            sentences.append(
-                f"{row['label']}: below {needed} heartbeats or averages exceed their time-outs, and no "
-                f"average commits; {tight['link']} has {has}{short}."
-            )
-    return sentences
-
-
-def _cluster(answer: Mapping[str, Any]) -> str:
-    sites = ", ".join(f"{name} {count}" for name, count in answer["sites"].items())
-    fastest, slowest = answer["compute_s"]["fastest"], answer["compute_s"]["slowest"]
-    compute = format_seconds(fastest)
-    if slowest > fastest:
-        compute += f" to {format_seconds(slowest)}"
-    where = f" ({sites})" if len(answer["sites"]) > 1 else ""
-    if answer["gpus_per_host"] > 1:
-        where += f" in hosts of {answer['gpus_per_host']} GPUs"
-    carried = " ".join([*_assumed(answer), *answer["remarks"]])
-    count = answer["parameters"]
-    model = "a model" if count is None else f"a model of {count:,} parameters"
-    return (
-        f"{answer['scenario']}: {answer['workers']} workers{where}; a gradient takes {compute} on average; "
-        f"{model} is {format_bytes(answer['model_bytes'])}\n{carried}"
-        f"{' ' + answer['proxy'] if answer['proxy'] else ''}"
-    )
-
-
-def _assumed(answer: Mapping[str, Any]) -> list[str]:
+def assumed_of(answer: Mapping[str, Any]) -> list[str]:
+    """Sentences on what the steps of ``check`` or ``throughput`` assume."""
     known = {row["label"]: row for row in answer["schemes"] if row["problem"] is None}
     exchanges, steps_s = (
         {label: row[key] for label, row in known.items()} for key in ("exchanges", "step_s")
@@ -351,64 +309,17 @@ def _assumed(answer: Mapping[str, Any]) -> list[str]:
     return assumptions.assumed(answer["transport"], exchanges, steps_s)
 
 
-def _routes(answer: Mapping[str, Any]) -> RenderableType:
-    table = plain_table()
-    sides = ("from", "to") if len(answer["sites"]) > 1 else ()
-    for name in (*sides, "pairs", "latency", "bandwidth", "links, for example"):
-        table.add_column(name, justify="right" if name in ("pairs", "latency", "bandwidth") else "left")
-    varies = {link["name"] for link in answer["links"] if link["varies"]}
-    for route in answer["routes"][:MAX_ROUTES]:
-        rate = "unlimited" if route["bytes_per_s"] is None else format_rate(route["bytes_per_s"])
-        example = route["example"]
-        links = ", ".join(f"{name} (varies)" if name in varies else name for name in example["links"])
-        cells = [
-            *(route[side] for side in sides),
-            str(route["pairs"]),
-            format_seconds(route["latency_s"]),
-            rate,
-            f"{example['source']} to {example['destination']}: {links or 'none that limits'}",
-        ]
-        add_text_row(table, *cells)
-    more = len(answer["routes"]) - MAX_ROUTES
-    if more > 0:
-        table.caption = f"and {more} kinds more (--json has them)"
-    return table
-
-
-def _schemes(answer: Mapping[str, Any]) -> RenderableType:
-    parts = {
-        "a step": "step_s",
-        "compute": "compute_s",
-        "rounds": "round_s",
-        "latency": "latency_s",
-        "bandwidth": "bandwidth_s",
-        "random": "random_s",
-    }
-    rows = answer["schemes"]
-    parts = {name: key for name, key in parts.items() if any(row.get(key) is not None for row in rows)}
-    sizes = {"sent": "bytes_per_step", "over a card": "card_bytes_per_step"}
-    sizes = {name: key for name, key in sizes.items() if any(row.get(key) is not None for row in rows)}
-    table = _schemes_table(*parts, *sizes)
-    for row in answer["schemes"]:
-        if row["problem"] is not None:
-            add_text_row(table, row["label"], f"not known: {row['problem']}")
-            continue
-        cells = [format_seconds(max(row[key] or 0.0, 0.0)) for key in parts.values()]
-        add_text_row(table, row["label"], *cells, *(format_bytes(row[key]) for key in sizes.values()))
-    return table
-
-
 def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
     """Tokens per second, utilisation, hours and needed bandwidths of each scheme."""
     per_worker = f" of {answer['gpus_per_worker']} GPUs" if answer["gpus_per_worker"] > 1 else ""
     head = (
         f"{answer['scenario']}: {answer['workers']} workers{per_worker}, {answer['parameters']:,} parameters,"
-        f" {answer['tokens_per_step']:,} tokens a step\n{' '.join(_assumed(answer))}"
+        f" {answer['tokens_per_step']:,} tokens a step\n{' '.join(assumed_of(answer))}"
     )
     hours = ["hours", "sent"] if answer["tokens"] is not None else []
     fails = ["goodput"] if any(row.get("goodput", 1.0) < 1.0 for row in answer["schemes"]) else []
-    times = _schemes_table("a step", "tokens/s", "computes", *fails, *hours)
-    needs = _schemes_table(*(f"{100 * share:g} %" for share in answer["utilisations"]))
+    times = schemes_table("a step", "tokens/s", "computes", *fails, *hours)
+    needs = schemes_table(*(f"{100 * share:g} %" for share in answer["utilisations"]))
     for row in answer["schemes"]:
         if row["problem"] is not None:
             add_text_row(times, row["label"], f"not known: {row['problem']}")
@@ -453,45 +364,8 @@ def _throughput_costs(answer: Mapping[str, Any]) -> list[RenderableType]:
     if not known:
         return []
     names = [name for name, amount in known[0]["costs"].items() if amount is not None]
-    table = _schemes_table(*(f"{name}\ncosts" for name in names))
+    table = schemes_table(*(f"{name}\ncosts" for name in names))
     for row in known:
         amounts_of = (row["costs"][name] for name in names)
         add_text_row(table, row["label"], *(format_money(x, answer["price"]["currency"]) for x in amounts_of))
     return [table, *map(Text, words.prices(answer)), ""]
-
-
-def _memory(answer: Mapping[str, Any]) -> list[RenderableType]:
-    """Memory of each device of a worker under each scheme, as a sum."""
-    known = [row for row in answer["schemes"] if row["memory"] is not None]
-    if not known:
-        return []
-    table = _schemes_table()
-    table.add_column("memory of each device of a worker", overflow="fold")
-    for row in known:
-        add_text_row(table, row["label"], words.memory(row["memory"]))
-    table.caption = words.not_counted(known[0]["memory"])
-    return [table]
-
-
-def _effort(answer: Mapping[str, Any]) -> str:
-    known = [row for row in answer["schemes"] if "simulation_s_at_most" in row]
-    each_s = sum(row["simulation_s_per_100_steps"] for row in known)
-    runs = f"{answer['repeats']} repeats" if answer["repeats"] > 1 else "all of it"
-    runs += f" and {answer['trials']} trials of each scheme" if answer["trials"] else ""
-    shared = f", which {answer['cores']} cores share" if answer["cores"] > 1 else ""
-    sentences = [
-        f"Estimates of processor time{shared}: {format_seconds(answer['preparation_s'])} to begin, "
-        f"{format_seconds(each_s)} for 100 steps of every scheme here"
-    ]
-    expected_s, at_most_s = answer["simulation_s_expected"], answer["simulation_s_at_most"]
-    if expected_s is not None:
-        sentences[0] += f", and {format_seconds(expected_s)} for {runs}"
-    if expected_s not in (None, at_most_s):
-        ends = [f"{round(end(row['steps_expected'] for row in known)):,}" for end in (min, max)]
-        sentences[0] += f" if they end as trials say, after {' to '.join(dict.fromkeys(ends))} steps"
-    if expected_s != at_most_s:
-        sentences[0] += f"; {format_seconds(at_most_s)} at most for {runs}"
-    by_events = [f"{row['label']} ({row['engine_reason']})" for row in known if row["engine"] == "event"]
-    if by_events:
-        sentences.append(f"Message by message, not in lockstep: {'; '.join(by_events)}")
-    return f"{'. '.join(sentences)}."

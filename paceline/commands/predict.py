@@ -100,10 +100,16 @@ def check(
     forecast: Annotated[
         bool, typer.Option("--forecast", help="try schemes for longer: how many steps may they take?")
     ] = False,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="show each route, memory in parts, and why simulating takes long"),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Preview a scenario and the cost of a step. Shows the cluster, its routes and the time to simulate."""
-    from paceline.reports import tables
+    from functools import partial
+
+    from paceline.reports import check_tables
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.costs import check as checking
     from paceline.sim.scenario.overrides import name_lines
@@ -111,7 +117,7 @@ def check(
     loaded = load_scenario(scenario, changes)
     with name_lines(scenario, changes or []):
         findings = checking.check(loaded, prepare.device_named(device), begin_s=0.0, forecast=forecast)
-    print_answer(findings, as_json, tables.render_check)
+    print_answer(findings, as_json, partial(check_tables.render_check, why=why))
 
 
 def throughput(

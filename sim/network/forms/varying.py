@@ -134,7 +134,7 @@ class Variation(OneOf):
 
     alternatives: ClassVar[tuple[str, ...]] = ("trace", "markov", "outages")
 
-    links: str = Field(description="names as in `paceline check`, with * and ?: 'us->*', 'host? up'")
+    links: str = Field(description="names as in `paceline check --why`, with * and ?: 'us->*', 'host? up'")
     trace: LinkTrace | None = Field(default=None, description="from a table")
     markov: SlowPeriods | None = Field(default=None, description="random periods, independent per link")
     outages: Annotated[tuple[Outage, ...], AfterValidator(_check_outages)] | None = Field(

@@ -18,7 +18,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from paceline.commands.app import app
-from paceline.reports.tables import render_check
+from paceline.reports.check_tables import render_check
+from paceline.sim.config.units import format_bytes
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.costs import step_cost as step_costs
 from paceline.sim.experiments.costs.check import check, most_steps, route_kinds
@@ -320,9 +321,9 @@ def test_a_run_has_no_more_steps_than_fit() -> None:
     assert most_steps(parse(TIMING, changes=["stop.max_time=1 h"]), cost) == 100
 
 
-def said(found: dict[str, Any]) -> str:
+def said(found: dict[str, Any], *, why: bool = True) -> str:
     out = io.StringIO()
-    Console(file=out, width=120).print(render_check(found))
+    Console(file=out, width=120).print(render_check(found, why=why))
     return out.getvalue()
 
 
@@ -394,6 +395,29 @@ def test_what_is_found_is_told(trained: dict[str, Any]) -> None:
     assert "between" not in bounded
 
 
+def test_in_short_pairs_of_sites_come_once_and_memory_as_a_range(trained: dict[str, Any]) -> None:
+    text = said(trained, why=False)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    within, between = (line for line in lines if line.startswith(("us, eu", "eu - us")))
+    assert within.startswith("us, eu 4 ")
+    assert between.startswith("eu - us 8 ")
+    held = [row["memory"]["total_bytes"] for row in trained["schemes"]]
+    names = ("all_reduce", "ad_psgd")
+    ends = f"{format_bytes(held[0])} ({names[0]}) to {format_bytes(held[1])} ({names[1]})"
+    assert f"Memory of a device: {ends}; --why has its parts." in lines
+    assert "Message by message" not in text
+    assert len(lines) <= 25
+
+
+def test_memory_that_is_tight_is_shown_in_parts(trained: dict[str, Any]) -> None:
+    scheme = trained["schemes"][0]
+    for share, shown in ((1.9, True), (2.1, False)):
+        limit = share * scheme["memory"]["total_bytes"]
+        row = {**scheme, "memory": {**scheme["memory"], "limit_bytes": limit}}
+        text = said({**trained, "schemes": [row]}, why=False)
+        assert ("= parameters" in text) == shown
+
+
 @pytest.mark.parametrize("name", MARKUP)
 def test_names_of_schemes_sites_and_links_are_no_markup(trained: dict[str, Any], name: str) -> None:
     scheme = trained["schemes"][0]
@@ -411,7 +435,7 @@ def test_names_of_schemes_sites_and_links_are_no_markup(trained: dict[str, Any],
     }
     text = said(named)
     assert f"({name} 2, eu 2)" in text
-    assert f"0 to 1: {name} (varies)" in text
+    assert f"(varies)  0 to 1: {name}" in text
     assert text.count(name) == 6
 
 

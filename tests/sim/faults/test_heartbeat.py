@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from paceline.reports.tables import render_check
+from paceline.reports.check_tables import render_check
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.costs.check import check
 from paceline.sim.faults.fault_settings import Heartbeats, needed_bytes_per_s
