@@ -158,17 +158,17 @@ def _plain(value: Any) -> str:
     return str(value).replace("'", "")
 
 
-def how_to_run(entry: SchemeEntry, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A sentence without its full stop: what to write in the first of the rows, and who has it too."""
+def how_to_run(entry: SchemeEntry, rows: Sequence[Mapping[str, Any]], name: str = "it") -> str:
+    """A sentence: what to write in the first of a scheme's rows, and who has it too."""
     if ":" in entry.name:
-        return f"to run it: {entry.name} is your own, and no framework is known to have it"
+        return f"To run {name}: {entry.name} is your own, and no framework is known to have it."
     if not rows:
         near = f"; nearest: {ABSENT[entry.name]}" if entry.name in ABSENT else " with these options"
-        return f"to run it: none of {', '.join(FRAMEWORKS)} has {entry.name}{near}"
+        return f"To run {name}: none of {', '.join(FRAMEWORKS)} has {entry.name}{near}."
     first, *others = rows
-    lacks = ", ".join(first["lacks"])
-    more = [*first["notes"], *([f"{first['framework']} has no {lacks}"] if lacks else [])]
-    if alike := [x["framework"] for x in others if len(x["lacks"]) <= len(first["lacks"])]:
-        more.append(f"also in {', '.join(alike)} (--json)")
+    framework, lacks = first["framework"], first["lacks"]
+    more = [*first["notes"], *[f"{framework} has no {', '.join(lacks)}"] * bool(lacks)]
+    alike = [each["framework"] for each in others if len(each["lacks"]) <= len(lacks)]
+    more += [f"also in {', '.join(alike)} (--json)"] * bool(alike)
     told = "".join(f"; {each}" for each in more)
-    return f"to run it, {first['framework']} {first['version']} ({first['source']}): {first['write']}{told}"
+    return f"To run {name}, {framework} {first['version']} ({first['source']}): {first['write']}{told}."

@@ -193,13 +193,13 @@ def advise(
     of = f"of {len(tried)} candidates in {race.num_trials} trials and {len(runs)} runs"
     sure = "" if verdict["settled"] else " (not settled)"
     head = f"Recommended: {first}{sure}, {of}" if first else f"Nothing to recommend {of}"
-    text = [f"Pareto front: {'; '.join(map(_words, front))}"] * bool(front) + text
-    sentences = [head, *(how_to_run(*each) for each in to_run.values()), *text]
+    sentences = [f"Pareto front: {'; '.join(map(_words, front))}"] * bool(front) + text
     return {
         "first": first, "to_run": [row for _, rows in to_run.values() for row in rows], "candidates": race.step_s, "trials": race.num_trials,
         "front": [{key: row.get(key) for key in _COSTS} | {"label": row["label"]} for row in front],
         "over_budget": dear, "late": late, "not_tried": alike, "impossible": dict(impossible),
-        "text": [f"{each[0].upper()}{each[1:]}." for each in sentences],
+        "text": [f"{head}.", *(how_to_run(*each) for each in to_run.values()),
+                 *(f"{each[0].upper()}{each[1:]}." for each in sentences)],
     }  # fmt: skip
 
 
