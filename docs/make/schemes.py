@@ -1,12 +1,12 @@
-"""Tables of schemes: from their docstrings, and in frameworks. ``python -m docs.make.schemes`` renews them."""
+"""Tables of schemes, and of what to write for them: ``python -m docs.make.schemes`` renews them."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from docs.make import page as generated_page
 from docs.make.page import first_paragraph
@@ -72,21 +72,23 @@ def _ways() -> Iterator[str]:
 
 
 def _beside(way: Way) -> str:
-    """Where a row applies, what it has at one value alone, its parts, what is nearest to what it lacks, a note."""
-    needs = [
-        f"`{key}`" if isinstance(x, str) else f"`{key}` {' or '.join(map(str, x))}"
-        for key, x in way.needs.items()
-    ]
-    fixed = [f"`{key}: {value}`".replace("'", "") for key, value in way.fixed.items()]
+    """Where a row applies, what it has at one value alone, its parts, what comes nearest, and its note."""
+    needs = [f"`{key}`" + ("" if x == "any" else f" {_or(x)}") for key, x in way.needs.items()]
+    fixed = [f"`{key}: {value}`" for key, value in way.fixed.items()]
     parts = [
-        f"`{{{key}}}` {' or '.join(f'`{each}`' for each in ([text] if isinstance(text, str) else text.values()) if each)}"
-        for key, text in way.parts.items()
+        f"`{key}`: {_or(texts if isinstance(texts, str) else texts.values())}"
+        for key, texts in way.parts.items()
     ]
     near = [f"near `{key}`: {text}" for key, text in way.near.items()]
     return "; ".join([
         *[f"with {', '.join(needs)}"] * bool(needs), *[f"only {', '.join(fixed)}"] * bool(fixed), *parts, *near,
         *filter(None, [way.note]),
     ])  # fmt: skip
+
+
+def _or(texts: str | Iterable[Any]) -> str:
+    written = [texts] if isinstance(texts, str) else [*dict.fromkeys(map(str, texts))]
+    return " or ".join(f"`{each.strip()}`" if each else "as it is" for each in written)
 
 
 def main() -> None:

@@ -137,5 +137,5 @@ def _is_plainer(one: SchemeEntry, other: SchemeEntry) -> bool:
         return False
     codec = mine.pop("compression", None)
     ordered = ["period"] if one.name == "local_sgd" else [x for x in ("fragments", "delay") if x in mine]
-    simpler = all([mine.pop(key) <= its.pop(key) for key in ordered])
-    return simpler and codec in (None, its.pop("compression", None)) and mine == its
+    more = [mine.pop(key) - its.pop(key) for key in ordered]
+    return max(more, default=0) <= 0 and codec in (None, its.pop("compression", None)) and mine == its

@@ -18,6 +18,7 @@ from paceline.sim.scenario.batches import batch_sizes
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes import find_scheme
+from paceline.sim.training.optimizer import OptimizerSettings
 
 _TABLE: Final = yaml.safe_load(Path(__file__).with_name("frameworks.yaml").read_text(encoding="utf-8"))
 FRAMEWORKS: Final[Mapping[str, Mapping[str, str]]] = _TABLE["frameworks"]
@@ -37,9 +38,13 @@ class Way:
     note: str = ""
     needs: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[str, Any] = field(default_factory=dict)
-    words: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     near: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def braces(self) -> set[str]:
+        """Names in what to write."""
+        return {name for _, name, _, _ in Formatter().parse(self.write) if name}
 
 
 WAYS: Final = tuple(Way(**row) for row in _TABLE["rows"])
@@ -51,25 +56,25 @@ def ways_to_run(scenario: Scenario, entry: SchemeEntry) -> list[dict[str, Any]]:
     ``framework``, ``version``, ``source`` (a file below ``address``), ``imports`` and what to ``write``;
     ``notes``; ``lacks``: options that it does not have, each with what comes nearest.
     """
-    given = entry.options.model_dump(mode="json", exclude_defaults=True) | (
-        {"on_fault": entry.on_fault} if entry.on_fault else {}
-    )
+    given = entry.options.model_dump(mode="json", exclude_defaults=True)
     given.pop("round", None)  # a duration, not a choice
+    if entry.on_fault:
+        given["on_fault"] = entry.on_fault
     values = {**given, **entry.options.model_dump(mode="json"), **_facts(scenario, entry)}
     known = {**given, "inner": values["inner"]}
-    rows = [
-        _filled(way, given, values)
-        for way in WAYS
-        if way.scheme == entry.name and all(_has(known, key, forms) for key, forms in way.needs.items())
-    ]
-    best: dict[str, dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: len(row["lacks"])):
-        best.setdefault(row["framework"], row)
-    return list(best.values())
+    ways = [way for way in WAYS if way.scheme == entry.name and _applies(way, known)]
+    rows = sorted((_filled(way, given, values) for way in ways), key=_num_lacking, reverse=True)
+    return sorted({row["framework"]: row for row in rows}.values(), key=_num_lacking)
 
 
-def _has(given: Mapping[str, Any], key: str, forms: Any) -> bool:
-    return key in given and (isinstance(forms, str) or _form(given[key]) in forms)
+def _num_lacking(row: Mapping[str, Any]) -> int:
+    return len(row["lacks"])
+
+
+def _applies(way: Way, known: Mapping[str, Any]) -> bool:
+    return all(
+        key in known and (forms == "any" or _form(known[key]) in forms) for key, forms in way.needs.items()
+    )
 
 
 def _form(value: Any) -> Any:
@@ -78,84 +83,62 @@ def _form(value: Any) -> Any:
 
 
 def _facts(scenario: Scenario, entry: SchemeEntry) -> dict[str, Any]:
-    """Values of a scenario and of a scheme's sections, by their names in the table."""
-    options, workers = entry.options, scenario.cluster.workers
-    network = build_network(scenario.cluster.network, workers)
-    units = find_scheme(entry.name).units(options, network)
-    examples = scenario.workload.accumulate * sum(
-        batch_sizes(scenario.workload, scenario.cluster, scenario.seed)
-    )
-    rule = entry.optimizer or scenario.workload.optimizer
-    of_torch = "Adam" if rule.adam else "AdamW" if rule.adamw else "SGD"
-    names = ("lr", "momentum", "nesterov", "weight_decay", "beta1", "beta2", "eps")
-    constants = rule.constants.model_dump(mode="json", exclude_defaults=True)
-    numbers = {name: constants[name] for name in names if name in constants}
-    outer = getattr(options, "outer", None)
+    """Values of a scenario, and of a scheme's optimisers, by their names in the table."""
+    workers, workload, options = scenario.cluster.workers, scenario.workload, dict(entry.options)
+    units = find_scheme(entry.name).units(entry.options, build_network(scenario.cluster.network, workers))
+    examples = workload.accumulate * sum(batch_sizes(workload, scenario.cluster, scenario.seed))
     return {
         "workers": workers, "units": units, "members": workers // units,
-        "shards": workers // units if getattr(options, "inside", None) else workers,
         "batch": round(examples / workers), "examples": examples,
-        "period_examples": examples * getattr(options, "period", 1),
-        "bucket_mib": (getattr(options, "bucket", None) or 0) / 2**20,
-        "inner": rule.rule.name.rpartition(":")[2] if rule.rule else of_torch,
-        "inner_args": _arguments(numbers),
-        **({} if outer is None else {f"outer_{key}": value for key, value in outer.model_dump().items()}),
+        "period_examples": examples * options.get("period", 1),
+        "bucket_mib": (options.get("bucket") or 0) / 2**20,
+        **{f"outer_{key}": value for key, value in dict(options.get("outer") or ()).items()},
+        **_optimizer(entry.optimizer or workload.optimizer),
     }  # fmt: skip
 
 
-def _arguments(numbers: dict[str, Any]) -> str:
-    """Constants of an optimiser as arguments of its class in ``torch.optim``; defaults are equal there."""
-    betas = numbers.pop("beta1", 0.9), numbers.pop("beta2", 0.999)
-    more = {} if betas == (0.9, 0.999) else {"betas": betas}
-    return ", ".join(f"{key}={value}" for key, value in (numbers | more).items())
+def _optimizer(settings: OptimizerSettings) -> dict[str, str]:
+    """The class of an optimiser in ``torch.optim``, and its arguments there; defaults are equal."""
+    kind = next((name for name in ("Adam", "AdamW") if getattr(settings, name.lower())), "SGD")
+    constants = settings.constants.model_dump(exclude_defaults=True, exclude={"clip", "schedule"})
+    betas = constants.pop("beta1", 0.9), constants.pop("beta2", 0.999)
+    if betas != (0.9, 0.999):
+        constants["betas"] = betas
+    arguments = ", ".join(f"{key}={value}" for key, value in constants.items())
+    return {"inner": settings.rule.name if settings.rule else kind, "inner_args": arguments}
 
 
 def _filled(way: Way, given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    parts = {key: _text(text, key, given, values) for key, text in way.parts.items()}
-    notes = [_text(text, key, given, values) for key, text in way.words.items()]
-    missing = [key for key, one in way.fixed.items() if not _agrees(values.get(key), one)]
-    missing += [key for key in given if key not in way.fixed and not _names(way, key, given)]
-    lacks = [f"{key}: {_word(given.get(key, values[key]))}" for key in missing]
+    parts = {key: _text(texts, key, given, values) for key, texts in way.parts.items()}
+    lacks = [key for key, one in way.fixed.items() if values.get(key) != one]
+    lacks += [key for key in given if key not in way.fixed and not _has(way, key, parts)]
+    told = [f"{key}: {given.get(key, values[key])}".replace("'", "").replace(": {}", "") for key in lacks]
+    notes = [text for key, text in parts.items() if key not in way.braces]
     return {
-        "framework": way.framework, **FRAMEWORKS[way.framework], "source": way.source,
-        "imports": way.imports.format(**values), "write": way.write.format(**{**values, **parts}),
-        "notes": [each for each in (*notes, way.note.format(**values)) if each],
-        "lacks": [each + "".join(f" (nearest: {x})" for key, x in way.near.items() if each.startswith(key))
-                  for each in lacks],
+        "framework": way.framework, **FRAMEWORKS[way.framework], "source": way.source, "imports": way.imports,
+        "write": way.write.format(**{**values, **{key: text or "" for key, text in parts.items()}}),
+        "notes": [*filter(None, [*notes, way.note.format(**values)])],
+        "lacks": [
+            each + "".join(f" (nearest: {text})" for key, text in way.near.items() if each.startswith(key))
+            for each in told
+        ],
     }  # fmt: skip
 
 
-def _text(text: Any, key: str, given: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """What a part or a word of a row says; "" for nothing."""
-    if isinstance(text, Mapping):
-        text = text.get(_form(given.get(key, values.get(key))), "")
+def _text(texts: Any, key: str, given: Mapping[str, Any], values: Mapping[str, Any]) -> str | None:
+    """What a part says; None where it does not have the form of the option."""
+    if isinstance(texts, Mapping):
+        texts = texts.get(_form(given.get(key, values.get(key))))
     elif key not in given:
-        return ""
-    return str(text.format(**values))
+        texts = ""
+    return None if texts is None else str(texts.format(**values))
 
 
-def _agrees(value: Any, one: Any) -> bool:
-    if isinstance(one, Mapping):
-        return all(value[key] == each for key, each in one.items())
-    return bool(value == one)
-
-
-def _names(way: Way, key: str, given: Mapping[str, Any]) -> bool:
-    """Whether a row says how to write an option."""
-    for texts in (way.parts, way.words):
-        if key in texts:
-            return not isinstance(texts[key], Mapping) or _form(given[key]) in texts[key]
-    fields = [name for _, name, _, _ in Formatter().parse(way.write) if name]
-    return key in way.needs or any(name == key or name.startswith(f"{key}_") for name in fields)
-
-
-def _word(value: Any) -> str:
-    form = _form(value)
-    return str(form) if isinstance(value, Mapping) and isinstance(value[form], Mapping) else _plain(value)
-
-
-def _plain(value: Any) -> str:
-    return str(value).replace("'", "")
+def _has(way: Way, key: str, parts: Mapping[str, str | None]) -> bool:
+    """Whether a row says how to write an option, or a section of that name."""
+    if key in parts:
+        return parts[key] is not None
+    return key in way.needs or any(f"{name}_".startswith(f"{key}_") for name in {*way.braces, *way.fixed})
 
 
 def how_to_run(entry: SchemeEntry, rows: Sequence[Mapping[str, Any]], name: str = "it") -> str:

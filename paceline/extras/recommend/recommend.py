@@ -195,7 +195,8 @@ def advise(
     head = f"Recommended: {first}{sure}, {of}" if first else f"Nothing to recommend {of}"
     sentences = [f"Pareto front: {'; '.join(map(_words, front))}"] * bool(front) + text
     return {
-        "first": first, "to_run": [row for _, rows in to_run.values() for row in rows], "candidates": race.step_s, "trials": race.num_trials,
+        "first": first, "to_run": [row for _, rows in to_run.values() for row in rows],
+        "candidates": race.step_s, "trials": race.num_trials,
         "front": [{key: row.get(key) for key in _COSTS} | {"label": row["label"]} for row in front],
         "over_budget": dear, "late": late, "not_tried": alike, "impossible": dict(impossible),
         "text": [f"{head}.", *(how_to_run(*each) for each in to_run.values()),

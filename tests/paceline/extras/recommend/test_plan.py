@@ -42,7 +42,9 @@ def test_hours_and_costs_are_those_of_all_tokens() -> None:
         egress = steps * exchanges * 2 * 4 * PARAMETERS / 1e9 * 0.5
         assert row["cost"] == pytest.approx(4 * row["hours"] + egress, rel=1e-6)
     assert (answer["fastest"], answer["cheapest"]) == ("diloco", "diloco")
-    assert answer["text"][-1] == "Recommended: diloco."
+    assert answer["text"][-2] == "Recommended: diloco."
+    assert answer["text"][-1].startswith("To run diloco, torchft ")
+    assert "sync_every=10" in answer["to_run"]["diloco"][0]["write"]
 
 
 def test_what_exceeds_a_limit_is_marked_and_no_advice() -> None:
