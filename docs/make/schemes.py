@@ -72,7 +72,7 @@ def _ways() -> Iterator[str]:
 
 
 def _beside(way: Way) -> str:
-    """Where a row applies, what it has at one value alone, its parts, what comes nearest, and its note."""
+    """Where a row applies, what it has at one value alone, its parts, what comes nearest, its note."""
     needs = [f"`{key}`" + ("" if x == "any" else f" {_or(x)}") for key, x in way.needs.items()]
     fixed = [f"`{key}: {value}`" for key, value in way.fixed.items()]
     parts = [
@@ -81,8 +81,8 @@ def _beside(way: Way) -> str:
     ]
     near = [f"near `{key}`: {text}" for key, text in way.near.items()]
     return "; ".join([
-        *[f"with {', '.join(needs)}"] * bool(needs), *[f"only {', '.join(fixed)}"] * bool(fixed), *parts, *near,
-        *filter(None, [way.note]),
+        *[f"with {', '.join(needs)}"] * bool(needs), *[f"only {', '.join(fixed)}"] * bool(fixed),
+        *parts, *near, *filter(None, [way.note]),
     ])  # fmt: skip
 
 

@@ -20,6 +20,8 @@ from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes import find_scheme
 from paceline.sim.training.optimizer import OptimizerSettings
 
+from .candidates import is_trained
+
 _TABLE: Final = yaml.safe_load(Path(__file__).with_name("frameworks.yaml").read_text(encoding="utf-8"))
 FRAMEWORKS: Final[Mapping[str, Mapping[str, str]]] = _TABLE["frameworks"]
 ABSENT: Final[Mapping[str, str]] = _TABLE["absent"]
@@ -93,8 +95,12 @@ def _facts(scenario: Scenario, entry: SchemeEntry) -> dict[str, Any]:
         "period_examples": examples * options.get("period", 1),
         "bucket_mib": (options.get("bucket") or 0) / 2**20,
         **{f"outer_{key}": value for key, value in dict(options.get("outer") or ()).items()},
-        **_optimizer(entry.optimizer or workload.optimizer),
+        **(_optimizer(entry.optimizer or workload.optimizer) if is_trained(scenario) else _ANY),
     }  # fmt: skip
+
+
+_ANY: Final = {"inner": "Optimizer", "inner_args": "..."}
+"""Where nothing is trained."""
 
 
 def _optimizer(settings: OptimizerSettings) -> dict[str, str]:
@@ -112,7 +118,7 @@ def _filled(way: Way, given: Mapping[str, Any], values: Mapping[str, Any]) -> di
     parts = {key: _text(texts, key, given, values) for key, texts in way.parts.items()}
     lacks = [key for key, one in way.fixed.items() if values.get(key) != one]
     lacks += [key for key in given if key not in way.fixed and not _has(way, key, parts)]
-    told = [f"{key}: {given.get(key, values[key])}".replace("'", "").replace(": {}", "") for key in lacks]
+    missing = [f"{key}: {given.get(key, values[key])}".replace("'", "").replace(": {}", "") for key in lacks]
     notes = [text for key, text in parts.items() if key not in way.braces]
     return {
         "framework": way.framework, **FRAMEWORKS[way.framework], "source": way.source, "imports": way.imports,
@@ -120,7 +126,7 @@ def _filled(way: Way, given: Mapping[str, Any], values: Mapping[str, Any]) -> di
         "notes": [*filter(None, [*notes, way.note.format(**values)])],
         "lacks": [
             each + "".join(f" (nearest: {text})" for key, text in way.near.items() if each.startswith(key))
-            for each in told
+            for each in missing
         ],
     }  # fmt: skip
 
@@ -153,5 +159,4 @@ def how_to_run(entry: SchemeEntry, rows: Sequence[Mapping[str, Any]], name: str 
     more = [*first["notes"], *[f"{framework} has no {', '.join(lacks)}"] * bool(lacks)]
     alike = [each["framework"] for each in others if len(each["lacks"]) <= len(lacks)]
     more += [f"also in {', '.join(alike)} (--json)"] * bool(alike)
-    told = "".join(f"; {each}" for each in more)
-    return f"To run {name}, {framework} {first['version']} ({first['source']}): {first['write']}{told}."
+    return f"To run {name}, {framework} {first['version']} ({first['source']}): {'; '.join([first['write'], *more])}."
