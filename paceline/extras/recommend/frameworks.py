@@ -159,4 +159,5 @@ def how_to_run(entry: SchemeEntry, rows: Sequence[Mapping[str, Any]], name: str 
     more = [*first["notes"], *[f"{framework} has no {', '.join(lacks)}"] * bool(lacks)]
     alike = [each["framework"] for each in others if len(each["lacks"]) <= len(lacks)]
     more += [f"also in {', '.join(alike)} (--json)"] * bool(alike)
-    return f"To run {name}, {framework} {first['version']} ({first['source']}): {'; '.join([first['write'], *more])}."
+    written = "; ".join([first["write"], *more])
+    return f"To run {name}, {framework} {first['version']} ({first['source']}): {written}."

@@ -75,7 +75,8 @@ def group(request: pytest.FixtureRequest) -> Iterator[None]:
 
         distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
     else:
-        distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+        store = distributed.HashStore()  # type: ignore[attr-defined]
+        distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
     yield
     distributed.destroy_process_group()
 
