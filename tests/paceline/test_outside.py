@@ -236,7 +236,7 @@ def test_the_wheel_has_everything_under_one_name(wheel: Path) -> None:
     data = {"paceline/py.typed"} | {
         f"paceline/{path.relative_to(above).as_posix()}"
         for home, above in homes.items()
-        for kind in ("html", "css", "js", "csv")
+        for kind in ("html", "css", "js", "csv", "yaml")
         for path in (above / home).rglob(f"*.{kind}")
     }
     data |= {f"paceline/sim/scenario/prices/{name}.csv" for name in ("aws", "azure", "google")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -20,6 +20,11 @@ from paceline.sim.schemes.common.local_steps import is_by_time
 
 PERIODS: Final = (4, 16, 64)
 GRAPHS: Final = ("ring", "one_peer_exponential")
+FRAGMENTS: Final = (2, 4)
+DELAYS: Final = (3, 12)
+"""Steps; of those that hide an average the shortest stays (``outdone``)."""
+OUTER_RATE: Final = 0.35
+"""Half of DiLoCo's default."""
 _BITS: Final = {"": None, " 8 bit": {"qsgd": {"bits": 8}}}
 _SAVES: Final = 0.98
 """Share of a plainer candidate's step that a step takes at most; else the plainer one takes its place."""
@@ -95,6 +100,12 @@ def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield "diloco", f"diloco {period}{suffix}", {"period": period, "compression": codec}
         for topology in GRAPHS:
             yield "gossip", f"gossip {topology}{suffix}", {"topology": topology, "compression": codec}
+    for period, fragments, delay in product(PERIODS[1:], FRAGMENTS, DELAYS):
+        if delay < period // fragments:
+            streaming = {"period": period, "fragments": fragments, "delay": delay}
+            yield "diloco", f"diloco {period} in {fragments} late {delay}", streaming
+    for period in PERIODS[1:]:
+        yield "diloco", f"diloco {period} outer {OUTER_RATE}", {"period": period, "outer": {"lr": OUTER_RATE}}
     yield "gossip", "gossip ring of sites", {"topology": "ring", "inside": "sites"}
     yield "diloco", f"diloco {PERIODS[1]} of sites", {"period": PERIODS[1], "inside": "sites"}
     yield "ad_psgd", "ad_psgd", {}
@@ -109,7 +120,10 @@ def step_seconds(scenario: Scenario, entry: SchemeEntry) -> float:
 
 
 def outdone(scenario: Scenario, step_s: Mapping[str, float]) -> set[str]:
-    """Labels whose step is no faster than a plainer candidate's: without codes, or averaging oftener."""
+    """Labels whose step is no faster than a plainer candidate's.
+
+    Plainer: without codes, averaging oftener, in fewer fragments or with a shorter delay.
+    """
     return {
         entry.label
         for entry in scenario.schemes
@@ -124,5 +138,6 @@ def _is_plainer(one: SchemeEntry, other: SchemeEntry) -> bool:
     if (one.name, one.optimizer) != (other.name, other.optimizer) or mine == its or timed:
         return False
     codec = mine.pop("compression", None)
-    oftener = one.name != "local_sgd" or mine.pop("period") <= its.pop("period")
-    return oftener and codec in (None, its.pop("compression", None)) and mine == its
+    ordered = ["period"] if one.name == "local_sgd" else [x for x in ("fragments", "delay") if x in mine]
+    more = [mine.pop(key) - its.pop(key) for key in ordered]
+    return max(more, default=0) <= 0 and codec in (None, its.pop("compression", None)) and mine == its

@@ -17,6 +17,8 @@ from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes.common.local_steps import ByTime, is_by_time
 
+from .frameworks import how_to_run, ways_to_run
+
 SHARE: Final = 0.1
 """Most of the time that averages take."""
 NOTE: Final = (
@@ -28,20 +30,30 @@ NOTE: Final = (
 def smallest_periods(scenario: Scenario) -> list[dict[str, Any]]:
     """A row for each scheme with a period that waits for its averages, or for local SGD without any.
 
-    ``step_s`` of a step without average, ``average_s`` of an average, ``period``, and the ``share`` of
-    averages with it; or a ``problem``.
+    ``step_s`` of a step without average, ``average_s`` of an average, ``period``, the ``share`` of averages
+    with it, and how ``to_run`` it; or a ``problem``.
     """
     own = [x for x in scenario.schemes if hasattr(x.options, "period") and not getattr(x.options, "delay", 0)]
     entries = own or [SchemeEntry.model_validate({"local_sgd": {"period": 1, "label": "local_sgd"}})]
     return [{"label": entry.label, **_smallest(scenario, entry)} for entry in entries]
 
 
+def at_its_period(entry: SchemeEntry, period: int) -> SchemeEntry:
+    """A scheme that averages that seldom, or as little more seldom as its fragments need."""
+    fragments = getattr(entry.options, "fragments", 1)
+    steps = math.ceil(period / fragments) * fragments
+    written = ByTime(by="time", steps=steps) if is_by_time(entry.options) else steps
+    options = entry.options.model_copy(update={"period": written})
+    return entry.model_copy(update={"options": options})
+
+
 def describe(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each advice, with the labels of all rows that have it."""
+    """A sentence for each advice, with the labels of all rows that have it, and on how to run each."""
     labels: dict[str, list[str]] = {}
     for row in rows:
         labels.setdefault(_advice(row), []).append(row["label"])
-    return [f"{', '.join(own)}: {advice}" for advice, own in labels.items()]
+    advices = [f"{', '.join(own)}: {advice}" for advice, own in labels.items()]
+    return [*advices, *(row["text"] for row in rows if "text" in row)]
 
 
 def _advice(row: Mapping[str, Any]) -> str:
@@ -67,7 +79,10 @@ def _smallest(scenario: Scenario, entry: SchemeEntry) -> dict[str, Any]:
     except RunError as error:
         return {"problem": str(error)}
     share = average_s / (period * step_s + average_s)
-    return {"step_s": step_s, "average_s": average_s, "period": period, "share": share}
+    own = at_its_period(entry, period)
+    to_run = ways_to_run(scenario, own)
+    return {"step_s": step_s, "average_s": average_s, "period": period, "share": share, "to_run": to_run,
+            "text": how_to_run(own, to_run, entry.label)}  # fmt: skip
 
 
 def smallest_period(step_s: float, average_s: float) -> int:
@@ -81,9 +96,7 @@ def smallest_period(step_s: float, average_s: float) -> int:
 
 def _seconds(scenario: Scenario, entry: SchemeEntry, period: int) -> tuple[float, float]:
     """Seconds of a step without its average, and of an average, at a period."""
-    written = ByTime(by="time", steps=period) if is_by_time(entry.options) else period
-    options = entry.options.model_copy(update={"period": written})
-    job = whole_job(scenario, entry.model_copy(update={"options": options}))
+    job = whole_job(scenario, at_its_period(entry, period))
     span = follow(job, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK).span
     free = on_free_network(job.with_rounds(0.0))
     free_s, whole_s = (follow(each, span).step_s for each in (free, job))  # rounded alike

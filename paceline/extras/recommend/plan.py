@@ -5,17 +5,23 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any
 
+import torch
+
 from paceline.sim.experiments.costs.tokens import throughput
+from paceline.sim.experiments.prepare import resolve
 from paceline.sim.records.money.cost import format_money
 from paceline.sim.scenario.schema import Scenario
+
+from .frameworks import how_to_run, ways_to_run
 
 
 def plan(scenario: Scenario, tokens: float, hours: float, budget: float) -> dict[str, Any]:
     """``schemes``, fastest first: ``hours``, ``cost`` (0 without prices), ``late`` and ``over_budget``.
 
     ``fastest`` and ``cheapest`` are labels of those that are neither ``late`` nor ``over_budget``; None
-    without any. ``text`` holds it in sentences.
+    without any. ``to_run``: label of each -> its rows (``ways_to_run``). ``text`` holds it in sentences.
     """
+    scenario = resolve(scenario, torch.device("cpu"))
     answer = throughput(scenario, tokens, with_needs=False)
     text = [f"{row['label']}: not known: {row['problem']}." for row in answer["schemes"] if row["problem"]]
     rows, unit = [], (answer["price"] or {"currency": ""})["currency"]
@@ -33,5 +39,8 @@ def plan(scenario: Scenario, tokens: float, hours: float, budget: float) -> dict
     text.append(f"Recommended: {first}." if first else "Nothing ends in time and within the budget.")
     if first != cheapest:
         text[-1] = f"Fastest: {first}. Cheapest: {cheapest}."
+    named = [entry for entry in scenario.schemes if entry.label in (first, cheapest)]
+    to_run = {entry.label: ways_to_run(scenario, entry) for entry in named}
+    text += [how_to_run(entry, to_run[entry.label], entry.label) for entry in named]
     return {"scenario": scenario.name, "transport": answer["transport"], "tokens": tokens, "schemes": rows,
-            "fastest": first, "cheapest": cheapest, "text": text}  # fmt: skip
+            "fastest": first, "cheapest": cheapest, "to_run": to_run, "text": text}  # fmt: skip

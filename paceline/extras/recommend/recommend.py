@@ -51,6 +51,7 @@ from paceline.sim.scenario.schema import Scenario, dump
 from paceline.sim.scenario.tuning_grid import Tune, with_values
 
 from .candidates import is_trained, outdone, step_seconds
+from .frameworks import how_to_run, ways_to_run
 
 _HOUR_S: Final = 3600.0
 
@@ -169,6 +170,7 @@ def advise(
     summary = summarise_resolved(dump(last), last.name, left, facts=facts)
     verdict, front, text = summary["verdict"], _front(summary["summary"]), list[str]()
     first, tried = verdict["first"], {entry.label for entry in race.scenario.schemes}
+    to_run = {x.label: (x, ways_to_run(last, x)) for x in last.schemes if x.label == first}
     if any(row["label"] == first and row["bytes_to_target"] == 0 for row in front):
         text.append(f"{first} reaches the target before it sends anything")
     if dear:
@@ -191,12 +193,14 @@ def advise(
     of = f"of {len(tried)} candidates in {race.num_trials} trials and {len(runs)} runs"
     sure = "" if verdict["settled"] else " (not settled)"
     head = f"Recommended: {first}{sure}, {of}" if first else f"Nothing to recommend {of}"
-    sentences = [head, *([f"Pareto front: {'; '.join(map(_words, front))}"] if front else []), *text]
+    sentences = [f"Pareto front: {'; '.join(map(_words, front))}"] * bool(front) + text
     return {
-        "first": first, "candidates": race.step_s, "trials": race.num_trials,
+        "first": first, "to_run": [row for _, rows in to_run.values() for row in rows],
+        "candidates": race.step_s, "trials": race.num_trials,
         "front": [{key: row.get(key) for key in _COSTS} | {"label": row["label"]} for row in front],
         "over_budget": dear, "late": late, "not_tried": alike, "impossible": dict(impossible),
-        "text": [f"{each[0].upper()}{each[1:]}." for each in sentences],
+        "text": [f"{head}.", *(how_to_run(*each) for each in to_run.values()),
+                 *(f"{each[0].upper()}{each[1:]}." for each in sentences)],
     }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def labels(scenario: Scenario) -> list[str]:
 def test_own_schemes_come_first_and_none_comes_twice() -> None:
     whole = with_candidates(parse(TRAINED))
     assert labels(whole)[:2] == ["all_reduce", "local_sgd 16"]
-    assert len(set(labels(whole))) == len(whole.schemes) == 19
+    assert len(set(labels(whole))) == len(whole.schemes) == 27
     assert {"gossip ring of sites", "diloco 16 of sites"} <= set(labels(with_candidates(parse(SITES))))
 
 
@@ -125,6 +125,30 @@ def test_periods_by_time_stay_beside_those_of_steps() -> None:
     by_time, plain = (smallest_periods(parse(text))[0] for text in texts)
     assert by_time["step_s"] == pytest.approx(0.05, rel=0.05)
     assert plain["step_s"] == pytest.approx(0.1, rel=0.05)
+
+
+def test_fragments_and_a_longer_delay_have_to_save_time() -> None:
+    whole = with_candidates(parse(TRAINED))
+    streaming = {x for x in labels(whole) if " late " in x}
+    assert len(streaming) == 6
+    alike = dict.fromkeys(labels(whole), 1.0)
+    assert streaming <= outdone(whole, alike)
+    assert not {"diloco 16 outer 0.35", "diloco 64 outer 0.35"} & outdone(whole, alike)
+    quick = {
+        **alike,
+        "diloco 64 in 2 late 3": 0.9,
+        "diloco 64 in 2 late 12": 0.89,
+        "diloco 64 in 4 late 3": 0.8,
+    }
+    assert streaming - outdone(whole, quick) == {"diloco 64 in 2 late 3", "diloco 64 in 4 late 3"}
+
+
+def test_the_answer_says_how_to_run_the_first() -> None:
+    answer = advice({"all_reduce": 2.0, "local_sgd 16": 1.0})
+    assert answer["text"][1].startswith("To run it, torch ")
+    assert "PeriodicModelAverager(period=16)" in answer["text"][1]
+    assert [row["framework"] for row in answer["to_run"]] == ["torch", "torchft", "torchtitan", "hivemind"]
+    assert advice({"all_reduce": 2.0}, hours=1e-9)["to_run"] == []
 
 
 RACED = only(
