@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from scipy.optimize import nnls
 
 from .outages import Churn
 from .timeline import follow
@@ -131,6 +130,8 @@ def best_checkpoints(churn: Churn, step_s: float) -> dict[str, float] | None:
         checkpoint = saves.model_copy(update={"every": every_s})
         # At a goodput of 5 % it is cut off, before it has more outages than a run may have.
         return _share(replace(churn, checkpoint=checkpoint), (span_s,), span_s, 20 * span_s)
+
+    from scipy.optimize import nnls  # slow to import, and few come here
 
     for tried in _TRIED:
         shares = np.array([useful(best_s * float(each)) for each in tried])

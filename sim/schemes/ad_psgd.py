@@ -61,8 +61,6 @@ def passive_neighbours(
 
     Raises ``InputError`` for a directed, time-varying, weighted or not two-colourable topology.
     """
-    import networkx as nx
-
     name = entry.name
     plan = topology.plan(entry, workers, seed=seed)
     if plan.period != 1:
@@ -74,17 +72,20 @@ def passive_neighbours(
     if not plan.undirected:
         raise InputError(f"ad_psgd needs an undirected topology, {name} is directed: {_choice(workers)}")
     rows = plan.at(0).sources
-    graph = nx.from_dict_of_lists(dict(enumerate(rows)))
-    distance = nx.single_source_shortest_path_length(graph, 0)
+    colour, reached = {0: 0}, [0]
+    for rank in reached:
+        new = [other for other in rows[rank] if other not in colour]
+        colour |= dict.fromkeys(new, 1 - colour[rank])
+        reached += new
     for rank, row in enumerate(rows):
         for other in row:
-            if (distance[rank] - distance[other]) % 2 == 0:
+            if colour[rank] == colour[other]:
                 raise InputError(
                     f"ad_psgd needs two kinds of workers, active and passive, that every edge joins; in "
                     f"topology {name} workers {rank} and {other} would be of one kind, since a cycle of odd "
                     f"length goes through them: {_choice(workers)}"
                 )
-    return tuple(row if distance[rank] % 2 == 0 else None for rank, row in enumerate(rows))
+    return tuple(row if colour[rank] == 0 else None for rank, row in enumerate(rows))
 
 
 def topology_for(options: AdPsgdOptions, workers: int) -> TopologyEntry:

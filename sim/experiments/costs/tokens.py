@@ -248,6 +248,7 @@ class Utilisation:
         self._scenario, self._entry = scenario, entry
         self._known: dict[float, Followed] = {}
         self._chosen: dict[float, CollectiveSettings] = {}
+        self._taken: dict[float, CollectiveSettings] = {}
         network = scenario.cluster.network
         if network.whole is not None:
             raise InputError(
@@ -274,15 +275,16 @@ class Utilisation:
             above = self._chosen.get(min(filter(bytes_per_s.__lt__, self._chosen), default=0.0))
             if anew or below is None or below != above:
                 below = self._chosen[bytes_per_s] = with_chosen(scenario, [self._entry]).collectives
-            self._known[bytes_per_s] = follow(
-                whole_job(scenario.model_copy(update={"collectives": below}), self._entry), self._free.span
-            )
+            if self._taken.get(bytes_per_s) != below:  # else it is known
+                self._taken[bytes_per_s] = below
+                changed = scenario.model_copy(update={"collectives": below})
+                self._known[bytes_per_s] = follow(whole_job(changed, self._entry), self._free.span)
         return self._known[bytes_per_s]
 
     def needed(self, share: float) -> float | None:
         """Least bandwidth, to ``PRECISION``, with which all workers keep that share of a free network's pace.
 
-        It is enough, and a bandwidth just below it is not, with algorithms chosen for each. None where no
+        It is enough, and a bandwidth just below it is not, with algorithms chosen for it. None where no
         bandwidth is enough, 0 where any is: nothing crosses such links.
         """
         while True:
@@ -296,8 +298,10 @@ class Utilisation:
                 return high and low
             if math.log(high / low) > PRECISION:
                 self.at(self._between(low, high, share))
-            elif guessed := {low, high} - self._chosen.keys():
-                self.at(guessed.pop(), anew=True)
+            elif high not in self._chosen:
+                self.at(high, anew=True)
+            elif low not in self._chosen and self._taken[low] != self._taken[high]:
+                self.at(low, anew=True)
             else:
                 return high
 
