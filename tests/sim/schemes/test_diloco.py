@@ -13,6 +13,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import parse
+from paceline.sim.schemes.common.local_steps import period_steps
 from paceline.sim.schemes.diloco import DilocoOptions, check
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
 from tests.support.factory import make_job, run_events, scored, simulated
@@ -42,7 +43,7 @@ def streamed(job: Any, o: DilocoOptions, momentum: float = 0.0) -> Array:
     gradients, x = gradients_of(job), start_of(job)
     t, u, m = x[0].copy(), np.zeros(DIMENSION), np.zeros_like(x)
     cuts = [p * DIMENSION // o.fragments for p in range(o.fragments + 1)]
-    apart = o.period // o.fragments
+    apart = period_steps(o.period) // o.fragments
     sent: dict[int, tuple[slice, Array]] = {}
     for k in range(STEPS):
         m = momentum * m + gradients(k, x)
