@@ -153,7 +153,7 @@ def test_equal_schemes_are_seldom_told_apart_whatever_was_tried(
 
 
 def test_the_proxy_of_a_language_model_settles_nothing_about_it() -> None:
-    """7 of 19 orders that it had settled were measured the other way round (docs/learning-board.md)."""
+    """7 of 22 orders that it had settled were measured the other way round (docs/learning-board.md)."""
     plain, found = of_two(FAST, SLOW), of_two(FAST, SLOW)
     found["proxy"] = f"{OF_RECIPE} 256 examples a step) was trained in place of the real model."
     verdict = verdict_of(found, "simulated")
