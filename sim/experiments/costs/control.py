@@ -28,7 +28,7 @@ PARTS: Final = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Control:
+class ControlVariate:
     """Computing of the slowest worker in each cycle, in seconds a step.
 
     Attributes:
@@ -60,7 +60,7 @@ class Control:
         return chance_s, math.hypot(error_s, slope * self.error_s)
 
 
-def control_of(job: Job) -> Control | None:
+def control_of(job: Job) -> ControlVariate | None:
     """The control of a job whose workers keep step; None where durations are not drawn, or unlike later."""
     compute = job.compute.compute
     if not (job.synchronous and job.computing.varies) or compute.trace or compute.model:
@@ -74,4 +74,4 @@ def control_of(job: Job) -> Control | None:
     slowest_s = drawn_s[:, : cycles * cycle].reshape(job.workers, cycles, cycle).mean(axis=2).max(axis=0)
     means_s = [float(each.mean()) for each in np.array_split(slowest_s, PARTS)]
     error_s = float(np.std(means_s, ddof=1)) / math.sqrt(PARTS)
-    return Control(slowest_s - slowest_s.mean(), error_s)
+    return ControlVariate(slowest_s - slowest_s.mean(), error_s)

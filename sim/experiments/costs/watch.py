@@ -21,7 +21,7 @@ from typing import Final
 from ...errors import RunError
 from ...records.accounting import PaceMarks
 from ...records.run import Pace
-from .control import Control
+from .control import ControlVariate
 
 START_SHARE: Final = 4
 """One part in this many of the cycles is start-up."""
@@ -121,7 +121,7 @@ class Watch:
     wanted: Enough | Span
     repeats: bool
     next_look: float
-    control: Control | None = None
+    control: ControlVariate | None = None
     precise: float = STANDARD_ERROR
     published: int = 0
     _begin_s: float = field(default_factory=lambda: time.process_time())  # whatever clock there is by then

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.sim.experiments.costs.control import Control, control_of
+from paceline.sim.experiments.costs.control import ControlVariate, control_of
 from paceline.sim.experiments.costs.step_cost import follow_whole, whole_job
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.scenario.schema import Scenario, resolve_scenario
@@ -32,16 +32,19 @@ def test_chance_is_told_from_a_step_that_follows_the_slowest() -> None:
     """Parts of two cycles each, their steps 3 s and twice what computing took beyond its mean."""
     beyond_s = np.array([1.0, 3.0, -1.0, 1.0, 0.0, 4.0, 2.0, -2.0])
     steps_s = [3 + 2 * beyond_s[k : k + 2].mean() for k in (0, 2, 4, 6)]
-    chance_s, error_s = Control(beyond_s, 0.0).corrected(0, steps_s, range(0, 9, 2))
+    chance_s, error_s = ControlVariate(beyond_s, 0.0).corrected(0, steps_s, range(0, 9, 2))
     assert (chance_s, error_s) == pytest.approx((2 * beyond_s.mean(), 0.0))
-    later_s, _ = Control(beyond_s, 0.0).corrected(1, steps_s, range(0, 9, 2))
+    later_s, _ = ControlVariate(beyond_s, 0.0).corrected(1, steps_s, range(0, 9, 2))
     assert later_s == pytest.approx(2 * beyond_s[1:].mean())
-    _, of_mean_s = Control(beyond_s, 0.1).corrected(0, steps_s, range(0, 9, 2))
+    _, of_mean_s = ControlVariate(beyond_s, 0.1).corrected(0, steps_s, range(0, 9, 2))
     assert of_mean_s == pytest.approx(0.2)
 
 
 def test_a_run_beyond_what_was_drawn_has_no_control() -> None:
-    assert Control(np.zeros(7), 0.0).corrected(0, [1.0, 1.0, 1.0, 1.0], range(0, 9, 2)) == (0.0, math.inf)
+    assert ControlVariate(np.zeros(7), 0.0).corrected(0, [1.0, 1.0, 1.0, 1.0], range(0, 9, 2)) == (
+        0.0,
+        math.inf,
+    )
 
 
 @pytest.mark.parametrize("scheme", ["all_reduce", {"local_sgd": {"period": 4}}])
