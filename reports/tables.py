@@ -364,8 +364,9 @@ def _throughput_costs(answer: Mapping[str, Any]) -> list[RenderableType]:
     if not known:
         return []
     names = [name for name, amount in known[0]["costs"].items() if amount is not None]
-    table = schemes_table(*(f"{name}\ncosts" for name in names))
+    table = schemes_table("a step\nbilled", *(f"{name}\ncosts" for name in names))
     for row in known:
         amounts_of = (row["costs"][name] for name in names)
-        add_text_row(table, row["label"], *(format_money(x, answer["price"]["currency"]) for x in amounts_of))
+        costs = [format_money(each, answer["price"]["currency"]) for each in amounts_of]
+        add_text_row(table, row["label"], format_bytes(row["billed_bytes_per_step"]), *costs)
     return [table, *map(Text, words.prices(answer)), ""]

@@ -27,7 +27,7 @@ from ...errors import InputError, RunError
 from ...faults.goodput import best_checkpoints, goodput
 from ...network.forms.sites import DEFAULT
 from ...network.network_settings import NetworkSettings
-from ...records.money.cost import PriceRecord, cost
+from ...records.money.cost import PriceRecord, billed_bytes, cost
 from ...records.scenario_facts import read_facts
 from ...scenario.batches import batch_sizes
 from ...scenario.entries import SchemeEntry
@@ -153,12 +153,17 @@ def throughput(
     }
 
 
+def _share_of_step(step: Followed) -> float:
+    """Share of all bytes followed that all workers send in a step."""
+    whole = sum(sum(row.values()) for row in step.between.values())
+    return step.bytes_per_worker * len(step.pace.steps) / max(whole, 1)
+
+
 def _costs(
     step: Followed, price: PriceRecord, batch: float, steps: float | None, useful: float
 ) -> dict[str, float | None]:
-    whole = sum(sum(row.values()) for row in step.between.values())
-    in_step = step.bytes_per_worker * len(step.pace.steps)
-    of_step = cost(price, step.step_s / useful, step.between, in_step / max(whole, 1))
+    share = _share_of_step(step)
+    of_step = cost(price, step.step_s / useful, step.between, share)
     return {
         "a step": of_step,
         "an hour": of_step * _HOUR_S * useful / step.step_s if step.step_s else None,
@@ -218,6 +223,7 @@ def _row(
         "hours": None if steps is None else steps * step.step_s / useful / _HOUR_S,
         "bytes_per_step": step.bytes_per_worker,
         "exchanges": list(step.exchanges),
+        "billed_bytes_per_step": price and billed_bytes(price, step.between) * _share_of_step(step),
         "costs": None if price is None else _costs(step, price, batch, steps, useful),
         "bytes_sent": None if steps is None else steps * step.bytes_per_worker * scenario.cluster.workers,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from typing_extensions import TypedDict
@@ -64,13 +64,23 @@ def cost(
 
     A pair without a price of its own has that of the way back, else the default's, else none.
     """
-    total, egress = price["per_hour"] * seconds / 3600, price["egress"]
+    total = price["per_hour"] * seconds / 3600
+    return total + sum(rate * share * num_bytes / 1e9 for rate, num_bytes in _priced(price, sent))
+
+
+def billed_bytes(price: PriceRecord, sent: Mapping[str, Mapping[str, int]]) -> int:
+    """Bytes from each site to each that have a price."""
+    return sum(num_bytes for rate, num_bytes in _priced(price, sent) if rate)
+
+
+def _priced(price: PriceRecord, sent: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[float, int]]:
+    """Price of 10^9 bytes, and bytes, between each two sites."""
+    egress = price["egress"]
     for a, row in sent.items():
         for b, num_bytes in row.items():
             if a != b:
                 rates = (egress[name] for name in (f"{a}-{b}", f"{b}-{a}", OTHERS) if name in egress)
-                total += next(rates, 0.0) * share * num_bytes / 1e9
-    return total
+                yield next(rates, 0.0), num_bytes
 
 
 def add_costs(row: RunRow, run: Run, price: PriceRecord) -> None:

@@ -206,6 +206,7 @@ def test_a_step_an_hour_and_tokens_in_dollars(monkeypatch: pytest.MonkeyPatch) -
     answer = throughput(priced, tokens=1e9)
     for row, exchanges in zip(answer["schemes"], (1.0, 0.1), strict=True):
         step = 4 * row["step_s"] / 3600 + exchanges * 2 * 4 * PARAMETERS / 1e9 * 0.5
+        assert row["billed_bytes_per_step"] == pytest.approx(exchanges * 2 * 4 * PARAMETERS, rel=1e-6)
         assert row["costs"]["a step"] == pytest.approx(step, rel=1e-6)
         assert row["costs"]["an hour"] == pytest.approx(step * 3600 / row["step_s"], rel=1e-6)
         assert row["costs"]["10^9 tokens"] == pytest.approx(step * 1e9 / (2 * 8 * 1024), rel=1e-6)
