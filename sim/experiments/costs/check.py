@@ -46,9 +46,7 @@ from .step_cost import StepCost, clock_of, step_cost
 from .unevenness import about_speeds
 
 TRIALS_S: Final = 8.0
-"""Processor seconds of all trials that forecast steps."""
-SHORT_TRIALS_S: Final = 0.5
-"""The same of those that only say how long a step takes here."""
+"""Processor seconds of all trials that forecast steps; else, or without a target, a sixteenth."""
 FEWEST_STEPS: Final = 3
 
 
@@ -146,7 +144,7 @@ def try_schemes(
     the best score, until one has met the target and is a measure for the others.
     """
     known = {job.label: (job, cost.step_s) for job, cost in zip(jobs, costs, strict=True) if not cost.problem}
-    end_s = time.process_time() + (TRIALS_S if forecast and jobs[0].scoring.target else SHORT_TRIALS_S)
+    end_s = time.process_time() + TRIALS_S / (1 if forecast and jobs[0].scoring.target else 16)
     trials = dict.fromkeys(known, Trial())
 
     def extend(label: str, share: float) -> None:

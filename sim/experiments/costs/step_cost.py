@@ -48,8 +48,7 @@ from ...schemes import SCHEMES, find_scheme
 from ...training.scoring import Scorer, as_they_are
 from ...training.snapshots import Published
 from ..prepare import churn_of, clock_only, over_profile, prepare
-from .control import control_of
-from .watch import BATCH_MEANS, RARE, STANDARD_ERROR, Enough, Followed, Span, Watch
+from .watch import BATCH_MEANS, RARE, Enough, Followed, Span, Watch
 
 ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends."""
@@ -63,8 +62,6 @@ QUARTER: Final = 4
 """One part in this many of the cycles gives the parts of a random step whose workers do not keep step."""
 MANY_WORKERS: Final = 128
 """Workers from which a scheme is followed in lockstep, where exact: the same times to rounding."""
-MANY_STEPS: Final = 64
-"""Steps of workers in a cycle from which that is faster as well; but it counts no bytes over hosts' cards."""
 
 
 @dataclass(frozen=True)
@@ -158,17 +155,16 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     differs = nominal != network or plain.compute.varies or scenario.cluster.profile is not None
     try:
         total = follow_whole(scenario, entry)
-        wanted: Enough | Span = total.span
-        # Less varies in the parts, which end where they are known as well.
-        if differs and not plain.synchronous and total.span.last > QUARTER * BATCH_MEANS:
-            wanted = partial(_through, total.span.last // QUARTER)
-        to_share = partial(follow, wanted=wanted, precise=max(STANDARD_ERROR, total.error))
-        free_s = to_share(on_free_network(unvarying)).step_s
+        span = total.span
+        # Less varies in the parts.
+        if differs and not plain.synchronous and span.last > QUARTER * BATCH_MEANS:
+            span = Span(span.first // QUARTER, span.last // QUARTER)
+        free_s = follow(on_free_network(unvarying), span).step_s
         without = unvarying.with_rounds(0.0)
-        compute_s = free_s if without is unvarying else to_share(on_free_network(without)).step_s
-        latency_s = to_share(with_network(unvarying, _unlimited(nominal, latency=True))).step_s
+        compute_s = free_s if without is unvarying else follow(on_free_network(without), span).step_s
+        latency_s = follow(with_network(unvarying, _unlimited(nominal, latency=True)), span).step_s
         # Parts that repeat are rounded alike, so that the bandwidth of what sends nothing is 0.
-        steady_s = to_share(unvarying).step_s if differs or repeats(unvarying) else total.step_s
+        steady_s = follow(unvarying, span).step_s if differs or repeats(unvarying) else total.step_s
     except RunError as error:
         return StepCost(entry.label, problem=str(error), clock_s=error.here_s)
     return StepCost(
@@ -189,11 +185,6 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         clock_s=total.here_s,
         heartbeat=_tightest_link(scenario.cluster.heartbeat, network, total),
     )
-
-
-def _through(last: int, complete: int, work: int) -> bool:
-    """Whether cycle ``last`` is complete; with that given, an ``Enough``."""
-    return complete >= last
 
 
 def _tightest_link(heartbeat: Heartbeats | None, network: Network, step: Followed) -> dict[str, Any] | None:
@@ -273,20 +264,16 @@ class _Cycles(Scorer[Tensor]):
         return max(cards.values()) / (max(cycles - 1, 1) * self.watch.marks.cycle) if cycles else None
 
 
-def follow(job: Job, wanted: Enough | Span, precise: float = STANDARD_ERROR) -> Followed:
+def follow(job: Job, wanted: Enough | Span) -> Followed:
     """Run an endless job for whole cycles of steps; the start does not count.
-
-    ``precise``: the relative standard error of a step that is small enough, where ``wanted`` is a rule.
 
     Raises:
         RunError: the run fails, or ends before a cycle is complete.
     """
-    many = job.workers >= MANY_WORKERS
-    alone = job.workers * job.cycle >= MANY_STEPS and not job.transfer.network.node_of
-    if (many or alone) and job.scheme.name in SCHEMES and not why_not(job):
+    if job.workers >= MANY_WORKERS and job.scheme.name in SCHEMES and not why_not(job):
         with suppress(SchemeError):  # the event driver meets it as well, or does without
-            return _follow_in_lockstep(job, _watch(job, wanted, precise))
-    watch = _watch(job, wanted, precise)
+            return _follow_in_lockstep(job, wanted)
+    watch = _watch(job, wanted)
     scorer = _Cycles(
         workload=None, task=None, every=job.scoring.every, on=job.scoring.on, target=None, fetch=as_they_are,
         watch=watch, driver=lambda: driver, nodes=job.transfer.network.node_of,
@@ -308,10 +295,9 @@ def _with_exchanges(followed: Followed, outcome: Outcome, job: Job) -> Followed:
     )
 
 
-def _watch(job: Job, wanted: Enough | Span, precise: float) -> Watch:
+def _watch(job: Job, wanted: Enough | Span) -> Watch:
     marks = PaceMarks(job.workers, job.cycle, job.synchronous)
-    next_look = max(4 * BATCH_MEANS, _steps_with_rare(job) / job.cycle)
-    return Watch(marks, wanted, repeats(job), next_look, control_of(job), precise)
+    return Watch(marks, wanted, repeats(job), max(4 * BATCH_MEANS, _steps_with_rare(job) / job.cycle))
 
 
 def _steps_with_rare(job: Job) -> float:
@@ -375,8 +361,8 @@ class _CyclesInLockstep(LockstepDriver):
         return goes_on and not self._over and not self.watch.is_over(self.work)
 
 
-def _follow_in_lockstep(job: Job, watch: Watch) -> Followed:
-    driver = _CyclesInLockstep(replace(job, recording=UNRECORDED), watch)
+def _follow_in_lockstep(job: Job, wanted: Enough | Span) -> Followed:
+    driver = _CyclesInLockstep(replace(job, recording=UNRECORDED), _watch(job, wanted))
     outcome = driver.run()
     return _with_exchanges(driver.watch.followed(driver.work), outcome, job)
 

@@ -21,14 +21,11 @@ from typing import Final
 from ...errors import RunError
 from ...records.accounting import PaceMarks
 from ...records.run import Pace
-from .control import ControlVariate
 
 START_SHARE: Final = 4
 """One part in this many of the cycles is start-up."""
 STANDARD_ERROR: Final = 0.002
 """Relative standard error of a mean step that is small enough."""
-NEAR: Final = 1.5
-"""Ratio to the error of its control from which on a longer run would tell little more."""
 BATCH_MEANS: Final = 12
 """Parts of a run by whose means that error is estimated."""
 RARE: Final = 100
@@ -65,7 +62,6 @@ class Followed:
             other has had, the start included.
         ends_s: of the steps of all workers since the span's begin, or since that of a period where it repeats
             itself; where they do not keep step, of one at the pace of the slowest.
-        chance_s: by which the steps of this pace were longer than in the mean, as its control tells.
         error: relative standard error of the step; 0 where it repeats itself, infinite where unknown.
     """
 
@@ -80,7 +76,6 @@ class Followed:
     computing: float = 1.0
     since_s: float = 0.0
     ends_s: Sequence[float] = (0.0,)
-    chance_s: float = 0.0
     error: float = math.inf
 
     @property
@@ -96,7 +91,7 @@ class Followed:
     @property
     def step_s(self) -> float:
         """Seconds of a step on the simulation's clock."""
-        return (self.pace.step_s or 0.0) - self.chance_s
+        return self.pace.step_s or 0.0
 
     @property
     def bytes_per_worker(self) -> float:
@@ -112,8 +107,6 @@ class Watch:
         wanted: the cycles to follow, or the rule for enough of them.
         repeats: whether nothing is random, so that it ends once it repeats itself.
         next_look: complete cycles at which the error is looked at next; none before.
-        control: of a step where workers keep step, if there is one.
-        precise: relative standard error of a mean step that is small enough.
         published: steps of all workers so far.
     """
 
@@ -121,8 +114,6 @@ class Watch:
     wanted: Enough | Span
     repeats: bool
     next_look: float
-    control: ControlVariate | None = None
-    precise: float = STANDARD_ERROR
     published: int = 0
     _begin_s: float = field(default_factory=lambda: time.process_time())  # whatever clock there is by then
     _ends_s: list[float] = field(default_factory=list)  # of each step, when the last worker was through
@@ -179,28 +170,20 @@ class Watch:
         if self.repeats or complete < self.next_look:
             return False
         self.next_look = 1.125 * complete
-        # Workers within a step seem slower at the last end.
-        last = next(each for each in range(complete, -1, -1) if self.marks.is_known(each))
-        pace = self.marks.at(last)
-        least = 0.0 if self.control is None else NEAR * self.control.error_s / (pace.step_s or 1.0)
-        if self._known(math.ceil(last / START_SHARE), last)[1] > max(self.precise, least):
+        first = math.ceil(complete / START_SHARE)
+        if self._error(first, complete) > STANDARD_ERROR:
             return False
-        return self.marks.in_step or min(pace.averages) >= RARE
+        return self.marks.in_step or min(self.marks.at(complete).averages) >= RARE
 
-    def _known(self, first: int, last: int) -> tuple[float, float]:
-        """Seconds of a step between these ends that are chance, and the relative error of it without them."""
+    def _error(self, first: int, last: int) -> float:
+        """Relative standard error of a step between these ends."""
         length = (last - first) // BATCH_MEANS
         if not length:
-            return 0.0, math.inf
-        ends = range(last - BATCH_MEANS * length, last + 1, length)
-        paces = [self.marks.at(each) for each in ends]
-        steps_s = [end.since(begin).step_s or 0.0 for begin, end in pairwise(paces)]
-        chance_s, error_s = 0.0, statistics.stdev(steps_s) / math.sqrt(BATCH_MEANS)
-        if self.control is not None:
-            corrected = self.control.corrected(first, steps_s, ends)
-            chance_s, error_s = min((chance_s, error_s), corrected, key=lambda each: each[1])
-        mean_s = statistics.fmean(steps_s)
-        return chance_s, error_s / mean_s if mean_s else 0.0
+            return math.inf
+        ends = [self.marks.at(each) for each in range(last - BATCH_MEANS * length, last + 1, length)]
+        steps_s = [end.since(begin).step_s or 0.0 for begin, end in pairwise(ends)]
+        mean_s = statistics.fmean(steps_s) * math.sqrt(BATCH_MEANS)
+        return statistics.stdev(steps_s) / mean_s if mean_s else 0.0
 
     def too_long(self, steps: float) -> RunError:
         """Error after ``steps`` that are no cycle."""
@@ -217,8 +200,6 @@ class Watch:
             raise RunError("no worker came through a step")
         pace = self.marks.at(self._span.last).since(self.marks.at(self._span.first))
         ends = self.marks.seen(self._span.first, self._span.last)
-        exact = self.repeats and self.marks.repeat()
-        chance_s, error = (0.0, 0.0) if exact else self._known(*astuple(self._span))
         start_s, (first, last) = self.marks.at(ends[0]).time_s, (self.marks.cycle * each for each in ends)
         return Followed(
             span=self._span,
@@ -227,8 +208,7 @@ class Watch:
             ends_s=[each - start_s for each in self._ends_s[first:last]]
             if self.marks.in_step
             else [pace.time_s / max(min(pace.steps), 1.0)],
-            chance_s=chance_s,
-            error=error,
+            error=0.0 if self.repeats and self.marks.repeat() else self._error(*astuple(self._span)),
             work=work,
             here_s=(time.process_time() - self._begin_s) * self.marks.workers / self.published,
         )

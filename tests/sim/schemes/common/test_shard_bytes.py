@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import cycle
+from typing import Any
 
 import pytest
 import torch
@@ -91,8 +92,8 @@ def test_what_a_shard_stands_for_changes_no_model(scheme: str, monkeypatch: pyte
     digest = run(text, 2, 7).digest
     begin = Units.__init__
 
-    def alone(units: Units, worker: Worker, inside: str | None) -> None:
-        begin(units, worker, inside)
+    def alone(units: Units, worker: Worker, *places: Any) -> None:
+        begin(units, worker, *places)
         units.members = 1  # so that shards are values of their own
 
     monkeypatch.setattr(Units, "__init__", alone)
