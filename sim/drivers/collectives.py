@@ -247,6 +247,8 @@ class CollectivesInFlight:
         Args:
             hosts: source and destination; or one that may receive from anybody.
         """
+        if not self._open:
+            return
         lanes = self._lanes(*hosts) if len(hosts) > 1 else None
         for host in hosts:
             if met := self._priced_on(host, lanes):

@@ -41,10 +41,13 @@ def smallest_periods(scenario: Scenario) -> list[dict[str, Any]]:
 def at_its_period(entry: SchemeEntry, period: int) -> SchemeEntry:
     """A scheme that averages that seldom, or as little more seldom as its fragments need."""
     fragments = getattr(entry.options, "fragments", 1)
-    steps = math.ceil(period / fragments) * fragments
+    return _with_steps(entry, math.ceil(period / fragments) * fragments)
+
+
+def _with_steps(entry: SchemeEntry, steps: int) -> SchemeEntry:
+    """A scheme with so long a period, by time where it was."""
     written = ByTime(by="time", steps=steps) if is_by_time(entry.options) else steps
-    options = entry.options.model_copy(update={"period": written})
-    return entry.model_copy(update={"options": options})
+    return entry.model_copy(update={"options": entry.options.model_copy(update={"period": written})})
 
 
 def describe(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -96,7 +99,7 @@ def smallest_period(step_s: float, average_s: float) -> int:
 
 def _seconds(scenario: Scenario, entry: SchemeEntry, period: int) -> tuple[float, float]:
     """Seconds of a step without its average, and of an average, at a period."""
-    job = whole_job(scenario, at_its_period(entry, period))
+    job = whole_job(scenario, _with_steps(entry, period))
     span = follow(job, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK).span
     free = on_free_network(job.with_rounds(0.0))
     free_s, whole_s = (follow(each, span).step_s for each in (free, job))  # rounded alike

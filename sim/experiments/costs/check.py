@@ -341,7 +341,8 @@ def about_averages_inside(entries: Iterable[SchemeEntry]) -> Iterator[str]:
     """Sentences about schemes that could average gradients inside hosts or sites during the backward pass."""
     for entry in entries:
         options: Any = entry.options
-        if find_scheme(entry.name).inside(options) and not getattr(options, "overlap", True):
+        # Of sgp 'overlap' is a number, of steps between units.
+        if find_scheme(entry.name).inside(options) and getattr(options, "overlap", None) is False:
             yield (
                 f"{entry.label} averages gradients inside {options.inside} after the backward pass, where "
                 "DistributedDataParallel does it meanwhile: 'overlap: true'."

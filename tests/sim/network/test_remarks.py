@@ -27,7 +27,7 @@ def said(**written: object) -> list[str]:
 
 
 def test_averages_inside_come_after_the_backward_pass_or_meanwhile() -> None:
-    gossip = "gossip: {topology: ring, inside: hosts}"
+    gossip = "gossip: {topology: ring, inside: hosts}, sgp: {topology: ring, inside: hosts}"
     schemes = f"diloco: {{inside: hosts}}, diloco: {{inside: hosts, overlap: true, label: b}}, {gossip}"
     text = hosts_scenario("{gpus: 2, bandwidth: 1 Gbit/s}", scheme=schemes)
     (sentence,) = about_averages_inside(parse(text).schemes)
