@@ -68,7 +68,8 @@ def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
         document = {entry.name: {**entry.options.model_dump(mode="json"), "period": period}}
         timed = entry.model_copy(update={"options": SchemeEntry.model_validate(document).options})
         own = own_steps(prepare(scenario, timed, scenario.seed).worker(0), timed.options)
-        steps = f"{min(own):,} to {max(own):,} local steps"
+        share = 100 * sum(own) / (max(own) * len(own))
+        steps = f"{min(own):,} to {max(own):,} local steps and {share:.0f} % of the examples"
         forms[f"'period: {{by: time, steps: {max(own)}}}', {steps}"] = scenario, timed
     for written, changed in forms.items():
         with suppress(RunError):
