@@ -26,6 +26,7 @@ cluster:
     sites: {us: 2, eu: 2}
     within: {latency: 0.1 ms, bandwidth: 10 Gbit/s}
     between: {latency: 40 ms, bandwidth: 1 Gbit/s}
+collectives: {all_reduce: ring}
 schemes: [SCHEME]
 stop: {max_iterations: 4}
 """
@@ -130,6 +131,7 @@ EXAMPLES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_all_that_is_python_is_valid_python() -> None:
     rows = {
         (scheme.partition(":")[0], row["framework"], row["write"]): row
