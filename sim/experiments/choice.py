@@ -57,7 +57,7 @@ def choose_each(jobs: Sequence[Job], units: Sequence[str | None]) -> list[dict[s
     ``sums_inside``, if it matters; that choice is named ``inside``. Empty without open collectives, if values
     are needed, or if the cycle is too long.
     """
-    if len(jobs) > 1 and not all(map(_is_plain, jobs)):
+    if len(jobs) > 1 and not all(map(is_plain, jobs)):
         return [choose_each([job], units)[0] for job in jobs]
     steady = [
         replace(
@@ -84,7 +84,7 @@ def choose_each(jobs: Sequence[Job], units: Sequence[str | None]) -> list[dict[s
     return [names for _, names in best]
 
 
-def _is_plain(job: Job) -> bool:
+def is_plain(job: Job) -> bool:
     """Whether neither windows nor queues last from one cycle to the next."""
     return job.transfer.tcp is None and job.transfer.queue == "fair"
 
@@ -137,7 +137,7 @@ def _timed_s(
     begun = _run_s(jobs, begin * cycle)
     if not any(each.taken for each in chosen) and not jobs[0].scheme.encodes(jobs[0].options):
         return [(begin_s, {}) for begin_s, _ in begun]
-    if not _is_plain(jobs[0]) and begun[0][1] < _MUCH_WORK:
+    if not is_plain(jobs[0]) and begun[0][1] < _MUCH_WORK:
         begin, end = _CYCLES_OF_WINDOWS
         begun = _run_s(jobs, begin * cycle)
     ended = _run_s(jobs, end * cycle)

@@ -114,9 +114,11 @@ class Network:
         """Whether anything of it changes in time."""
         return self.jitter is not None or any(link.variation is not None for link in self.links)
 
-    @property
+    @cached_property
     def steady(self) -> Network:
         """The network without jitter, and with every link at its nominal bandwidth."""
+        if not self.varies:
+            return self
         return replace(self, jitter=None, links=tuple(replace(link, variation=None) for link in self.links))
 
     def among(self, hosts: Sequence[int]) -> Network:

@@ -185,7 +185,7 @@ class PaceMarks:
         """
         while not self._period and self._known < _MOST_ENDS and self.is_known(self._known + 1):
             self._known += 1
-            for period in range(1, self._known // 2):
+            for period in range(1, (self._known + 1) // 2):
                 marks = self._marks[self._known - 2 * period - 1 : self._known + 1]
                 ends = np.array([each.done for each in marks], np.float64)  # [end, worker, of ``Done``]
                 grown = ends[period:] - ends[:-period]

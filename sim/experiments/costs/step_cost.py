@@ -50,16 +50,16 @@ from ...training.snapshots import Published
 from ..prepare import churn_of, clock_only, over_profile, prepare
 from .watch import BATCH_MEANS, RARE, Enough, Followed, Span, Watch
 
-ENOUGH_WORK: Final = 40_000
+ENOUGH_WORK: Final = 20_000
 """Messages and steps of workers after which a run of two cycles or more ends."""
 ENOUGH_PART_WORK: Final = 2_000
 """The bound where a step is followed many times, each on another network."""
+QUARTER: Final = 4
+"""One part in this many of the cycles gives the parts of a random step whose workers do not keep step."""
 FEW_SCHEMES: Final = 4
 """Number of schemes that each get the full bounds; more schemes share what these would take."""
 MOST_WORK: Final = 500_000
 """Messages and steps of workers within which one cycle has to be complete."""
-QUARTER: Final = 4
-"""One part in this many of the cycles gives the parts of a random step whose workers do not keep step."""
 MANY_WORKERS: Final = 128
 """Workers from which a scheme is followed in lockstep, where exact: the same times to rounding."""
 
@@ -118,13 +118,15 @@ def whole_job(scenario: Scenario, entry: SchemeEntry) -> Job:
     return over_profile(job, scenario.cluster.profile)
 
 
-def follow_whole(scenario: Scenario, entry: SchemeEntry) -> Followed:
+def follow_whole(scenario: Scenario, entry: SchemeEntry, effort: float = 1.0) -> Followed:
     """Follow a step with everything that counts, over an affordable part of the long run.
+
+    ``effort``: the share of that part.
 
     Raises:
         RunError: as ``follow``.
     """
-    share = min(1.0, FEW_SCHEMES / len(scenario.schemes))
+    share = effort * min(1.0, FEW_SCHEMES / len(scenario.schemes))
     return follow(whole_job(scenario, entry), partial(enough, share * ENOUGH_WORK))
 
 

@@ -35,6 +35,7 @@ from ...scenario.parts import CollectiveSettings
 from ...scenario.schema import Scenario, dump
 from ...schemes.common.local_steps import own_steps
 from ...workloads.layers.layer_settings import LayerProfile
+from ..choice import is_plain
 from ..prepare import churn_of, prepare, resolve, with_chosen
 from .encoding_units import encodes
 from .step_cost import ENOUGH_PART_WORK, follow, follow_whole, left_out, on_free_network, whole_job
@@ -254,7 +255,6 @@ class Utilisation:
         self._scenario, self._entry = scenario, entry
         self._known: dict[float, Followed] = {}
         self._chosen: dict[float, CollectiveSettings] = {}
-        self._taken: dict[float, CollectiveSettings] = {}
         network = scenario.cluster.network
         if network.whole is not None:
             raise InputError(
@@ -263,6 +263,7 @@ class Utilisation:
             )
         self.step = follow_whole(scenario, entry)
         free = on_free_network(whole_job(scenario, entry))
+        self._plain = is_plain(free)
         alone = follow(free, lambda complete, _: complete >= self.step.span.last)  # its start as well
         self.share = alone.computing * (alone.step_s / self.step.step_s if self.step.step_s else 1.0)
         self._free = follow(free, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK)
@@ -273,18 +274,21 @@ class Utilisation:
         longer = mine.time_s / free.time_s if free.time_s else 1.0
         return min(a / b / longer for a, b in zip(mine.steps, free.steps, strict=True) if b)
 
-    def at(self, bytes_per_s: float, anew: bool = False) -> Followed:
-        """Step with this bandwidth, unless ``anew`` with the algorithms chosen on both sides of it."""
-        if anew or bytes_per_s not in self._known:
+    def at(self, bytes_per_s: float) -> Followed:
+        """Step with this bandwidth, with the algorithms chosen for it, or for both sides of it if the same.
+
+        An algorithm's time is linear in the seconds of a byte: the fastest at two bandwidths is so between,
+        but with the windows and queues of TCP.
+        """
+        if bytes_per_s not in self._known:
             scenario = _with_bandwidth(self._scenario, bytes_per_s)
-            below = self._chosen.get(max(filter(bytes_per_s.__gt__, self._chosen), default=0.0))
+            chosen = self._chosen.get(max(filter(bytes_per_s.__gt__, self._chosen), default=0.0))
             above = self._chosen.get(min(filter(bytes_per_s.__lt__, self._chosen), default=0.0))
-            if anew or below is None or below != above:
-                below = self._chosen[bytes_per_s] = with_chosen(scenario, [self._entry]).collectives
-            if self._taken.get(bytes_per_s) != below:  # else it is known
-                self._taken[bytes_per_s] = below
-                changed = scenario.model_copy(update={"collectives": below})
-                self._known[bytes_per_s] = follow(whole_job(changed, self._entry), self._free.span)
+            if chosen is None or chosen != above or not self._plain:
+                chosen = with_chosen(scenario, [self._entry]).collectives
+            self._chosen[bytes_per_s] = chosen
+            changed = scenario.model_copy(update={"collectives": chosen})
+            self._known[bytes_per_s] = follow(whole_job(changed, self._entry), self._free.span)
         return self._known[bytes_per_s]
 
     def needed(self, share: float) -> float | None:
@@ -300,16 +304,9 @@ class Utilisation:
                 if self.share_of(self.at(each)) >= share
             }
             low, high = max(self._known.keys() - enough, default=0.0), min(enough, default=None)
-            if high is None or not low:
-                return high and low
-            if math.log(high / low) > PRECISION:
-                self.at(self._between(low, high, share))
-            elif high not in self._chosen:
-                self.at(high, anew=True)
-            elif low not in self._chosen and self._taken[low] != self._taken[high]:
-                self.at(low, anew=True)
-            else:
-                return high
+            if high is None or not low or math.log(high / low) <= PRECISION:
+                return low and high
+            self.at(self._between(low, high, share))
 
     def _between(self, low: float, high: float, share: float) -> float:
         """A bandwidth beside that with this share if a step were linear in the seconds of a byte."""

@@ -21,6 +21,8 @@ from .step_cost import follow_whole
 
 ALIKE: Final = 1.03
 """Factor between durations of computing, or of steps, below which they count as equal."""
+ROUGHLY: Final = 0.3
+"""The share of a followed step that is enough to say what another would save."""
 
 
 def _can_weigh(entry: SchemeEntry, network: Network) -> bool:
@@ -73,7 +75,7 @@ def about_speeds(scenario: Scenario, steps_s: Mapping[str, float]) -> list[str]:
         forms[f"'period: {{by: time, steps: {max(own)}}}', {steps}"] = scenario, timed
     for written, changed in forms.items():
         with suppress(RunError):
-            even_s = follow_whole(*changed).step_s
+            even_s = follow_whole(*changed, ROUGHLY).step_s
             less = f"it takes {format_seconds(even_s)}, {format_seconds(max(0.0, step_s - even_s))} less."
             texts += [f"With {written}, {less}"][: ALIKE * even_s < step_s]
     return texts

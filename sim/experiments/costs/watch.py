@@ -1,9 +1,9 @@
 """When a run that is followed ends, and what it then says of a step.
 
-It ends after a wanted span of cycles, or by a rule. Where nothing is random it ends once it repeats itself,
-and its further cycles are known. Else it ends when the mean step is known to ``STANDARD_ERROR``, by the
-spread of ``BATCH_MEANS`` means, and what is rare has happened ``RARE`` times; at the latest after an amount
-of work. The first quarter of the cycles is start-up.
+It ends after a wanted span of cycles, or once all were alike for long; or by a rule. Where nothing is random
+it ends once it repeats itself, and its further cycles are known. Else it ends when the mean step is known to
+``STANDARD_ERROR``, by the spread of ``BATCH_MEANS`` means, and what is rare has happened ``RARE`` times; at
+the latest after an amount of work. The first quarter of the cycles is start-up.
 
 Source: batch means, Law and Kelton, Simulation Modeling and Analysis, section 9.5.3.
 """
@@ -14,7 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Final
 
@@ -30,7 +30,9 @@ BATCH_MEANS: Final = 12
 """Parts of a run by whose means that error is estimated."""
 RARE: Final = 100
 """Slow periods of each kind behind a mean step, and averages of each worker."""
-BEFORE_REPEATS: Final = 2_000
+EXACT: Final = 1e-12
+"""Relative standard error of a mean step without chance, but for rounding."""
+BEFORE_REPEATS: Final = 1_000
 """Messages and steps of workers after which a run that repeats itself ends."""
 
 
@@ -150,7 +152,8 @@ class Watch:
             if not last:
                 return last is not None
             start = math.ceil(last / START_SHARE) if last > 1 else 0
-            self._span = self.wanted if isinstance(self.wanted, Span) else Span(start, last)
+            span = Span(start, last)
+            self._span = self.wanted if isinstance(self.wanted, Span) and self.wanted.last == last else span
             self._most_work = 2 * work
         return self.marks.is_known(self._span.last) or work >= self._most_work
 
@@ -158,7 +161,10 @@ class Watch:
         """The last cycle that counts, if the run ends with ``complete`` ones; None: not yet."""
         wanted = self.wanted
         if isinstance(wanted, Span):
-            return wanted.last if complete >= wanted.last or (self.repeats and self.marks.repeat()) else None
+            if complete >= wanted.last or (self.repeats and self.marks.repeat()):
+                return wanted.last
+            known = next(each for each in range(complete, -1, -1) if self.marks.is_known(each))
+            return known if self._is_time(known) and self._error(known) <= EXACT else None
         if wanted(complete, work) or self._is_precise(complete):
             return complete
         if self.repeats and work >= BEFORE_REPEATS and self.marks.repeat():
@@ -167,16 +173,23 @@ class Watch:
         return None
 
     def _is_precise(self, complete: int) -> bool:
-        if self.repeats or complete < self.next_look:
+        if self.repeats or not self._is_time(complete):
             return False
-        self.next_look = 1.125 * complete
-        first = math.ceil(complete / START_SHARE)
-        if self._error(first, complete) > STANDARD_ERROR:
+        if self._error(complete) > STANDARD_ERROR:
             return False
         return self.marks.in_step or min(self.marks.at(complete).averages) >= RARE
 
-    def _error(self, first: int, last: int) -> float:
-        """Relative standard error of a step between these ends."""
+    def _is_time(self, complete: int) -> bool:
+        """Whether to look at the error with that many cycles; seldom, since a look takes time."""
+        if complete < self.next_look:
+            return False
+        self.next_look = 1.125 * complete
+        return True
+
+    def _error(self, last: int, first: int | None = None) -> float:
+        """Relative standard error of a step between these ends; without the first, after the start-up."""
+        if first is None:
+            first = math.ceil(last / START_SHARE)
         length = (last - first) // BATCH_MEANS
         if not length:
             return math.inf
@@ -200,6 +213,7 @@ class Watch:
             raise RunError("no worker came through a step")
         pace = self.marks.at(self._span.last).since(self.marks.at(self._span.first))
         ends = self.marks.seen(self._span.first, self._span.last)
+        known = self.repeats and self.marks.repeat()
         start_s, (first, last) = self.marks.at(ends[0]).time_s, (self.marks.cycle * each for each in ends)
         return Followed(
             span=self._span,
@@ -208,7 +222,7 @@ class Watch:
             ends_s=[each - start_s for each in self._ends_s[first:last]]
             if self.marks.in_step
             else [pace.time_s / max(min(pace.steps), 1.0)],
-            error=0.0 if self.repeats and self.marks.repeat() else self._error(*astuple(self._span)),
+            error=0.0 if known else self._error(self._span.last, self._span.first),
             work=work,
             here_s=(time.process_time() - self._begin_s) * self.marks.workers / self.published,
         )

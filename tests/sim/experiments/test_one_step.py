@@ -273,7 +273,7 @@ def test_a_step_without_chance_is_that_of_a_whole_run(number: int, monkeypatch: 
 
 @pytest.mark.slow
 def test_what_repeats_is_not_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is random, or has a memory beyond the workers' times, is."""
+    """And what is random is; draws without an effect end after the means behind an error."""
     monkeypatch.setattr(step_costs, "ENOUGH_WORK", 20_000)
     works: dict[bool, list[int]] = {}
     for name, jitter, again in (
@@ -282,11 +282,14 @@ def test_what_repeats_is_not_followed_on(monkeypatch: pytest.MonkeyPatch) -> Non
         ("all_reduce", {"jitter": {"gamma": {"cv": 0.1}}}, False),
         ({"gossip": {"topology": {"random_matching": {}}}}, {}, False),
         ("ad_psgd", {}, False),
+        ("ad_psgd", {"jitter": {"gamma": {"cv": 0.1}}}, False),
     ):
         wanted = scenario(name, compute={"time": "50 ms"} | jitter)
         job = whole_job(wanted, wanted.schemes[0])
         assert step_costs.repeats(job) == again
-        works.setdefault(again, []).append(follow(job, Span(100, 400)).work)
+        followed = follow(job, Span(100, 400))
+        works.setdefault(again or not jitter, []).append(followed.work)
+        assert (followed.error < 1e-12) == (not jitter)
     assert max(works[True]) < 1_000 < min(works[False])
 
 

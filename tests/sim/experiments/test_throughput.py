@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -127,38 +127,22 @@ def test_algorithms_are_chosen_where_both_sides_differ(monkeypatch: pytest.Monke
     text = SCENARIO.format(model="gpt2", latency="2 ms", bandwidth="1 GB/s", more="", speed="10 Tflop/s")
     network = "sites={a: 1, b: 1, c: 1, d: 1, e: 1}", "within={latency: 1 ms, bandwidth: 1 GB/s}"
     wanted = parse(text, changes=["schemes=[all_reduce]", *(f"cluster.network.{each}" for each in network)])
+    choose, chosen = tokens.with_chosen, Counter[int]()
     few, all_anew = (Utilisation(wanted, wanted.schemes[0]) for _ in range(2))
-    at = all_anew.at
-    monkeypatch.setattr(all_anew, "at", lambda each, anew=False: at(each, each not in all_anew._known))
-    shares = (0.3, 0.6, 0.8)
-    assert [few.needed(share) for share in shares] == [all_anew.needed(share) for share in shares]
-    assert few._known.keys() == all_anew._known.keys() == all_anew._chosen.keys()
-    assert len({str(each.chosen) for each in all_anew._chosen.values()}) > 1
-    assert len(shares) < len(few._chosen) < len(few._known)
 
+    def count(scenario: Scenario, entries: Any) -> Scenario:
+        chosen[id(now)] += 1
+        return choose(scenario, entries)
 
-@pytest.mark.usefixtures("little_work")
-def test_what_is_better_between_alike_sides_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of two algorithms costs half of the other, but only within some bandwidths: 4 GB/s do, not 8."""
-    utilisation = Utilisation(scenario_of(), scenario_of().schemes[0])
-    free = utilisation._free
-
-    def rate_of(scenario: Scenario) -> float:
-        return float(tokens.varied_part(scenario)[1].bandwidth["default"])
-
-    def choose(scenario: Scenario, _: Any) -> Scenario:
-        ring = 2e9 < rate_of(scenario) < 1e10
-        update = {"all_reduce": "ring" if ring else "double_tree"}
-        return scenario.model_copy(update={"collectives": scenario.collectives.model_copy(update=update)})
-
-    def follow(scenario: Any, _: Any) -> Any:
-        cost = (1e9 if scenario.collectives.all_reduce == "ring" else 2e9) / rate_of(scenario)
-        return replace(free, pace=replace(free.pace, time_s=free.pace.time_s * (1 + cost)))
-
-    monkeypatch.setattr(tokens, "with_chosen", choose)
-    monkeypatch.setattr(tokens, "whole_job", lambda scenario, _: scenario)
-    monkeypatch.setattr(tokens, "follow", follow)
-    assert utilisation.needed(0.8) == pytest.approx(4e9, rel=0.011)
+    monkeypatch.setattr(tokens, "with_chosen", count)
+    monkeypatch.setattr(all_anew, "_plain", False)
+    shares, needed = (0.3, 0.6, 0.8), []
+    for now in (few, all_anew):
+        needed.append([now.needed(share) for share in shares])
+    assert needed[0] == needed[1]
+    assert few._known.keys() == all_anew._known.keys()
+    assert chosen[id(all_anew)] == len(all_anew._known)
+    assert 1 < chosen[id(few)] < len(few._known)
 
 
 def test_an_island_is_as_fast_as_its_gpus_with_their_utilisation() -> None:
