@@ -191,8 +191,7 @@ def page(paper: Paper, runs: Runs, tuning: Mapping[str, Sequence[Tuned]]) -> str
     """
     rows = []
     for claim in paper.claims:
-        of = " / ".join(": ".join(it) for it in (claim.above, claim.below) if it)
-        cells = (claim.says, claim.quantity, of, _bounds(claim), *_judged(claim, runs))
+        cells = (claim.says, claim.quantity, _ratio_of(claim), _bounds(claim), *_judged(claim, runs))
         rows.append(f"| {' | '.join(cells)} |")
     repeats = [len(by_seed) for study in runs.values() for by_seed in study.values()]
     seeds = f"{min(repeats)} to {max(repeats)}" if min(repeats) < max(repeats) else f"{max(repeats)}"
@@ -214,6 +213,15 @@ def page(paper: Paper, runs: Runs, tuning: Mapping[str, Sequence[Tuned]]) -> str
     if paper.more is not None:
         parts.append(paper.more())
     return "\n".join(parts)
+
+
+def _ratio_of(claim: Claim) -> str:
+    """What is divided by what; the study once where both are of one, and not where the claim begins with it."""
+    (study, above), below = claim.above, claim.below
+    if below is not None and below[0] != study:
+        return f"{study}: {above} / {': '.join(below)}"
+    of = above if below is None else f"{above} / {below[1]}"
+    return of if claim.says.startswith(f"{study}: ") else f"{study}: {of}"
 
 
 def _table(runs: Mapping[str, Mapping[int, Run]]) -> str:
@@ -291,14 +299,18 @@ def _bounds(claim: Claim) -> str:
 
 
 def shown(median: Interval, unit: str = "") -> str:
-    """A median with its interval; ``never`` where there is no median."""
+    """A median with its interval, the unit once; ``never`` where there is no median."""
     if median["median"] is None:
         return "never"
     text = _number(median["median"], unit)
     if median["low"] is None or median["low"] == median["high"]:
         return text
+    low = _number(median["low"], unit)
     high = "never" if median["high"] is None else _number(median["high"], unit)
-    return f"{text} ({_number(median['low'], unit)} to {high})"
+    _, blank, shared = text.partition(" ")
+    if blank and low.endswith(f" {shared}") and (high == "never" or high.endswith(f" {shared}")):
+        low, high = low.removesuffix(f" {shared}"), high.removesuffix(f" {shared}")
+    return f"{text} ({low} to {high})"
 
 
 def _number(value: float, unit: str) -> str:

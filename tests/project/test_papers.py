@@ -74,7 +74,7 @@ def test_ratios_are_paired_by_seed() -> None:
     claim = Claim("half the time", "time to target", A, B, at_most=0.5)
     assert papers.ratio_of(claim, runs) == Interval(median=0.5, low=0.5, high=0.5)
     page = papers.page(Paper((PaperStudy("study", "file"),), (claim,)), runs, {})
-    assert "| half the time | time to target | study: a / study: b | at most 0.5 | 0.5 | holds |" in page
+    assert "| half the time | time to target | study: a / b | at most 0.5 | 0.5 | holds |" in page
     assert "| `b` |" in page
 
 
@@ -85,7 +85,7 @@ def test_few_seeds_decide_nothing_and_no_runs_are_no_verdict() -> None:
         Claim("none", "time to target", A, ("other", "b"), at_most=1.0),
     )
     page = papers.page(Paper((PaperStudy("study", "file"), PaperStudy("other", "file")), claims), runs, {})
-    assert "| few | time to target | study: a / study: b | at most 1 | 1 | undecided: 4 seeds |" in page
+    assert "| few | time to target | study: a / b | at most 1 | 1 | undecided: 4 seeds |" in page
     assert "| none | time to target | study: a / other: b | at most 1 | - | not simulated |" in page
     assert "## other" not in page
 
