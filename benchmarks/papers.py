@@ -216,7 +216,7 @@ def page(paper: Paper, runs: Runs, tuning: Mapping[str, Sequence[Tuned]]) -> str
 
 
 def _ratio_of(claim: Claim) -> str:
-    """What is divided by what; the study once where both are of one, and not where the claim begins with it."""
+    """What is divided by what: a study once, and not where the claim begins with it."""
     (study, above), below = claim.above, claim.below
     if below is not None and below[0] != study:
         return f"{study}: {above} / {': '.join(below)}"

@@ -189,9 +189,7 @@ and receiving at once; operations per byte of gradients are for one example.
 ## Hybrid parallelism (the same paper) [D]
 
 A fully connected layer of 4,096 by 4,096, model parallel inside groups and data parallel across them. Time
-only: no scheme here trains so, though a test trains a small network with part-reduce and part-broadcast, and
-gets one node's update for every group size (`tests/sim/workloads/layers/test_part_reduce.py`). Cache and
-register blocking of the paper are not modelled.
+only: no scheme here trains so.
 
 {hybrid}
 
@@ -215,15 +213,11 @@ rate. Messages are sent and received one after the other (overlap 0). The networ
 By its *loss*, the share of perfect scaling that is lost, AWS is {cloud_loss():.3f} (published: {least:g} to
 {most:g}, so {cloud_loss() - most:.3f} above): {losses}.
 
-Cores that idle in the last round are most of it where a node has 4 images (OverFeat's 12 rows on
-31 cores: 2 rounds, 77 % busy). From 64 to 128 nodes a node's work and volumes stay the same, so that what is
-predicted hardly changes, but the published efficiency falls from 83 to 70 %: something that grows with the
-nodes is not in the model.
+From 64 to 128 nodes a node's work and volumes stay the same, so that what is predicted hardly changes, but
+the published efficiency falls from 83 to 70 %: something that grows with the nodes is not in the model.
 
-*What was chosen when.* The rates of nodes, the rule of messages one after the other and the core for them
-were settled on Cori's rows. The rate of FDR InfiniBand and the cores of its node were chosen after the other
-figures were known, so that CD-DNN's +10.9 % is no test of them: at the nominal rate it would lie outside
-15 %. With other inputs that could have been chosen instead:
+*In sample*: the rates of nodes, the order of messages and the core for them were settled on Cori's rows,
+the rate of FDR InfiniBand and the cores of its node on CD-DNN's. With other inputs:
 
 {others}
 """
