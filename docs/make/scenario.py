@@ -59,20 +59,20 @@ def renewed(page: str) -> str:
 
 
 def _sections() -> Iterator[str]:
-    yield "## Keys\n\n" + _HEAD + "".join(_rows(Scenario, ""))
+    keys = _told_once(_HEAD + "".join(_rows(Scenario, "")), "", {})
+    yield f"## Keys\n\n{keys}"
     yield "## Tasks\n"
     told: dict[str, str] = {}
     for name, task in sorted(TASKS.items()):
         about = f"{generated_page.first_paragraph(task.build.__doc__)} Metrics: {', '.join(task.metrics)}."
         table = options_table(task.options, "workload.")
         yield f"### `{name}`\n\n{about}\n\n{_told_once(table, name, told)}"
-    yield "## Schemes\n"
+    yield "## Schemes\n\nWhat each does and sends: [schemes.md](schemes.md).\n"
     told = {}
     for name, scheme in sorted(SCHEMES.items()):
-        about = generated_page.first_paragraph(scheme.program.__doc__)
         kind = "Synchronous." if scheme.synchronous else "Asynchronous."
         table = options_table(scheme.options, f"schemes[].{name}.")
-        yield f"### `{name}`\n\n{about} {kind}\n\n{_told_once(table, name, told)}"
+        yield f"### `{name}`\n\n{kind}\n\n{_told_once(table, name, told)}"
     yield "## Names in papers and tools\n\n| there | here |\n| --- | --- |"
     for row in OTHER_NAMES:
         yield f"| {', '.join(row.names)}{f' ({row.about})' if row.about else ''} | `{row.write}` |"
@@ -84,14 +84,18 @@ def _sections() -> Iterator[str]:
 
 
 def _told_once(table: str, name: str, told: dict[str, str]) -> str:
-    """``table`` without the descriptions that stand in ``told``, which then has also those of ``name``."""
+    """``table`` without the descriptions that stand in ``told``, which then has also those of ``name``.
+
+    Without a name they are those of the table itself, found by their keys.
+    """
     lines = []
     for line in table.splitlines():
         key, written, default, about = ([*line.strip("|").rsplit(" | ", 3), "", "", ""])[:4]
-        option = f"{key.strip(' `').rpartition('.')[2]} {about}"
-        home = told.setdefault(option, name)
-        if home != name and len(about.split()) > _REPEATED:
-            line = f"|{key} | {written} | {default} | as of [`{home}`](#{home}) |"
+        here = name or key.strip(" `")
+        home = told.setdefault(f"{key.strip(' `').rpartition('.')[2]} {about}", here)
+        if home != here and len(about.split()) > _REPEATED:
+            there = f"as of [`{home}`](#{home})" if name else f"as `{home}`"
+            line = f"|{key} | {written} | {default} | {there} |"
         lines.append(line)
     return "\n".join([*lines, ""])
 
