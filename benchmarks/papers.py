@@ -243,7 +243,9 @@ def _table(runs: Mapping[str, Mapping[int, Run]]) -> str:
         cells = [
             "-"
             if name in metrics and name not in own
-            else shown(of_median([value_of(name, run) for run in by_seed.values()]), _UNITS.get(name, ""))
+            else shown(
+                of_median([value_of(name, run) for run in by_seed.values()]), _UNITS.get(name, ""), "\u2013"
+            )
             for name in names
         ]
         lines.append(f"| `{label}` | {' | '.join(cells)} |")
@@ -298,8 +300,14 @@ def _bounds(claim: Claim) -> str:
     return f"{claim.at_least:g} to {claim.at_most:g}"
 
 
-def shown(median: Interval, unit: str = "") -> str:
-    """A median with its interval, the unit once; ``never`` where there is no median."""
+def shown(median: Interval, unit: str = "", between: str = " to ") -> str:
+    """A median with its interval, the unit once; ``never`` where there is no median.
+
+    Args:
+        median: what is shown.
+        unit: of all three numbers.
+        between: what stands between the ends of the interval, where both are numbers and none is negative.
+    """
     if median["median"] is None:
         return "never"
     text = _number(median["median"], unit)
@@ -310,7 +318,8 @@ def shown(median: Interval, unit: str = "") -> str:
     _, blank, shared = text.partition(" ")
     if blank and low.endswith(f" {shared}") and (high == "never" or high.endswith(f" {shared}")):
         low, high = low.removesuffix(f" {shared}"), high.removesuffix(f" {shared}")
-    return f"{text} ({low} to {high})"
+    plain = high != "never" and not low.startswith("-")
+    return f"{text} ({low}{between if plain else ' to '}{high})"
 
 
 def _number(value: float, unit: str) -> str:

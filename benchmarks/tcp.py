@@ -119,7 +119,7 @@ def render(rows: Sequence[MessageRow]) -> str:
     """A table of all rows, the states side by side, and the errors of each congestion control and state."""
     states = list(dict.fromkeys(row.state for row in rows))
     lines = [
-        "Predicted / measured ms, and the error:\n",
+        "Measured ms, and the error of the prediction:\n",
         f"| congestion | one way | kB | {' | '.join(states)} |",
         "| --- | ---: | ---: |" + " ---: |" * len(states),
     ]
@@ -127,9 +127,7 @@ def render(rows: Sequence[MessageRow]) -> str:
     errors: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         message = f"{row.congestion} | {1e3 * row.latency_s:g} ms | {row.num_bytes / 1e3:,.0f}"
-        cells.setdefault(message, []).append(
-            f"{1e3 * row.predicted_s:.1f} / {1e3 * row.measured_s:.1f}, {row.error_pct:+.1f} %"
-        )
+        cells.setdefault(message, []).append(f"{1e3 * row.measured_s:.1f}, {row.error_pct:+.1f} %")
         for state in (row.state, "all"):
             errors.setdefault((row.congestion, state), []).append(row.error_pct)
     lines += [f"| {message} | {' | '.join(each)} |" for message, each in cells.items()]
