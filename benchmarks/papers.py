@@ -197,8 +197,7 @@ def page(paper: Paper, runs: Runs, tuning: Mapping[str, Sequence[Tuned]]) -> str
     seeds = f"{min(repeats)} to {max(repeats)}" if min(repeats) < max(repeats) else f"{max(repeats)}"
     head = ("claim", "of", "ratio of", "claimed", "found", "verdict")
     parts = [
-        f"\nMedians over {seeds} seeds, with their 95 % intervals (paired by seed); bytes\n"
-        "are those of all workers.\n",
+        f"\nMedians over {seeds} seeds ([how to read the tables](index.md)).\n",
         "## Claims\n",
         "\n".join([f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows, ""]),
     ]
