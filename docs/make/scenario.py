@@ -62,17 +62,17 @@ def _sections() -> Iterator[str]:
     keys = _told_once(_HEAD + "".join(_rows(Scenario, "")), "", {})
     yield f"## Keys\n\n{keys}"
     yield "## Tasks\n"
-    told: dict[str, str] = {}
+    homes: dict[str, str] = {}
     for name, task in sorted(TASKS.items()):
         about = f"{generated_page.first_paragraph(task.build.__doc__)} Metrics: {', '.join(task.metrics)}."
         table = options_table(task.options, "workload.")
-        yield f"### `{name}`\n\n{about}\n\n{_told_once(table, name, told)}"
+        yield f"### `{name}`\n\n{about}\n\n{_told_once(table, name, homes)}"
     yield "## Schemes\n\nWhat each does and sends: [schemes.md](schemes.md).\n"
-    told = {}
+    homes = {}
     for name, scheme in sorted(SCHEMES.items()):
         kind = "Synchronous." if scheme.synchronous else "Asynchronous."
         table = options_table(scheme.options, f"schemes[].{name}.")
-        yield f"### `{name}`\n\n{kind}\n\n{_told_once(table, name, told)}"
+        yield f"### `{name}`\n\n{kind}\n\n{_told_once(table, name, homes)}"
     yield "## Names in papers and tools\n\n| there | here |\n| --- | --- |"
     for row in OTHER_NAMES:
         yield f"| {', '.join(row.names)}{f' ({row.about})' if row.about else ''} | `{row.write}` |"
@@ -83,8 +83,8 @@ def _sections() -> Iterator[str]:
     yield f"\nExamples to copy, in `docs/schemes`: {', '.join(examples)}.\n"
 
 
-def _told_once(table: str, name: str, told: dict[str, str]) -> str:
-    """``table`` without the descriptions that stand in ``told``, which then has also those of ``name``.
+def _told_once(table: str, name: str, homes: dict[str, str]) -> str:
+    """``table`` without descriptions told before; ``homes`` (description -> where it stands) gets its own.
 
     Without a name they are those of the table itself, found by their keys.
     """
@@ -92,7 +92,7 @@ def _told_once(table: str, name: str, told: dict[str, str]) -> str:
     for line in table.splitlines():
         key, written, default, about = ([*line.strip("|").rsplit(" | ", 3), "", "", ""])[:4]
         here = name or key.strip(" `")
-        home = told.setdefault(f"{key.strip(' `').rpartition('.')[2]} {about}", here)
+        home = homes.setdefault(f"{key.strip(' `').rpartition('.')[2]} {about}", here)
         if home != here and len(about.split()) > _REPEATED:
             there = f"as of [`{home}`](#{home})" if name else f"as `{home}`"
             line = f"|{key} | {written} | {default} | {there} |"
