@@ -166,7 +166,7 @@ def _judged(claim: Claim, runs: Runs) -> tuple[str, str]:
         return "-", "not simulated"
     ratio = ratio_of(claim, runs)
     judged = verdict(claim, ratio) if len(seeds) >= FEWEST else f"undecided: {len(seeds)} seeds"
-    return "neither" if ratio is None else shown(ratio), judged
+    return "neither" if ratio is None else shown(ratio, between="\u2013"), judged
 
 
 def verdict(claim: Claim, ratio: Interval | None) -> str:
@@ -293,9 +293,9 @@ _UNITS: Final = {"time to target": "s", "time per step": "s", "bytes per step": 
 
 def _bounds(claim: Claim) -> str:
     if claim.at_least == 0.0:
-        return f"at most {claim.at_most:g}"
+        return f"≤ {claim.at_most:g}"
     if claim.at_most == math.inf:
-        return f"at least {claim.at_least:g}"
+        return f"≥ {claim.at_least:g}"
     return f"{claim.at_least:g} to {claim.at_most:g}"
 
 
