@@ -178,10 +178,12 @@ def page(
         "",
         "Seconds per worker in each operation, predicted / measured, same draws.",
         "",
+        "| where | seconds |",
+        "| --- | --- |",
     ]
     for row in rows:
         parts = ", ".join(f"{name} {p:.3f} / {m:.3f}" for name, (p, m) in row["operations"].items())
-        lines.append(f"- {row['cell']}: {parts}")
+        lines.append(f"| {row['cell']} | {parts} |")
     lines += [
         "",
         "## Factors",
