@@ -190,12 +190,11 @@ only: no scheme here trains so.
 
 ## Speed-ups (the same paper) [S]
 
-`benchmarks/large_models/closed_forms/scaling.py`: data parallel convolutions, averaged by a thread of
-communication and waited for layer by layer; fully connected layers hybrid, their exchanges waited for; one
-core of each node for the messages; images times rows of outputs in rounds on the other cores. Nothing is
-fitted to a speed-up on several nodes. What one node does in a second is published: 27.9 images of VGG-A on
-Cori, 4,600 frames of speech, 397 / 14.2 images on AWS [M, medium]; OverFeat is taken to compute at VGG-A's
-rate. Messages are sent and received one after the other (overlap 0). The networks:
+`benchmarks/large_models/closed_forms/scaling.py`: data parallel convolutions, averaged by a thread and waited
+for layer by layer; fully connected layers hybrid, their exchanges waited for; one core of each node for the
+messages, sent and received one after the other. Nothing is fitted to a speed-up on several nodes. What one
+node does in a second is published: 27.9 images of VGG-A on Cori, 4,600 frames of speech, 397 / 14.2 images on
+AWS [M, medium]; OverFeat is taken to compute at VGG-A's rate. The networks:
 
 - *Cori*: its nodes' share of the links between all, 45 TB/s of bisection for 12,076 nodes; latency 3.7 us
   [S: NERSC's pages on Cori]. *Neighbours*: 8 GB/s between two nodes [S: there], as if no link were shared.

@@ -233,7 +233,7 @@ ours where it is another bandwidth.
 {scores}
 
 So the recovered law holds for models and periods that it was not recovered from, a step of the grid (21 %)
-aside. Where it is off it asks for more bandwidth, but for the last column of data parallelism.
+aside.
 
 ### All-reduces of BERT-large (Tang et al., 1-bit Adam, arXiv 2102.02888, table 1) [S]
 
@@ -241,8 +241,7 @@ The gradient in 16 bits, on nodes of {GPUS_OF_A_NODE["Ethernet"]} V100 and Ether
 {GPUS_OF_A_NODE["InfiniBand"]} V100 and InfiniBand. The links inside a node follow from the row of one node.
 Between nodes Ethernet of 40 Gbit/s carries 4.1 by iperf [S: the authors' blog of 2020, in translation].
 InfiniBand is of 100 Gbit/s in the paper, while the blog has one of 40 Gbit/s that carries 32 [S]: both are
-shown. Last come links that are fitted on the row of the most nodes. The ring was named as NCCL's before; the
-hierarchical all-reduce stands beside it.
+shown. Last come links that are fitted on the row of the most nodes.
 
 {all_reduces}
 

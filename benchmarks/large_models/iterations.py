@@ -364,8 +364,7 @@ give all four ends, and predict none. Speed-ups at 100 Gbit/s by the share (publ
 
 *With inputs that nobody chose for these figures*: networks at their nominal rate, and computing by the
 operations of the models ({CIFAR_BATCH} images of CIFAR-10 a step [M, medium]) at the rate that a P100 reaches
-with ResNet-50, {P100_FLOPS / 1e12:.1f} Tflop/s. Only ResNet-50 is inside on both networks then, and neither
-end of either range is met:
+with ResNet-50, {P100_FLOPS / 1e12:.1f} Tflop/s:
 
 {_lines(_by_sources())}
 

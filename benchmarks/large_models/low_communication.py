@@ -340,8 +340,7 @@ payload recovered from table 4 they are not, so the two tables do not go back to
 Utilisation of {REPLICAS} replicas of 1e9 parameters at 16 bits, steps of {CALCULATED.step_s:g} s, a period
 of {CALCULATED.period} steps, {1000 * CALCULATED.latency_s:g} ms of latency for each averaging. Closed form:
 the calculator's, which is `LowCommunication` without anything hidden; its background exchange may take all
-steps up to the next fragment, a simulated one with `delay: 3` three of the four. Staleness above 1 is left
-out: there the calculator divides the time of an exchange by it, as if bandwidth grew.
+steps up to the next fragment, a simulated one with `delay: 3` three of the four.
 
 {calculator}
 
@@ -350,10 +349,9 @@ out: there the calculator divides the time of an exchange by it, as if bandwidth
 100 inner steps take 38 minutes, then everybody waits for one all-reduce: the utilisation is that of the
 published time. The times themselves cannot be predicted without the links, which are not published, so
 there is no bar. Simulated are rings of {INTELLECT_NODES} nodes with {INTELLECT_BYTES / 1e9:g} GB in int8
-over the links between AWS regions that others have measured through a VPN [O], in the order that makes the
-slowest link the fastest. Which regions INTELLECT-1 used, and how many nodes when, is not known here either.
-Its own links were slower between continents: the published times are those of 1.44, 0.39 and 0.32 Gbit/s on
-all links [C], with a heavy tail (350 to 1,400 s around the world [S]).
+over links between AWS regions that others have measured through a VPN [O], in the order that makes the
+slowest link the fastest. The published times are those of 1.44, 0.39 and 0.32 Gbit/s on all links [C], with
+a heavy tail (350 to 1,400 s around the world [S]).
 
 {utilisation}
 """

@@ -81,8 +81,7 @@ def sections() -> str:
 
 What training lost, or gained, by averaging every H steps instead of each step, as published: a perplexity
 counts by its logarithm. Between two periods of a study the loss is taken as linear in log H. Tokens a
-parameter and a start from a trained model decide as much as the period, and no row weighs them: by the
-nearest size and period the sign came out wrong for two other trainings. So no command looks a loss up here.
+parameter and a start from a trained model decide as much as the period, so no command looks a loss up here.
 *Streaming*: fragments, overlapped by a step, in 4 bits. DiLoCo's own H of 50 to 2,000 is published as
 curves alone. The tokens of the scaling laws' smallest model are its 20 a parameter [C].
 
