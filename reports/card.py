@@ -58,11 +58,11 @@ def _sure(summary: Summary, source: Source, known: Verdict) -> str:
         parts = [f"first in {rows[0]['wins']:g} of {races} repeats"]
     if "rates" in known:
         rates = known["rates"]["first"]
-        parts.append(f"at {rates.count(known['first'])} of {len(rates)} learning rates")
+        parts = [f"{parts[0]}, {rates.count(known['first'])} of {len(rates)} rates"]
     if "score_error" in known and known["score_error"]["of_time"] > SPOKEN:
-        parts.append(f"scores' own error {percent(known['score_error']['of_ratio'])}")
+        parts.append(f"scores ± {percent(known['score_error']['of_ratio'])}")
     if "few_rounds" in known:
-        parts.append("too few rounds for some")
+        parts.append("too few rounds")
     failed = [row["label"] for row in rows if row["diverged"] or row["partial"]]
     return "; ".join([*parts, *([f"{listed(failed)} failed"] if failed else [])])
 
@@ -85,14 +85,14 @@ def _rests(summary: Summary, source: Source) -> str:
     transport = summary.get("transport")
     clock = "measured" if source == "measured" else "simulated"
     if transport is not None and transport["name"]:
-        clock += f" over {transport['name'].replace('nccl', 'NCCL')}"
-        clock += f", {transport['hosts']} hosts" if "hosts" in transport else ""
+        hosts = f", {transport['hosts']} hosts" if "hosts" in transport else ""
+        clock += f" ({transport['name'].replace('nccl', 'NCCL')}{hosts})"
     parts = [clock]
     if summary.get("proxy") == CURVES:
         parts.append("measured curves")
     elif summary["target"] is not None:
         parts.append("a small proxy" if "proxy" in summary else "the model itself")
-        parts.append("learning rates tuned" if "tuning" in summary else "learning rates as given")
+        parts.append("rates tuned" if "tuning" in summary else "rates as given")
     if transport is not None and transport["not_validated"]:
         parts.append("in part not validated")
     if transport is not None and "outside" in transport:

@@ -26,7 +26,7 @@ def test_a_settled_order() -> None:
         "First": "a first, 1.83x as fast as b (1.71 to 2.0)",
         "How sure": "first in 5 of 5 repeats",
         "Turned by": "over 3.7x b's examples (here 2.0x)",
-        "Rests on": "simulated; the model itself; learning rates as given",
+        "Rests on": "simulated; the model itself; rates as given",
     }
 
 
@@ -37,12 +37,11 @@ def test_one_repeat_is_chance() -> None:
 @pytest.mark.parametrize(
     ("known", "rests"),
     [
-        ({"proxy": "A small proxy was trained."}, "simulated; a small proxy; learning rates as given"),
+        ({"proxy": "A small proxy was trained."}, "simulated; a small proxy; rates as given"),
         ({"proxy": CURVES}, "simulated; measured curves"),
         (
             {"transport": NCCL},
-            "simulated over NCCL, stock hosts; the model itself; learning rates as given; in part not "
-            "validated",
+            "simulated (NCCL, stock hosts); the model itself; rates as given; in part not validated",
         ),
     ],
 )
