@@ -5,7 +5,7 @@ then twelve between the neighbours of the crossover, 12 repeats. The value to fi
 difference changes its sign, by bisection: of the same seeds, which shows the error between settings, and of
 24 other seeds.
 
-``python -m benchmarks.crossovers [NUMBER]`` prints the figures of docs/records.md for 20 drawn scenarios.
+``python -m benchmarks.crossovers [NUMBER]`` prints the figures of docs/checks.md for 20 drawn scenarios.
 """
 
 from __future__ import annotations

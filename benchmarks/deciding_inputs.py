@@ -5,9 +5,9 @@ latency, time of a gradient, slowdown of a worker), and swept with 128 draws. Wh
 scenario is simulated twice anew: with this input in the middle of the draws below its threshold, and in the
 middle of those above, all others at their medians.
 
-``python -m benchmarks.deciding_inputs [NUMBER [FIRST]]`` prints the figures of docs/records.md for 40 named
+``python -m benchmarks.deciding_inputs [NUMBER [FIRST]]`` prints the figures of docs/checks.md for 40 named
 inputs, from drawn scenario 2001 on. The rule of ``records.sweeps.draws`` was set on others
-before (docs/records.md).
+before (docs/checks.md).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     python -m benchmarks.faults shrink
 
 Each scheme runs once with each kind of fault. The second command keeps the predictions, measures each run,
-compares its models with those computed here, and prints the table of docs/faults.md.
+compares its models with those computed here, and prints the table of docs/checks.md.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def _judged(claim: Claim, runs: Runs) -> tuple[str, str]:
         return "-", "not simulated"
     ratio = ratio_of(claim, runs)
     judged = verdict(claim, ratio) if len(seeds) >= FEWEST else f"undecided: {len(seeds)} seeds"
-    return "neither" if ratio is None else shown(ratio), judged
+    return "neither" if ratio is None else shown(ratio, between="\u2013"), judged
 
 
 def verdict(claim: Claim, ratio: Interval | None) -> str:
@@ -191,15 +191,13 @@ def page(paper: Paper, runs: Runs, tuning: Mapping[str, Sequence[Tuned]]) -> str
     """
     rows = []
     for claim in paper.claims:
-        of = " / ".join(": ".join(it) for it in (claim.above, claim.below) if it)
-        cells = (claim.says, claim.quantity, of, _bounds(claim), *_judged(claim, runs))
+        cells = (claim.says, claim.quantity, _ratio_of(claim), _bounds(claim), *_judged(claim, runs))
         rows.append(f"| {' | '.join(cells)} |")
     repeats = [len(by_seed) for study in runs.values() for by_seed in study.values()]
     seeds = f"{min(repeats)} to {max(repeats)}" if min(repeats) < max(repeats) else f"{max(repeats)}"
     head = ("claim", "of", "ratio of", "claimed", "found", "verdict")
     parts = [
-        f"\nMedians over {seeds} seeds, with their 95 % intervals (paired by seed); bytes\n"
-        "are those of all workers.\n",
+        f"\nMedians over {seeds} seeds ([how to read the tables](index.md)).\n",
         "## Claims\n",
         "\n".join([f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows, ""]),
     ]
@@ -214,6 +212,15 @@ def page(paper: Paper, runs: Runs, tuning: Mapping[str, Sequence[Tuned]]) -> str
     if paper.more is not None:
         parts.append(paper.more())
     return "\n".join(parts)
+
+
+def _ratio_of(claim: Claim) -> str:
+    """What is divided by what: a study once, and not where the claim begins with it."""
+    (study, above), below = claim.above, claim.below
+    if below is not None and below[0] != study:
+        return f"{study}: {above} / {': '.join(below)}"
+    of = above if below is None else f"{above} / {below[1]}"
+    return of if claim.says.startswith(f"{study}: ") else f"{study}: {of}"
 
 
 def _table(runs: Mapping[str, Mapping[int, Run]]) -> str:
@@ -235,7 +242,9 @@ def _table(runs: Mapping[str, Mapping[int, Run]]) -> str:
         cells = [
             "-"
             if name in metrics and name not in own
-            else shown(of_median([value_of(name, run) for run in by_seed.values()]), _UNITS.get(name, ""))
+            else shown(
+                of_median([value_of(name, run) for run in by_seed.values()]), _UNITS.get(name, ""), "\u2013"
+            )
             for name in names
         ]
         lines.append(f"| `{label}` | {' | '.join(cells)} |")
@@ -284,21 +293,32 @@ _UNITS: Final = {"time to target": "s", "time per step": "s", "bytes per step": 
 
 def _bounds(claim: Claim) -> str:
     if claim.at_least == 0.0:
-        return f"at most {claim.at_most:g}"
+        return f"≤ {claim.at_most:g}"
     if claim.at_most == math.inf:
-        return f"at least {claim.at_least:g}"
+        return f"≥ {claim.at_least:g}"
     return f"{claim.at_least:g} to {claim.at_most:g}"
 
 
-def shown(median: Interval, unit: str = "") -> str:
-    """A median with its interval; ``never`` where there is no median."""
+def shown(median: Interval, unit: str = "", between: str = " to ") -> str:
+    """A median with its interval, the unit once; ``never`` where there is no median.
+
+    Args:
+        median: what is shown.
+        unit: of all three numbers.
+        between: what stands between the ends of the interval, where both are numbers and none is negative.
+    """
     if median["median"] is None:
         return "never"
     text = _number(median["median"], unit)
     if median["low"] is None or median["low"] == median["high"]:
         return text
+    low = _number(median["low"], unit)
     high = "never" if median["high"] is None else _number(median["high"], unit)
-    return f"{text} ({_number(median['low'], unit)} to {high})"
+    _, blank, shared = text.partition(" ")
+    if blank and low.endswith(f" {shared}") and (high == "never" or high.endswith(f" {shared}")):
+        low, high = low.removesuffix(f" {shared}"), high.removesuffix(f" {shared}")
+    plain = high != "never" and not low.startswith("-")
+    return f"{text} ({low}{between if plain else ' to '}{high})"
 
 
 def _number(value: float, unit: str) -> str:

@@ -6,7 +6,7 @@ runs on the scenario's seeds, without cut-offs. *Regret*: the recommended candid
 that of the exhaustive first, each with its own values, median ratio on ``OTHERS`` other seeds, less 1.
 *Cost*: steps of all workers in trials and runs, the recommendation's over the exhaustive's.
 
-``python -m benchmarks.recommend [DRAW ...]`` prints the table of docs/recommend.md;
+``python -m benchmarks.recommend [DRAW ...]`` prints the table of docs/checks.md;
 ``python -m benchmarks.recommend periods`` that of the smallest periods beside a stranger's measurements.
 """
 

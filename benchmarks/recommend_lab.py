@@ -8,7 +8,7 @@ seeds, less 1.
 
 ``python -m benchmarks.recommend_lab predict`` writes ``recommend_lab.csv``, before anything is measured;
 ``python -m benchmarks.recommend_lab measure`` runs what it holds, adds the measured times, and prints the
-table of docs/recommend.md.
+table of docs/checks.md.
 """
 
 from __future__ import annotations

@@ -116,20 +116,21 @@ def measure(tcp: TcpSettings, latencies_s: Sequence[float], sizes: Sequence[int]
 
 
 def render(rows: Sequence[MessageRow]) -> str:
-    """A table of all rows, and the errors of each congestion control and state."""
+    """A table of all rows, the states side by side, and the errors of each congestion control and state."""
+    states = list(dict.fromkeys(row.state for row in rows))
     lines = [
-        "| congestion | latency | message | state | predicted ms | measured ms | error |",
-        "| --- | ---: | ---: | --- | ---: | ---: | ---: |",
+        "Measured ms, and the error of the prediction:\n",
+        f"| congestion | one way | kB | {' | '.join(states)} |",
+        "| --- | ---: | ---: |" + " ---: |" * len(states),
     ]
+    cells: dict[str, list[str]] = {}
     errors: dict[tuple[str, str], list[float]] = {}
     for row in rows:
-        lines.append(
-            f"| {row.congestion} | {1e3 * row.latency_s:g} ms | {row.num_bytes / 1e3:,.0f} kB | "
-            f"{row.state} | {1e3 * row.predicted_s:.1f} | {1e3 * row.measured_s:.1f} | "
-            f"{row.error_pct:+.1f} % |"
-        )
+        message = f"{row.congestion} | {1e3 * row.latency_s:g} ms | {row.num_bytes / 1e3:,.0f}"
+        cells.setdefault(message, []).append(f"{1e3 * row.measured_s:.1f}, {row.error_pct:+.1f} %")
         for state in (row.state, "all"):
             errors.setdefault((row.congestion, state), []).append(row.error_pct)
+    lines += [f"| {message} | {' | '.join(each)} |" for message, each in cells.items()]
     lines += [
         "",
         "| congestion | state | number | mean error | worst |",

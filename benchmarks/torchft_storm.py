@@ -5,7 +5,7 @@
 
 Two replica groups of one process each on loopback, with torchft's lighthouse and defaults. A step computes
 for 50 ms (asleep) and averages 4 MB; the victim starts again 2 s after a kill, and continues 3 or 15 s after
-a stop. Writes a section of docs/faults.md; without torchft it says so, and ends with status 2.
+a stop. Writes a section of docs/checks.md; without torchft it says so, and ends with status 2.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.papers import ROOT
 from docs.make.page import renewed
 from paceline.sim.config.files import write_atomically
 
-PAGE: Final = ROOT / "docs" / "faults.md"
+PAGE: Final = ROOT / "docs" / "checks.md"
 MARK: Final = "<!-- Below: python -m benchmarks.torchft_storm -->\n"
 REPEATS: Final = 5
 COMPUTE_S: Final = 0.05

@@ -3,7 +3,7 @@
 Five tasks, even and uneven shards, two batch sizes and five schemes make 100 choices. Each is made by the
 product's own rule from five rates, a factor of two apart, and trained on three fresh seeds.
 
-``python -m benchmarks.tuned_rates`` prints the table of docs/records.md (25 minutes on one core).
+``python -m benchmarks.tuned_rates`` prints the table of docs/checks.md (25 minutes on one core).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps to a target at numbers of workers between two tuned runs: predicted, committed, then trained.
 
     python -m benchmarks.two_runs --ends    trains 1 and 16 workers and writes the predictions
-    python -m benchmarks.two_runs           trains 2, 4, 8 workers, prints the table of docs/records.md
+    python -m benchmarks.two_runs           trains 2, 4, 8 workers, prints the table of docs/checks.md
 
 The predictions stand in ``two_runs.csv``. About ten minutes each on one core.
 """

@@ -4,7 +4,7 @@ Nothing is trained. Each scheme has a grid of rates, the best of them at one of 
 is from that, the slower. Times are lognormal; half of their variance is that of the seed, which all schemes
 share. What is tried, chosen, repeated and said is the product's own (``tune``, ``summarise``).
 
-``python -m benchmarks.verdicts`` prints the tables of docs/records.md (5 minutes on one core).
+``python -m benchmarks.verdicts`` prints the tables of docs/checks.md (5 minutes on one core).
 """
 
 from __future__ import annotations

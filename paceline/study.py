@@ -137,15 +137,16 @@ class Study:
         return f"Study({self.scenario.name}: {len(self.runs)} runs; {self.totals['verdict']['text']})"
 
     def _repr_html_(self) -> str:
-        """The ranking as a table, for notebooks."""
+        """The card and the ranking as a table, for notebooks."""
         from paceline.reports import tables
+        from paceline.reports.card import card
 
         by_step, rows = is_by_step(self.totals), ranking(self.totals["summary"], self.winner)
         amounts = tables.amount_names(rows, by_step)
         names = ("scheme", tables.decides(by_step), "vs best", *amounts, "status")
         frame = pd.DataFrame([tables.cells(self.totals, row) for row in rows], columns=list(names))
-        name, verdict = map(html.escape, (self.scenario.name, self.totals["verdict"]["text"]))
-        return f"<p><b>{name}</b>: {verdict}</p>{frame.to_html(index=False)}"
+        lines = "<br>".join(f"<b>{name}</b> {html.escape(text)}" for name, text in card(self.totals))
+        return f"<p>{html.escape(self.scenario.name)}</p><p>{lines}</p>{frame.to_html(index=False)}"
 
 
 @dataclass(frozen=True)

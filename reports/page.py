@@ -32,6 +32,7 @@ from paceline.sim.records.summary import Equal, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
+from .card import card
 from .figures.activities import draw_timeline
 from .figures.bars import draw_cost
 from .figures.cluster_map import draw_cluster_map
@@ -170,6 +171,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "study": study,
         "legend": [(row["label"], study.styles[row["label"]]) for row in study.main.rows],
         "verdict": words.verdict(summary, source),
+        "card": card(summary, source)[1:],
         "remarks": [
             *words.beside_verdict(summary, source),
             *by_other_models(study),

@@ -22,6 +22,7 @@ from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, une
 from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
+from .card import card, render_card
 
 AMOUNTS: Final = {False: ("steps to target", "sent to target"), True: ("wall clock", "steps", "sent")}
 """Columns beside the deciding time and the cost: to the target; beside a time per step, of whole runs."""
@@ -53,11 +54,11 @@ def brackets(summary: Summary, keep: str | None) -> list[str]:
     ]
 
 
-def render_summary(summary: Summary) -> RenderableType:
-    """The verdict, and one line per scheme (and source, if there are two), best first.
+def render_summary(summary: Summary, why: bool = True) -> RenderableType:
+    """One line per scheme (and source, if there are two), best first, and the card.
 
     Medians over repeats, with their 95 % interval for the deciding time; the shares are of all repeats, and
-    so are wall clock, steps and sent where there is no target.
+    so are wall clock, steps and sent where there is no target. ``why``: all else that is known, in sentences.
     """
     sources = list(dict.fromkeys(row["source"] for row in summary["summary"]))
     by_step = is_by_step(summary)
@@ -83,17 +84,25 @@ def render_summary(summary: Summary) -> RenderableType:
             add_text_row(table, *line, style="bold" if settled and row is mine[0] else "")
     if not sources:
         return table
-    lines = []
+    parts: list[RenderableType] = [table, ""]
+    for source in sources:
+        parts.append(render_card(card(summary, source), f"{source}: " if len(sources) > 1 else ""))
+    for source in sources:
+        parts += map(Text, words.failures(summary, source, diverged=True) + warnings(summary, source))
+    if why and (sentences := explained(summary)):
+        parts += map(Text, ["", *sentences])
+    return Group(*parts)
+
+
+def explained(summary: Summary) -> list[str]:
+    """Sentences beside the card: what a step leaves out, and what the order depends on."""
+    sources = list(dict.fromkeys(row["source"] for row in summary["summary"]))
+    sentences = beside_steps(summary["summary"]) if is_by_step(summary) else []
     for source in sources:
         of_source = f"{source}: " if len(sources) > 1 else ""
-        lines.append(Text(f"{of_source}{words.verdict(summary, source)}", style="bold"))
-        lines += [Text(f"{of_source}{each}") for each in words.beside_verdict(summary, source)]
-        if note := words.paired(summary, source):
-            lines.append(Text(f"{of_source}{note}"))
-    for source in sources:
-        lines += map(Text, words.failures(summary, source, diverged=True) + warnings(summary, source))
-    notes = [Text(each) for each in beside_steps(summary["summary"])] if by_step else []
-    return Group(table, "", *notes, *lines)
+        beside = [*words.beside_verdict(summary, source), *filter(None, [words.paired(summary, source)])]
+        sentences += [f"{of_source}{each}" for each in beside]
+    return sentences
 
 
 _SAME_SHARES: Final = 1.05

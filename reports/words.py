@@ -301,7 +301,7 @@ def gradients(summary: Summary, source: Source | None = None) -> list[str]:
 
 def steps_between(estimates: Mapping[str, Mapping[int, float]]) -> list[str]:
     """Estimated steps to the target between two numbers of workers, a sentence for each scheme."""
-    how = "between the ends, up to 17 % off in 15 checks"  # docs/records.md
+    how = "between the ends, up to 17 % off in 15 checks"  # docs/checks.md
     sentences = []
     for label, steps in estimates.items():
         each = listed([f"{count:.0f} at {workers}" for workers, count in steps.items()])

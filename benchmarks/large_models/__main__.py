@@ -44,6 +44,10 @@ def page() -> str:
 Made by `python -m benchmarks.large_models`; nothing is measured, so the figures are the same on every
 machine. **[S]** and **[O]** were read in a source, **[M]** is from memory, **[C]** and **[D]** were derived.
 
+![Published numbers and those from here, table by table](images/large-models.svg)
+
+Published numbers and those from here (`python -m docs.make.pairs`): 1 is a match.
+
 ## Layers of known models
 
 `workload: {{layer_profile: NAME}}`: from the shapes of their layers; parameters and operations are tested

@@ -159,15 +159,10 @@ def _speed_ups() -> Iterator[str]:
 
 
 def _other_nodes() -> Iterator[str]:
-    yield "| run | node | speed-up | published | error | loss |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: |"
     for name, (run, nodes) in OTHER_NODES.items():
-        for what, node in nodes.items():
-            ours = replace(run, node=node).predicted
-            yield (
-                f"| {name} | {what} | {ours:.1f} | {run.published:g} | "
-                f"{100 * (ours / run.published - 1):+.1f} % | {1 - ours / run.nodes:.3f} |"
-            )
+        errors = {what: replace(run, node=node).predicted / run.published - 1 for what, node in nodes.items()}
+        each = ", ".join(f"{100 * error:+.1f} % ({what})" for what, error in errors.items())
+        yield f"- {name}: {each}"
 
 
 def sections() -> str:
@@ -189,20 +184,17 @@ and receiving at once; operations per byte of gradients are for one example.
 ## Hybrid parallelism (the same paper) [D]
 
 A fully connected layer of 4,096 by 4,096, model parallel inside groups and data parallel across them. Time
-only: no scheme here trains so, though a test trains a small network with part-reduce and part-broadcast, and
-gets one node's update for every group size (`tests/sim/workloads/layers/test_part_reduce.py`). Cache and
-register blocking of the paper are not modelled.
+only: no scheme here trains so.
 
 {hybrid}
 
 ## Speed-ups (the same paper) [S]
 
-`benchmarks/large_models/closed_forms/scaling.py`: data parallel convolutions, averaged by a thread of
-communication and waited for layer by layer; fully connected layers hybrid, their exchanges waited for; one
-core of each node for the messages; images times rows of outputs in rounds on the other cores. Nothing is
-fitted to a speed-up on several nodes. What one node does in a second is published: 27.9 images of VGG-A on
-Cori, 4,600 frames of speech, 397 / 14.2 images on AWS [M, medium]; OverFeat is taken to compute at VGG-A's
-rate. Messages are sent and received one after the other (overlap 0). The networks:
+`benchmarks/large_models/closed_forms/scaling.py`: data parallel convolutions, averaged by a thread and waited
+for layer by layer; fully connected layers hybrid, their exchanges waited for; one core of each node for the
+messages, sent and received one after the other. Nothing is fitted to a speed-up on several nodes. What one
+node does in a second is published: 27.9 images of VGG-A on Cori, 4,600 frames of speech, 397 / 14.2 images on
+AWS [M, medium]; OverFeat is taken to compute at VGG-A's rate. The networks:
 
 - *Cori*: its nodes' share of the links between all, 45 TB/s of bisection for 12,076 nodes; latency 3.7 us
   [S: NERSC's pages on Cori]. *Neighbours*: 8 GB/s between two nodes [S: there], as if no link were shared.
@@ -215,15 +207,11 @@ rate. Messages are sent and received one after the other (overlap 0). The networ
 By its *loss*, the share of perfect scaling that is lost, AWS is {cloud_loss():.3f} (published: {least:g} to
 {most:g}, so {cloud_loss() - most:.3f} above): {losses}.
 
-Cores that idle in the last round are most of it where a node has 4 images (OverFeat's 12 rows on
-31 cores: 2 rounds, 77 % busy). From 64 to 128 nodes a node's work and volumes stay the same, so that what is
-predicted hardly changes, but the published efficiency falls from 83 to 70 %: something that grows with the
-nodes is not in the model.
+From 64 to 128 nodes a node's work and volumes stay the same, so that what is predicted hardly changes, but
+the published efficiency falls from 83 to 70 %: something that grows with the nodes is not in the model.
 
-*What was chosen when.* The rates of nodes, the rule of messages one after the other and the core for them
-were settled on Cori's rows. The rate of FDR InfiniBand and the cores of its node were chosen after the other
-figures were known, so that CD-DNN's +10.9 % is no test of them: at the nominal rate it would lie outside
-15 %. With other inputs that could have been chosen instead:
+*In sample*: the rates of nodes, the order of messages and the core for them were settled on Cori's rows,
+the rate of FDR InfiniBand and the cores of its node on CD-DNN's. Errors with other inputs:
 
 {others}
 """

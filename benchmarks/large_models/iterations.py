@@ -337,13 +337,11 @@ of that time exchanged the whole vector in log2(n) rounds (`recursive_doubling`)
 
 {_lines(_sgp())}
 
-*Pauses.* SGP's messages do not grow with the nodes (one each way per step, on a link that carries both at
-once; two-peer graphs would double its 0.08 s of messages on 4 nodes too), so that growth is not theirs. What
-grows is how often somebody is late. The published efficiency of SGP over InfiniBand (92.4 % from 4 to 32
-nodes [M, low]) has no messages to speak of in it; a pause of {1000 * fitted_pause_s():.0f} ms in one of
-{1 / PAUSES:.0f} gradients gives it, and with that and 4 nodes the others are predicted. D-PSGD swaps models
-both ways, one after another, and needs four models' time on a link ([D]: 0.63 s less the 0.30 s of the
-all-reduce column's intercept).
+*Pauses.* SGP's messages do not grow with the nodes; how often somebody is late does. The published
+efficiency of SGP over InfiniBand (92.4 % from 4 to 32 nodes [M, low]) has hardly any messages in it; a
+pause of {1000 * fitted_pause_s():.0f} ms in one of {1 / PAUSES:.0f} gradients gives it, and with that and 4
+nodes the others are predicted. D-PSGD swaps models both ways, one after another, and needs four models'
+time on a link ([D]: 0.63 s less the 0.30 s of the all-reduce column's intercept).
 
 ## ADPSGD beside synchronous SGD (Jiang and Agrawal, arXiv 2007.06134) [S]
 
@@ -353,27 +351,20 @@ of 100 Gbit/s ([D]: the sheet's 25 to 40 %). Parameters and layers of the models
 
 {_lines(_adpsgd())}
 
-One computing time for both models of CIFAR-10 is fitted on the least speed-up at 10 Gbit/s; with it the
-largest one there and both at 100 Gbit/s are predicted inside the published ranges. ResNet-50, with nothing
-fitted, lies inside too. That GoogLeNet and VGG-16 compute for equally long is an assumption that the ranges
-need: by their operations (1.5 and 0.31 billion multiplications of a CIFAR image [M, low]) GoogLeNet would
-compute five times as long, and no network gives both of them such speed-ups. AlexNet at its published rate
-computes so little that it is far outside (reading its images would bound it; that is not modelled). Which
-models stand at the ends is not known.
+One computing time for both models of CIFAR-10 is fitted on the least speed-up at 10 Gbit/s. That they
+compute for equally long is an assumption that the ranges need: by their operations (1.5 and 0.31 billion
+multiplications of a CIFAR image [M, low]) GoogLeNet would compute five times as long. AlexNet at its
+published rate is far outside (reading its images is not modelled).
 
-*What was chosen when.* Of the paper only the abstract could be read: the four ends of the ranges. The pair of
-models, their equal computing time and the 40 % were chosen after the figures at 10 Gbit/s were known, and the
-sheet's 25 to 40 % are themselves derived from the ranges at 10 and at 100 Gbit/s. So both columns are in
-sample: they say that one computing time and one share can give all four ends, and predict none of them. Up
-to 35 % two of the three models would lie outside. Speed-ups at 100 Gbit/s by the share (published: 1.14 to
-1.27):
+*In sample*: of the paper only the abstract could be read, the four ends of the ranges, and the pair of
+models, their computing time and the 40 % were chosen with these known. One computing time and one share can
+give all four ends, and predict none. Speed-ups at 100 Gbit/s by the share (published: 1.14 to 1.27):
 
 {_lines(_other_shares())}
 
 *With inputs that nobody chose for these figures*: networks at their nominal rate, and computing by the
 operations of the models ({CIFAR_BATCH} images of CIFAR-10 a step [M, medium]) at the rate that a P100 reaches
-with ResNet-50, {P100_FLOPS / 1e12:.1f} Tflop/s. Only ResNet-50 is inside on both networks then, and neither
-end of either range is met:
+with ResNet-50, {P100_FLOPS / 1e12:.1f} Tflop/s:
 
 {_lines(_by_sources())}
 

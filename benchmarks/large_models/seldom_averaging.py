@@ -35,20 +35,23 @@ def left_out() -> Iterator[tuple[PublishedRun, float, float]]:
 
 
 def _table() -> Iterator[str]:
-    yield (
-        "| study | method | parameters | tokens | tokens a parameter | begins from | outer rate "
-        "| workers x H: loss against each step |"
-    )
-    yield "| --- | --- | ---: | ---: | ---: | --- | --- | --- |"
-    trained: dict[str, list[PublishedRun]] = {}
+    """A table for each study, and for each outer rate of it."""
+    trained: dict[str, dict[str, list[PublishedRun]]] = {}
     for run in published_runs():
+        study = f"{run.study} [{run.mark}]; begins from {run.begins}; outer rate {run.outer_rate}"
         numbers = f"{run.parameters / 1e6:,.5g} M | {run.tokens / 1e9:.3g} G"
-        each = f"{run.tokens / run.parameters:.3g} | {run.begins}"
-        start = f"| {run.study} [{run.mark}] | {run.method} | {numbers} | {each} | {run.outer_rate} |"
-        trained.setdefault(start, []).append(run)
-    for start, runs in trained.items():
-        losses = (f"{run.workers:g} x {run.period:g}: {100 * (run.loss_ratio - 1):+.2f} %" for run in runs)
-        yield f"{start} {', '.join(losses)} |"
+        start = f"| {run.method} | {numbers} | {run.tokens / run.parameters:.3g} |"
+        trained.setdefault(study, {}).setdefault(start, []).append(run)
+    for study, rows in trained.items():
+        yield f"*{study}*\n"
+        yield "| method | parameters | tokens | of a parameter | workers x H: loss against each step |"
+        yield "| --- | ---: | ---: | ---: | --- |"
+        for start, runs in rows.items():
+            losses = (
+                f"{run.workers:g} x {run.period:g}: {100 * (run.loss_ratio - 1):+.2f} %" for run in runs
+            )
+            yield f"{start} {', '.join(losses)} |"
+        yield ""
 
 
 def _predictions() -> Iterator[str]:
@@ -78,19 +81,14 @@ def sections() -> str:
 
 What training lost, or gained, by averaging every H steps instead of each step, as published: a perplexity
 counts by its logarithm. Between two periods of a study the loss is taken as linear in log H. Tokens a
-parameter and a start from a trained model decide as much as the period, and no row weighs them: by the
-nearest size and period the sign came out wrong for two other trainings. So no command looks a loss up here.
-*Streaming*: fragments, overlapped by a step, in 4 bits. No other scheme has rows. Not in the table:
-DiLoCo's own H of 50 to 2,000, published as curves alone (2.9 % more perplexity at 1,000 than at 50);
-OpenDiLoCo (arXiv 2407.07852) and Photon (2411.02908, which averages plainly, as `local_sgd` does), whose H
-and workers of each loss were not read in the source. The tokens of the scaling laws' smallest model are its
-20 a parameter [C].
+parameter and a start from a trained model decide as much as the period, so no command looks a loss up here.
+*Streaming*: fragments, overlapped by a step, in 4 bits. DiLoCo's own H of 50 to 2,000 is published as
+curves alone. The tokens of the scaling laws' smallest model are its 20 a parameter [C].
 
 {table}
 
-Studies disagree by more than periods do: the smallest training (98 M tokens of TinyStories, rates as in the
-first paper) loses 2.8 % at H = 25, tuned ones of 35 and 90 M parameters 0.7 and 0.5 % at H = 30, and
-diloco-swarm gains. Tokens, data, rates and the batch of the reference differ. So a row speaks for its study.
+Studies disagree by more than periods do, as tokens, data, rates and the batch of the reference differ. So a
+row speaks for its study.
 
 **Predicted before it was looked at.** ft-diloco's runs with seed 1337 at two other periods. The predictions
 are older in the history than the logged values, and these have no part in the table:

@@ -142,26 +142,7 @@ def page(
         f"# Validation in the lab: {hosts} hosts{', first-in-first-out queues' if queue == 'fifo' else ''}",
         "",
         *(_FIFO if queue == "fifo" else ()),
-        "Written by `make validate`; do not edit. Predicted beside measured, on the lab: real processes and",
-        "real TCP over an emulated network on one machine. The factors were fitted to probes at one setting",
-        "(4 workers, 5 ms, 1 Gbit/s), four times on the same machine, and to nothing below. Errors",
-        "are 100 (predicted / measured - 1).",
-        "",
-        "(a) *mechanism*: the simulator draws the same computing times as the real run. Where milliseconds",
-        "of the machine's own decide which message is first (asynchronous schemes, and several neighbours",
-        "behind one pipe), two runs with these times differ by some per cent, simulated or real: there the",
-        f"means of 30 simulated runs and of {real_runs} real ones (half of them",
-        "where computing times are random) are",
-        "compared. *less computation*:",
-        "the error as a share of the measured wall clock without the critical path's computation, which is",
-        "the wall clock of the same run on a network that costs nothing; of asynchronous schemes, in which",
-        "nobody waits for another's computation, what the worker that ends last computes.",
-        "(b) *forecast*: mean of 30 simulated runs with other draws (of computing times and, within",
-        "what the probes leave open, of the factors) against a real run (the mean of as many where noise",
-        "decides).",
-        "The choice is between the schemes' mean times to the target, on both sides.",
-        "*floor*: a real run against another one.",
-        "(c) *unpadded*: two workers on two cores, whose computation lasts as long as it does; see below.",
+        *_method(real_runs, hosts, queue),
         "",
         f"Machine: {profile.machine}; {profile.software}; {profile.hosts}; probed {profile.made}.",
         f"{len(rows)} cells, 30 steps each; this run took {spent_s / 60:.1f} minutes, kept runs apart.",
@@ -197,10 +178,12 @@ def page(
         "",
         "Seconds per worker in each operation, predicted / measured, same draws.",
         "",
+        "| where | seconds |",
+        "| --- | --- |",
     ]
     for row in rows:
         parts = ", ".join(f"{name} {p:.3f} / {m:.3f}" for name, (p, m) in row["operations"].items())
-        lines.append(f"- {row['cell']}: {parts}")
+        lines.append(f"| {row['cell']} | {parts} |")
     lines += [
         "",
         "## Factors",
@@ -212,7 +195,37 @@ def page(
         source = "; ".join(factor.measurements)
         interval = f"{factor.low:.4g} to {factor.high:.4g}"
         lines.append(f"| {name} | {factor.value:.4g} | {interval} | {factor.unit} | {source} |")
-    return with_table("\n".join(lines), section(committed()))
+    text = "\n".join(lines)
+    return with_table(text, section(committed())) if (hosts, queue) == ("tuned", "fair") else text + "\n"
+
+
+def _method(real_runs: str, hosts: HostTuning, queue: QueueName) -> list[str]:
+    """What is compared; told once, on the page of tuned hosts."""
+    if (hosts, queue) != ("tuned", "fair"):
+        return [
+            "Written by `make validate`; do not edit. Measured and compared as on",
+            "[tuned hosts](validation.md), which says what (a), (b) and (c) are, with",
+            f"{real_runs} real runs where milliseconds of the machine's own decide which message is first.",
+        ]
+    return [
+        "Written by `make validate`; do not edit. Predicted beside measured, on the lab: real processes and",
+        "real TCP over an emulated network on one machine. The factors were fitted to probes at one setting",
+        "(4 workers, 5 ms, 1 Gbit/s), four times on the same machine, and to nothing below. Errors",
+        "are 100 (predicted / measured - 1).",
+        "",
+        "(a) *mechanism*: the simulator draws the same computing times as the real run. Where",
+        "milliseconds of the machine's own decide which message is first (asynchronous schemes, several",
+        f"neighbours behind one pipe), the means of 30 simulated and {real_runs} real runs are compared",
+        "(half of these, where computing times are random). *less computation*: the error as a share of",
+        "the measured wall clock without the computation on the critical path (asynchronous schemes:",
+        "that of the worker that ends last).",
+        "",
+        "(b) *forecast*: the mean of 30 simulated runs with other draws of computing times, and of the",
+        "factors within what the probes leave open, against a real run. The choice is between the",
+        "schemes' mean times to the target, on both sides. *floor*: a real run against another one.",
+        "",
+        "(c) *unpadded*: two workers on two cores, whose computation lasts as long as it does; see below.",
+    ]
 
 
 def _unpadded(alone: PageRow) -> list[str]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPERS: Final = Path(__file__).parents[1] / "papers"
-_RATIO: Final = re.compile(r"([\d.e+-]+)(?: \(([\d.e+-]+) to (never|[\d.e+-]+)\))?")
-_BOUNDS: Final = re.compile(r"(?:at most (?P<most>[\d.]+)|at least (?P<least>[\d.]+)|([\d.]+) to ([\d.]+))")
+_RATIO: Final = re.compile(r"([\d.e+-]+)(?: \(([\d.e+-]+)(?:\u2013| to )(never|[\d.e+-]+)\))?")
+_BOUNDS: Final = re.compile(r"(?:≤ (?P<most>[\d.]+)|≥ (?P<least>[\d.]+)|([\d.]+) to ([\d.]+))")
 _COLOURS: Final = {"holds": "#2f7d4f", "does not hold": "#b3372f", "undecided": "#8a6d1f"}
 _WIDTH: Final = 46
 """Letters in a line of a claim."""

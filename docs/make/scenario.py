@@ -49,7 +49,8 @@ _DESCRIBED_AT: Final = {
 """Models whose keys are listed once, at this key."""
 _FOLLOWS: Final = ((Cluster, "workers"), (Tune, "trials"))
 """Keys whose default follows from other keys; their descriptions say how."""
-_BOUNDS: Final = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
+_REPEATED: Final = 6
+"""Descriptions of more words than this are written once among all tasks, or all schemes."""
 
 
 def renewed(page: str) -> str:
@@ -58,16 +59,20 @@ def renewed(page: str) -> str:
 
 
 def _sections() -> Iterator[str]:
-    yield "## Keys\n\n" + _HEAD + "".join(_rows(Scenario, ""))
+    keys = _told_once(_HEAD + "".join(_rows(Scenario, "")), "", {})
+    yield f"## Keys\n\n{keys}"
     yield "## Tasks\n"
+    homes: dict[str, str] = {}
     for name, task in sorted(TASKS.items()):
         about = f"{generated_page.first_paragraph(task.build.__doc__)} Metrics: {', '.join(task.metrics)}."
-        yield f"### `{name}`\n\n{about}\n\n{options_table(task.options, 'workload.')}"
-    yield "## Schemes\n"
+        table = options_table(task.options, "workload.")
+        yield f"### `{name}`\n\n{about}\n\n{_told_once(table, name, homes)}"
+    yield "## Schemes\n\nWhat each does and sends: [schemes.md](schemes.md).\n"
+    homes = {}
     for name, scheme in sorted(SCHEMES.items()):
-        about = generated_page.first_paragraph(scheme.program.__doc__)
         kind = "Synchronous." if scheme.synchronous else "Asynchronous."
-        yield f"### `{name}`\n\n{about} {kind}\n\n{options_table(scheme.options, f'schemes[].{name}.')}"
+        table = options_table(scheme.options, f"schemes[].{name}.")
+        yield f"### `{name}`\n\n{kind}\n\n{_told_once(table, name, homes)}"
     yield "## Names in papers and tools\n\n| there | here |\n| --- | --- |"
     for row in OTHER_NAMES:
         yield f"| {', '.join(row.names)}{f' ({row.about})' if row.about else ''} | `{row.write}` |"
@@ -76,6 +81,23 @@ def _sections() -> Iterator[str]:
     )
     yield f"| {', '.join(MODEL_PARALLEL)} | none: {WHY_NOT_PARALLEL} |"
     yield f"\nExamples to copy, in `docs/schemes`: {', '.join(examples)}.\n"
+
+
+def _told_once(table: str, name: str, homes: dict[str, str]) -> str:
+    """``table`` without descriptions told before; ``homes`` (description -> where it stands) gets its own.
+
+    Without a name they are those of the table itself, found by their keys.
+    """
+    lines = []
+    for line in table.splitlines():
+        key, written, default, about = ([*line.strip("|").rsplit(" | ", 3), "", "", ""])[:4]
+        here = name or key.strip(" `")
+        home = homes.setdefault(f"{key.strip(' `').rpartition('.')[2]} {about}", here)
+        if home != here and len(about.split()) > _REPEATED:
+            there = f"as of [`{home}`](#{home})" if name else f"as `{home}`"
+            line = f"|{key} | {written} | {default} | {there} |"
+        lines.append(line)
+    return "\n".join([*lines, ""])
 
 
 def options_table(model: type[BaseModel], prefix: str) -> str:
@@ -146,10 +168,22 @@ def _written(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         assert issubclass(annotation, BaseModel)
         text = "section"
     rules = [rule for m in metadata for rule in (m.metadata if isinstance(m, FieldInfo) else [m])]
-    bounds = [
-        (words, getattr(rule, key)) for rule in rules for key, words in _BOUNDS.items() if hasattr(rule, key)
-    ]
-    return ", ".join([text, *(f"{words} {bound:g}" for words, bound in bounds if bound < 2**53)])
+    return text + _interval(
+        {key: getattr(rule, key) for rule in rules for key in _BOUNDS if hasattr(rule, key)}
+    )
+
+
+_BOUNDS: Final = ("gt", "ge", "lt", "le")
+
+
+def _interval(bounds: dict[str, float]) -> str:
+    """`` in [0, 1)``, or a bound alone."""
+    finite = {key: f"{bound:g}" for key, bound in bounds.items() if bound < 2**53}
+    low, high = finite.get("ge") or finite.get("gt"), finite.get("le") or finite.get("lt")
+    if low and high:
+        return f" in {'[' if 'ge' in finite else '('}{low}, {high}{']' if 'le' in finite else ')'}"
+    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    return "".join(f", {signs[key]} {bound}" for key, bound in finite.items())
 
 
 def _default(field: FieldInfo) -> str:

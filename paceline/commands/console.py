@@ -86,6 +86,7 @@ def _reserve_output(context: typer.Context, wanted: bool) -> bool:
     return wanted
 
 
+Why = Annotated[bool, typer.Option("--why", help="say all that is known beside the answer")]
 AsJson = Annotated[
     bool,
     typer.Option("--json", callback=_reserve_output, help="print one JSON object on standard output"),
@@ -341,11 +342,13 @@ def hand_over(
     tuning: Sequence[Tuned] = (),
     facts: Mapping[str, SchemeFacts] | None = None,
     recommendation: Mapping[str, Any] | None = None,
+    why: bool = True,
 ) -> None:
     """Write the results in place of ``out``'s content, print them, and fail if a run failed.
 
     ``facts``: absent: of the schemes, without their bounds.
     ``recommendation``: plain values to add, whose ``text`` is printed.
+    ``why``: all sentences about the numbers, not the card alone.
     """
     from paceline.reports import assumptions, words
     from paceline.reports.tables import brackets, render_summary
@@ -368,19 +371,20 @@ def hand_over(
     if as_json:
         print_json(summary if recommendation is None else summary | {"recommendation": recommendation})
     else:
-        for sentence in (
+        terminal().print(render_summary(summary, why))
+        beside = [
             *assumptions.transport(summary),
             *words.prices(summary),
             *filter(None, [summary.get("proxy")]),
-        ):
-            terminal().print(sentence, highlight=False)
-        terminal().print(render_summary(summary))
-        for sentence in (
             *words.tuning(summary),
+        ]
+        sentences = [
+            *(beside if why else ()),
             *words.gradients(summary),
             *brackets(summary, scenario.evaluate.keep),
             *(recommendation or {}).get("text", ()),
-        ):
+        ]
+        for sentence in sentences:
             terminal().print(sentence, highlight=False)
     end_failed(runs)
 

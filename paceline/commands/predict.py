@@ -21,6 +21,7 @@ from paceline.commands.console import (
     ScenarioFile,
     SetOption,
     TraceOption,
+    Why,
     check_trace,
     hand_over,
     load_scenario,
@@ -47,6 +48,7 @@ def simulate(
     profile: ProfileFile = None,
     force: Force = False,
     trace: TraceOption = False,
+    why: Why = False,
     as_json: AsJson = False,
 ) -> None:
     """Simulate every scheme under a virtual clock. Gradients are real, and every seed has its run."""
@@ -87,10 +89,10 @@ def simulate(
         except KeyboardInterrupt:
             if runs:
                 with suppress(typer.Exit):  # of a failed run
-                    hand_over(resolved, runs, None, as_json, trace, tuning, facts)
+                    hand_over(resolved, runs, None, as_json, trace, tuning, facts, why=why)
             raise
         parts.check_not_replaced()
-        hand_over(resolved, runs, out, as_json, trace, tuning, facts)
+        hand_over(resolved, runs, out, as_json, trace, tuning, facts, why=why)
 
 
 def check(
@@ -100,10 +102,7 @@ def check(
     forecast: Annotated[
         bool, typer.Option("--forecast", help="try schemes for longer: how many steps may they take?")
     ] = False,
-    why: Annotated[
-        bool,
-        typer.Option("--why", help="show each route, memory in parts, and why simulating takes long"),
-    ] = False,
+    why: Why = False,
     as_json: AsJson = False,
 ) -> None:
     """Preview a scenario and the cost of a step. Shows the cluster, its routes and the time to simulate."""

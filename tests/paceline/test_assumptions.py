@@ -43,7 +43,7 @@ KNOWN: Final = TransportRecord(
     not_validated=["latency 35 ms (measured: 50 us to 10 ms)"],
 )
 OF_SCENARIO: Final[dict[str, list[str]]] = {
-    "check": [], "throughput": [], "simulate": [], "recommend": [],
+    "check": [], "throughput": [], "simulate": ["--why"], "recommend": [],
     "sweep": ["--grid", "cluster.compute.time=100 ms, 200 ms"],
     "topology search": [],
 }  # fmt: skip

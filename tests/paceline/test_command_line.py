@@ -158,7 +158,7 @@ def test_progress_says_how_many_runs_are_done_and_how_long_it_takes(
 def test_results_are_written_before_anything_is_printed(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(_: Any) -> None:
+    def refuse(_: Any, why: bool) -> None:
         raise RuntimeError("nothing can be printed")
 
     monkeypatch.setattr("paceline.reports.tables.render_summary", refuse)
@@ -175,7 +175,8 @@ def test_the_verdict_is_the_same_in_the_terminal_and_in_the_folder_and_bounds_ad
     monkeypatch.setenv("COLUMNS", "200")
     _, printed, _ = run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / "r")
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
-    assert printed.splitlines()[-1].strip() == summary["verdict"]["text"]
+    first = next(line for line in printed.splitlines() if line.startswith("First"))
+    assert first.removeprefix("First").strip() == summary["verdict"]["text"]
     assert summary["winner"] == summary["verdict"]["first"]
     for row in summary["summary"]:
         assert row["does"].endswith(".")

@@ -66,7 +66,7 @@ def test_the_terminal_shows_prices_and_costs(
 ) -> None:
     scenario = tmp_path / "money.yaml"
     scenario.write_text(json.dumps(QUICK))
-    code, shown, _ = run(monkeypatch, capsys, "simulate", str(scenario), "--set", PRICE)
+    code, shown, _ = run(monkeypatch, capsys, "simulate", str(scenario), "--why", "--set", PRICE)
     assert code == 0
     prices = "Prices: $144 an hour for all workers, and $1 to $3 for a GB between sites."
     assert prices in " ".join(shown.split())

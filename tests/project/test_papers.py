@@ -74,8 +74,16 @@ def test_ratios_are_paired_by_seed() -> None:
     claim = Claim("half the time", "time to target", A, B, at_most=0.5)
     assert papers.ratio_of(claim, runs) == Interval(median=0.5, low=0.5, high=0.5)
     page = papers.page(Paper((PaperStudy("study", "file"),), (claim,)), runs, {})
-    assert "| half the time | time to target | study: a / study: b | at most 0.5 | 0.5 | holds |" in page
+    assert "| half the time | time to target | study: a / b | ≤ 0.5 | 0.5 | holds |" in page
     assert "| `b` |" in page
+
+
+def test_an_interval_has_its_unit_once() -> None:
+    found = Interval(median=0.364, low=0.363, high=0.365)
+    assert papers.shown(found, "s", "\u2013") == "0.364 s (0.363\u20130.365)"
+    assert papers.shown(Interval(median=6e8, low=4e5, high=8e8), "B") == "600 MB (400 kB to 800 MB)"
+    assert papers.shown(Interval(median=1.0, low=-1.0, high=2.0), between="\u2013") == "1 (-1 to 2)"
+    assert papers.shown(Interval(median=1.0, low=0.5, high=None), "s", "\u2013") == "1 s (0.5 to never)"
 
 
 def test_few_seeds_decide_nothing_and_no_runs_are_no_verdict() -> None:
@@ -85,8 +93,8 @@ def test_few_seeds_decide_nothing_and_no_runs_are_no_verdict() -> None:
         Claim("none", "time to target", A, ("other", "b"), at_most=1.0),
     )
     page = papers.page(Paper((PaperStudy("study", "file"), PaperStudy("other", "file")), claims), runs, {})
-    assert "| few | time to target | study: a / study: b | at most 1 | 1 | undecided: 4 seeds |" in page
-    assert "| none | time to target | study: a / other: b | at most 1 | - | not simulated |" in page
+    assert "| few | time to target | study: a / b | ≤ 1 | 1 | undecided: 4 seeds |" in page
+    assert "| none | time to target | study: a / other: b | ≤ 1 | - | not simulated |" in page
     assert "## other" not in page
 
 

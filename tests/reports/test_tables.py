@@ -43,7 +43,11 @@ def test_golden() -> None:
         "late              > 60 s     -    > 100  > 1 kB 50 / 25 / 25 % reached 0/5",
         "gone                   -     -        -       -  100 / 0 / 0 % diverged 5/5",
         "",
-        "local [b]x[/b] first, 2.7x as fast as sync (2.4 to 3.0)",
+        "First     local [b]x[/b] first, 2.7x as fast as sync (2.4 to 3.0)",
+        "How sure  first in 5 of 5 repeats; gone failed",
+        "Turned by over 0.89x sync's examples (here 0.33x); equal examples: gone is first",
+        "Rests on  simulated; the model itself; rates as given",
+        "",
         "local [b]x[/b] is first as long as it needs fewer than 0.89 times sync's examples; these runs say",
         "0.33. If all needed equally many: gone first, 1.07x as fast as sync.",
     ]
@@ -58,9 +62,15 @@ def test_two_sources_are_told_apart() -> None:
     found = lines(summarise("s", [made_run("a"), made_run("a", reached_s=20.0, source="measured")], TARGET))
     assert [line.split()[:2] for line in found[2:4]] == [["a", "simulated"], ["a", "measured"]]
     assert [line.split()[2:4] for line in found[2:4]] == [["10", "s"], ["20", "s"]]
-    assert found[5:] == [
-        "simulated: a reaches the target after 10 s",
-        "measured: a reaches the target after 20 s",
+    assert found[5:13] == [
+        line
+        for source, seconds in (("simulated", 10), ("measured", 20))
+        for line in (
+            f"First     {source}: a reaches the target after {seconds} s",
+            "How sure  one repeat",
+            "Turned by not known",
+            f"Rests on  {source}; the model itself; rates as given",
+        )
     ]
 
 
@@ -83,7 +93,10 @@ def test_without_a_target_steps_decide() -> None:
         "a                 200 ms  2.0x  10 s    50 1 kB 50 / 25 / 25 % completed",
         "gone                   -     -   1 s   100 1 kB 50 / 25 / 25 % diverged",
         "",
-        "not settled by time per step: b or a; at least 4 more repeats would tell",
+        "First     not settled by time per step: b or a; at least 4 more repeats would tell",
+        "How sure  one repeat: chance is not known; gone failed",
+        "Turned by how many steps each scheme needs: give a target, or curves",
+        "Rests on  simulated",
     ]
 
 

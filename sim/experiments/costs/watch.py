@@ -30,7 +30,7 @@ BATCH_MEANS: Final = 12
 """Parts of a run by whose means that error is estimated."""
 RARE: Final = 100
 """Slow periods of each kind behind a mean step, and averages of each worker."""
-EXACT: Final = 1e-12
+WITHOUT_CHANCE: Final = 1e-12
 """Relative standard error of a mean step without chance, but for rounding."""
 BEFORE_REPEATS: Final = 1_000
 """Messages and steps of workers after which a run that repeats itself ends."""
@@ -164,7 +164,7 @@ class Watch:
             if complete >= wanted.last or (self.repeats and self.marks.repeat()):
                 return wanted.last
             known = next(each for each in range(complete, -1, -1) if self.marks.is_known(each))
-            return known if self._is_time(known) and self._error(known) <= EXACT else None
+            return known if self._is_time(known) and self._error(known) <= WITHOUT_CHANCE else None
         if wanted(complete, work) or self._is_precise(complete):
             return complete
         if self.repeats and work >= BEFORE_REPEATS and self.marks.repeat():

@@ -19,7 +19,7 @@ from paceline.sim.experiments.costs.tokens import (
     throughput,
     tokens_per_example,
 )
-from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.prepare import prepare, with_chosen
 from paceline.sim.scenario.schema import Scenario, parse, resolve_scenario
 from paceline.sim.workloads.layers.layer_settings import LayerProfile
 
@@ -127,12 +127,12 @@ def test_algorithms_are_chosen_where_both_sides_differ(monkeypatch: pytest.Monke
     text = SCENARIO.format(model="gpt2", latency="2 ms", bandwidth="1 GB/s", more="", speed="10 Tflop/s")
     network = "sites={a: 1, b: 1, c: 1, d: 1, e: 1}", "within={latency: 1 ms, bandwidth: 1 GB/s}"
     wanted = parse(text, changes=["schemes=[all_reduce]", *(f"cluster.network.{each}" for each in network)])
-    choose, chosen = tokens.with_chosen, Counter[int]()
+    chosen = Counter[int]()
     few, all_anew = (Utilisation(wanted, wanted.schemes[0]) for _ in range(2))
 
     def count(scenario: Scenario, entries: Any) -> Scenario:
         chosen[id(now)] += 1
-        return choose(scenario, entries)
+        return with_chosen(scenario, entries)
 
     monkeypatch.setattr(tokens, "with_chosen", count)
     monkeypatch.setattr(all_anew, "_plain", False)
