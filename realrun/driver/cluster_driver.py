@@ -25,8 +25,7 @@ from paceline.sim.training.gradients import loss_given
 
 from ..group.job_store import POLL_S
 from ..group.store import Stopped
-from ..transport.connections import PeerGone
-from ..transport.threads import CallResult
+from ..transport.connections import CallResult, PeerGone
 from .clocks import TO_START_S
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges

@@ -23,8 +23,7 @@ from paceline.sim.training.scoring import Fetch
 from paceline.sim.training.snapshots import Published, Snapshots, WorkerLost
 
 from ..group.store import Control
-from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
-from ..transport.threads import ThreadPool
+from ..transport.connections import REPORT_TAG, PeerGone, ThreadPool, finish, receive, send
 from .rank_faults import Life
 from .rank_log import FINAL, LEADER, Exchange, ModelRef, RankLog, Timing, decode, encode
 

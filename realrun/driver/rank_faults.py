@@ -27,7 +27,7 @@ from paceline.sim.faults.outages import Churn, WorkerOutage, outage_of
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import State
 
-from ..lab import start
+from ..lab import protocol
 from .loop import Loop
 from .rank_log import RankLog, decode, encode
 
@@ -204,7 +204,7 @@ class Outages:
         since_s = self._loop.now
         lasts_s = max(0.0, outage.back_s - since_s)
         if outage.how == "cut":
-            start.tell_cut(lasts_s, outage.workers[0])
+            protocol.tell_cut(lasts_s, outage.workers[0])
         elif outage.how == "stop":
             own = os.getpid()
             with subprocess.Popen(["sh", "-c", f"sleep {lasts_s:.6f}; kill -CONT {own}"]):

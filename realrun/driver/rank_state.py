@@ -13,8 +13,8 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.tasks.runner import InFlight
 
 from ..group.store import Control
+from ..transport.connections import ThreadPool
 from ..transport.rank_transport import Transport
-from ..transport.threads import ThreadPool
 from .loop import Loop
 from .rank_faults import Life, Standing
 from .rank_log import Exchange, RankLog

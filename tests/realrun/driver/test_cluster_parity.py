@@ -17,7 +17,7 @@ from paceline.realrun.group.group import Group
 from paceline.realrun.transport import connections
 from paceline.realrun.transport import gloo as gloo_backend
 from paceline.realrun.transport.connections import COLLECTIVES_AT_ONCE
-from paceline.realrun.transport.rank_collectives import Collectives
+from paceline.realrun.transport.rank_transport import Collectives
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.parity import Models, Recorder, combinations, compare_iterates, worst_difference

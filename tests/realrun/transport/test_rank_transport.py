@@ -9,7 +9,7 @@ import torch
 
 from paceline.realrun.transport.backend import Backend
 from paceline.realrun.transport.buffers import StagingBuffers
-from paceline.realrun.transport.rank_collectives import Collectives
+from paceline.realrun.transport.rank_transport import Collectives
 from paceline.sim.program import operations as ops
 
 
