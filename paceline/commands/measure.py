@@ -161,7 +161,7 @@ def measure(
 def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, lab: OnLab = False) -> None:
     """Time transfers, collectives and gradients. One by one, on the scenario's network."""
     from paceline.realrun.calibration import validate as validation
-    from paceline.realrun.calibration.calibration_data import hosts_of
+    from paceline.realrun.calibration.probes import hosts_of
     from paceline.sim.config.files import check_out_file
 
     check_out_file(out, MEASURED_MARKS, sources=[scenario])
@@ -244,7 +244,7 @@ def validate(
     runs were made; 0 where they are within it, or where real runs differ too much to tell.
     """
     from paceline.realrun.calibration import validate as validation
-    from paceline.realrun.calibration.calibration_data import hosts_of
+    from paceline.realrun.calibration.probes import hosts_of
     from paceline.realrun.launch.batch_script import script
 
     loaded = load_scenario(scenario, changes)

@@ -25,10 +25,8 @@ from . import clocks
 from .cluster_driver import ClusterDriver
 from .collect import RankResult, collect, hand_in
 from .exchanges import PostedCounts, plan_drains
-from .loop import Loop
-from .rank_faults import Life, Standing
 from .rank_log import RankLog
-from .rank_state import Rank
+from .rank_state import Life, Loop, Rank, Standing
 from .watchdog import Watchdog
 
 

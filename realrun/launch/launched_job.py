@@ -1,7 +1,7 @@
 """The ranks of a job started by torchrun or Slurm: they do one run after another.
 
 Worker 0 gives orders and takes part itself; the others obey. Orders and answers (see
-``paceline.realrun.launch.orders``) go through the job's control store. An idle connection between worker 0
+``paceline.realrun.launch.cells``) go through the job's control store. An idle connection between worker 0
 and each other worker reveals the death of a process, whatever it was doing.
 """
 
@@ -31,8 +31,7 @@ from ..group.hosts import host_name, workers_of
 from ..group.job_store import JobStore
 from ..group.store import Control, SignsOfLife, check_timeout, torchrun_store
 from ..transport.connections import PROBE_TAG, PeerGone, finish, receive
-from .cells import REQUEST, RankPool, Result, RunRequest
-from .orders import RunState, error_answer, obey, run_order
+from .cells import REQUEST, RankPool, Result, RunRequest, RunState, error_answer, obey, run_order
 
 _IDLE_LOOK_S: Final = 0.1
 """Poll interval for orders on an idle rank."""

@@ -1,7 +1,7 @@
 """Worker processes that do one real run after another, in a lab or on this machine's loopback.
 
 Starting one takes seconds (torch is large), so they stay for all runs of a command. Each is
-``python -m paceline.realrun --serve``; ``paceline.realrun.launch.orders`` has the protocol. A run with faults
+``python -m paceline.realrun --serve``; ``paceline.realrun.launch.cells`` has the protocol. A run with faults
 resumes here after workers were killed.
 """
 
@@ -38,13 +38,12 @@ from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes import find_scheme
 
-from ..driver.rank_faults import Life, patience_s
+from ..driver.rank_state import Life, patience_s
 from ..group.group import allow_open_files
 from ..group.store import Control
 from ..lab import Lab
 from ..lab.lab import python_environment
-from .cells import REQUEST, RankPool, Result, RunRequest
-from .orders import AFTER_A_RECORD_S, RunState
+from .cells import AFTER_A_RECORD_S, REQUEST, RankPool, Result, RunRequest, RunState
 
 
 def check_faults(scenario: Scenario, lab: bool) -> None:
