@@ -46,7 +46,6 @@ from paceline.sim.scenario.repeats import AutoRepeats
 from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
 
-from ..driver.collect import RankResult
 from ..driver.one_run import run_job
 from ..driver.rank_log import Timing
 from ..driver.rank_state import Life
@@ -188,24 +187,6 @@ def requested_job(request: RunRequest, rank: int) -> Job:
     return job if request.draws is None else with_draws(job, request.draws)
 
 
-def run_request(
-    group: Group,
-    request: RunRequest,
-    timeout_s: float,
-    progress: Callable[[int], None] | None = None,
-    **options: Any,
-) -> RankResult:
-    """Run a request on a group; every rank calls this alike. ``options`` as for ``run_job``.
-
-    Raises:
-        InputError: it cannot be run for real.
-        RunError: a rank did not come to the start, or the backend does not connect them.
-    """
-    backend = _parsed(request.scenario).cluster.backend
-    job = requested_job(request, group.rank) if group.standing is None else group.standing.job
-    return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)
-
-
 LENGTH_MARGIN: Final = 1.2
 """Ratio of a real run's steps, or time, to those of its prediction."""
 
@@ -322,7 +303,12 @@ def run_order(
     code: Sequence[str],
     life: Mapping[str, Any],
 ) -> None:
-    """Take part in a run; errors as ``run_request``."""
+    """Take part in a run; every rank calls this alike.
+
+    Raises:
+        InputError: it cannot be run for real.
+        RunError: a rank did not come to the start, or the backend does not connect them.
+    """
     add_folders(code)
     reported_s = 0.0
 
@@ -333,9 +319,16 @@ def run_order(
             reported_s = now_s
             report({"progress": steps})
 
-    dying = {int(rank): number for rank, number in faults.items()}
-    options = {"faults": dying, "life": Life(**life)}
-    ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, **options)
+    asked = REQUEST.validate_python(request)
+    ended = run_job(
+        group,
+        requested_job(asked, group.rank) if group.standing is None else group.standing.job,
+        backend=_parsed(asked.scenario).cluster.backend,
+        timeout_s=timeout_s,
+        faults={int(rank): number for rank, number in faults.items()},
+        progress=progress,
+        life=Life(**life),
+    )
     if group.standing is not None:
         report({"left": group.standing.exchanges if group.standing.states else -1})
         return

@@ -13,12 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, BarrierOptions, PrefixStore, Store
-from typing_extensions import override
 
 from paceline.sim.program import operations as ops
 
@@ -49,32 +48,6 @@ BatchedSendReceive = Callable[[Routes, Routes], object]
 """Receive some tensors, send others, and wait for all of them."""
 
 
-class Backend(Protocol):
-    """Carries out operations that all workers begin in the same order.
-
-    Each raises ``connections.PeerGone`` if it begins at once and a connection is closed already.
-    """
-
-    concurrent: bool
-    """Whether operations run concurrently, told apart by tags: then it carries messages too, and the
-    remaining ranks can continue after the death of a member.
-    """
-
-    def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
-        """Begin a torch collective: ``begin`` is called with the process group of ``members``."""
-
-    def barrier(self, members: tuple[int, ...]) -> WaitFunction:
-        """Begin a barrier among ``members``."""
-
-    def exchange(self, receives: Routes, make_sends: Callable[[], Routes], tag: int) -> WaitFunction:
-        """Post the receives, then make and send messages: a gloo sender learns of the receive meanwhile.
-        ``tag`` separates operations.
-        """
-
-    def rounds(self, run: Callable[[BatchedSendReceive], None], tag: int) -> WaitFunction:
-        """Begin several exchanges, one after another; ``run`` is called in the helper thread."""
-
-
 LazyGroup = Callable[[Callable[[dist.ProcessGroupGloo], dist.Work]], Callable[[], dist.Work]]
 """Takes the group's next turn for an operation; the returned call begins it in a helper thread, and raises
 RuntimeError if a member is missing or a connection is closed.
@@ -93,13 +66,18 @@ def lazy_group(store: Store, rank: int, members: tuple[int, ...]) -> LazyGroup:
     return lambda begin: turns.take(lambda: begin(connected()))
 
 
-class Gloo(Backend):
+class Gloo:
     """Lets operations run concurrently, and begin at once where they can.
+
+    Each raises ``connections.PeerGone`` if it begins at once and a connection is closed already.
 
     Their process group is that of ``everybody``, or the ``lazy_group`` of some members.
     """
 
     concurrent = True
+    """Whether operations run concurrently, told apart by tags: then it carries messages too, and the
+    remaining ranks can continue after the death of a member.
+    """
 
     def __init__(
         self, everybody: dist.ProcessGroupGloo, lazy_group: Callable[[tuple[int, ...]], LazyGroup]
@@ -107,20 +85,22 @@ class Gloo(Backend):
         self._everybody = everybody
         self._lazy_group = lazy_group
 
-    @override
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
+        """Begin a torch collective: ``begin`` is called with the process group of ``members``."""
         if len(members) == self._everybody.size():
             return CollectiveWait(connections.begin(lambda: begin(self._everybody)))
         # Other members may not have come yet, so it begins in the helper thread that waits for it.
         begin_in_turn = self._lazy_group(members)(begin)
         return lambda: finish(connections.begin(begin_in_turn), ops.ANY)
 
-    @override
     def barrier(self, members: tuple[int, ...]) -> WaitFunction:
+        """Begin a barrier among ``members``."""
         return self.collective(members, lambda group: group.barrier(BarrierOptions()))
 
-    @override
     def exchange(self, receives: Routes, make_sends: Callable[[], Routes], tag: int) -> WaitFunction:
+        """Post the receives, then make and send messages: a gloo sender learns of the receive meanwhile.
+        ``tag`` separates operations.
+        """
         gloo = self._everybody
         works = [(receive(gloo, buffer, peer, tag), peer) for buffer, peer in receives]
         works += [(send(gloo, buffer, peer, tag), peer) for buffer, peer in make_sends()]
@@ -131,12 +111,12 @@ class Gloo(Backend):
 
         return wait
 
-    @override
     def rounds(self, run: Callable[[BatchedSendReceive], None], tag: int) -> WaitFunction:
+        """Begin several exchanges, one after another; ``run`` is called in the helper thread."""
         return partial(run, lambda receives, sends: self.exchange(receives, lambda: sends, tag)())
 
 
-class OrderedBackend(Backend):
+class OrderedBackend:
     """One rank's queue of all mixes and collectives over torch's ``backend``."""
 
     concurrent = False
@@ -160,21 +140,21 @@ class OrderedBackend(Backend):
         """Connect all ranks; subsets of them can exchange messages only after that."""
         return self._in_turn(self._everybody, lambda group: None)
 
-    @override
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
+        """As ``Gloo.collective``."""
         return self._in_turn(members, lambda group: begin(group).wait())
 
-    @override
     def barrier(self, members: tuple[int, ...]) -> WaitFunction:
+        """As ``Gloo.barrier``."""
         return self._in_turn(members, self._sum_of_nothing)  # as NCCL's own
 
-    @override
     def exchange(self, receives: Routes, make_sends: Callable[[], Routes], tag: int) -> WaitFunction:
+        """As ``Gloo.exchange``; the order separates operations."""
         sends = make_sends()
         return self._in_turn(self._everybody, lambda group: _send_receive(group, receives, sends))
 
-    @override
     def rounds(self, run: Callable[[BatchedSendReceive], None], tag: int) -> WaitFunction:
+        """As ``Gloo.rounds``."""
         return self._in_turn(self._everybody, lambda group: run(partial(_send_receive, group)))
 
     def _in_turn(self, members: tuple[int, ...], operation: Callable[[Any], object]) -> WaitFunction:
@@ -215,6 +195,10 @@ class OrderedBackend(Backend):
 
     def _sum_of_nothing(self, group: Any) -> None:
         group.allreduce([torch.zeros(1, device=self._device)], AllreduceOptions()).wait()
+
+
+Backend = Gloo | OrderedBackend
+"""Carries out operations that all workers begin in the same order."""
 
 
 def _connect(backend: str, store: Store, rank: int, size: int) -> Any:
