@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from benchmarks.validation.campaign import measure_cell
 from benchmarks.validation.design import CELLS, DesignPoint
-from paceline.realrun.calibration import calibration_data, cluster_probes, fit
+from paceline.realrun.calibration import cluster_probes, fit, probes
 from paceline.realrun.lab import Lab
 from paceline.realrun.launch.processes import Processes
 from paceline.sim.config import yaml_file
@@ -114,7 +114,7 @@ def predict_imported(cell: DesignPoint, given: Sequence[str], folder: Path) -> f
 
 
 def _probed(processes: Processes) -> Profile:
-    setting, kind = cluster_probes.standard(None), calibration_data.lab_hosts(None)
+    setting, kind = cluster_probes.standard(None), probes.lab_hosts(None)
     return fit.calibrate([cluster_probes.measure(processes, kind, setting, repeats=_PROBE_REPEATS)]).profile
 
 

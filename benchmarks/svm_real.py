@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from paceline.realrun.calibration import cluster_probes, fit
-from paceline.realrun.calibration.calibration_data import hosts_of
+from paceline.realrun.calibration.probes import hosts_of
 from paceline.realrun.calibration.validate import processes_for, validate
 from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.files import write_atomically

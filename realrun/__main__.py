@@ -17,7 +17,7 @@ def main() -> NoReturn:
         # Other launchers do so themselves, or are a shell that need not stay.
         end_with_parent(orders=serves)
     if serves:
-        from .launch.serve import serve
+        from .launch.cells import serve
 
         serve()
     from paceline.commands import rank

@@ -38,7 +38,7 @@ from benchmarks.validation.design import (
     time_to_target_s,
     worst,
 )
-from paceline.realrun.calibration import calibration_data, cluster_probes, fit
+from paceline.realrun.calibration import cluster_probes, fit, probes
 from paceline.realrun.calibration.probes import plan_for
 from paceline.realrun.calibration.validate import DRAWS, other_wake_ups, simulate_again, successful_run
 from paceline.realrun.lab import Lab
@@ -260,7 +260,7 @@ def run(
                     _say(f"probe {each + 1} of {_PROBES}")
                     setting, kind = (
                         cluster_probes.standard(tcp, queue),
-                        calibration_data.lab_hosts(tcp, queue),
+                        probes.lab_hosts(tcp, queue),
                     )
                     probed = cluster_probes.measure(processes, kind, setting, repeats=_PROBE_REPEATS)
                     state.put(f"probe.{each}", probe_key, probed.model_dump(mode="json"))

@@ -84,8 +84,7 @@ def realrun(
     from paceline.realrun.group.store import check_timeout
     from paceline.realrun.launch.batch_script import script
     from paceline.realrun.launch.cells import run_requests
-    from paceline.realrun.launch.lives import check_faults
-    from paceline.realrun.launch.processes import Processes, check_processes
+    from paceline.realrun.launch.processes import Processes, check_faults, check_processes
     from paceline.sim.experiments.prepare import with_units
     from paceline.sim.network.build import build_network
 
@@ -125,9 +124,8 @@ def measure(
 ) -> None:
     """Make a scenario's real runs, as ``command``, on processes of this machine or the ranks of a job."""
     from paceline.realrun.driver.clocks import describe_clocks
-    from paceline.realrun.launch.cells import keep_runs, run_requests
+    from paceline.realrun.launch.cells import keep_runs, run_requests, with_lengths
     from paceline.realrun.launch.launched_job import JobRanks
-    from paceline.realrun.launch.length import with_lengths
     from paceline.realrun.launch.processes import measure_runs
     from paceline.sim.scenario.schema import over_transport
 
@@ -163,7 +161,7 @@ def measure(
 def probe(scenario: ScenarioFile, out: MeasuredFile, changes: SetOption = None, lab: OnLab = False) -> None:
     """Time transfers, collectives and gradients. One by one, on the scenario's network."""
     from paceline.realrun.calibration import validate as validation
-    from paceline.realrun.calibration.calibration_data import hosts_of
+    from paceline.realrun.calibration.probes import hosts_of
     from paceline.sim.config.files import check_out_file
 
     check_out_file(out, MEASURED_MARKS, sources=[scenario])
@@ -246,7 +244,7 @@ def validate(
     runs were made; 0 where they are within it, or where real runs differ too much to tell.
     """
     from paceline.realrun.calibration import validate as validation
-    from paceline.realrun.calibration.calibration_data import hosts_of
+    from paceline.realrun.calibration.probes import hosts_of
     from paceline.realrun.launch.batch_script import script
 
     loaded = load_scenario(scenario, changes)

@@ -66,9 +66,16 @@ from ..group.group import SWITCH_S, Group, leave, meet
 from ..group.job_store import JobStore, open_job_store
 from ..group.store import Control, check_timeout, torchrun_store
 from ..transport.device import settle, use
-from .model_vector import ModelVector, check_wrappers
-from .replica_group import ENDED, FAILED, WANTED, ReplicaGroup, find_replica_group
-from .torch_rule import TorchRule
+from .loop_objects import (
+    ENDED,
+    FAILED,
+    WANTED,
+    ModelVector,
+    ReplicaGroup,
+    TorchRule,
+    check_wrappers,
+    find_replica_group,
+)
 
 _LET_GO_S: Final = 0.05
 """Time in which gloo's threads drop tensors: they need the interpreter, and its end before that aborts."""

@@ -37,8 +37,17 @@ from paceline.sim.scenario.schema import Scenario, parse
 
 from ..group.hosts import machine, software
 from ..launch.cells import RankPool, run_requests
-from .calibration_data import Key, MeasuredOperation, Origin, mad_s, simulate_programs
-from .probes import ProbePlan, plan_for, probe_job, probe_scenario
+from .probes import (
+    Key,
+    MeasuredOperation,
+    Origin,
+    ProbePlan,
+    mad_s,
+    plan_for,
+    probe_job,
+    probe_scenario,
+    simulate_programs,
+)
 
 MEASUREMENTS_VERSION: Final = 1
 MESSAGE_SIZES_BYTES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)

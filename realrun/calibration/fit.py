@@ -32,7 +32,7 @@ from paceline.sim.scenario.schema import Scenario
 from paceline.sim.seeds import Floats
 
 from . import cluster_probes
-from .calibration_data import MeasuredOperation, Origin
+from .probes import MeasuredOperation, Origin
 from .training_run import TrainingRun, load_runs
 
 CalibrationData = cluster_probes.Measurements | TrainingRun

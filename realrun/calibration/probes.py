@@ -1,4 +1,4 @@
-"""Probes: programs that measure one kind of exchange at a time, on any driver.
+"""Probes: programs that measure one kind of exchange at a time, on any driver; and what they yield.
 
 A probe is an ordinary scheme. It runs unchanged on the event driver and on the cluster, so that calibration
 compares like with like: both durations contain the driver's work around an operation. Every trial begins in
@@ -7,9 +7,11 @@ its slot, a time known to all workers beforehand, with nothing else in flight.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -17,14 +19,84 @@ from torch import Tensor
 
 from paceline.sim.config.limits import MAX_MODEL_BYTES, MAX_WORKERS
 from paceline.sim.config.settings import Settings
+from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.network.network import Network
+from paceline.sim.network.network_settings import QueueName
+from paceline.sim.network.profile import HostKind, MeasuredRange
+from paceline.sim.network.stock_tcp import TcpSettings, describe_hosts
 from paceline.sim.program import operations as ops
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
+from paceline.sim.records.run import Event
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes.scheme import Scheme
+from paceline.sim.traffic.streams import Streams
+
+Key = tuple[int, str, int, int]
+"""An operation: the number of its trial or coroutine, its name, worker, and its number among equal ones."""
+
+
+class MeasuredOperation(NamedTuple):
+    """The median duration of one operation, and its uncertainty; ``label`` is its kind, human-readable."""
+
+    key: Key
+    label: str
+    median_s: float
+    noise_s: float
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The origin of measurements, for the resulting profile.
+
+    Attributes:
+        measured_at: in ISO 8601.
+        settings: TCP settings of the first host, as read back.
+        what: the measured object, human-readable.
+    """
+
+    measured_at: str
+    machine: str
+    software: str
+    hosts: HostKind
+    settings: Mapping[str, str]
+    workers: int
+    what: str
+
+
+def lab_hosts(tcp: TcpSettings | None = None, queue: QueueName = "fair") -> HostKind:
+    """The kind of a lab's hosts, with this TCP (None: tuned) and these queues."""
+    return HostKind(kind="lab", tuning=describe_hosts(tcp), queue=queue)
+
+
+def hosts_of(scenario: Scenario, lab: bool) -> HostKind:
+    """The kind of hosts of a real run of the scenario."""
+    tcp = scenario.cluster.network.tcp
+    if lab:
+        return lab_hosts(tcp, scenario.cluster.network.queue)
+    return HostKind(kind="cluster", tuning="" if tcp is None else describe_hosts(tcp))
+
+
+def simulate_programs(job: Job) -> tuple[list[Event], MeasuredRange]:
+    """The operations of a simulated run, and the range of its messages."""
+    driver = EventDriver(job, [job.program(rank) for rank in range(job.workers)], job.scorer())
+    outcome = driver.run()
+    assert isinstance(driver.exchanges.transfers, Streams)
+    traffic = driver.exchanges.transfers.traffic
+    return outcome.events, MeasuredRange(
+        smallest_bytes=int(traffic.smallest_bytes),
+        largest_bytes=int(traffic.largest_bytes),
+        in_flight=traffic.in_flight,
+    )
+
+
+def mad_s(values: Sequence[float]) -> float:
+    """Median absolute deviation."""
+    middle = statistics.median(values)
+    return statistics.median(abs(value - middle) for value in values)
+
 
 Kind = Literal[
     "message", "ready", "any", "burst", "pairs", "ring", "fan_in", "crowd", "all_reduce", "all_gather",

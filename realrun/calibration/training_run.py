@@ -44,7 +44,7 @@ from paceline.sim.training.optimizer import NullOptimizer
 
 from ..group.hosts import machine, software
 from ..lab import kernel
-from .calibration_data import (
+from .probes import (
     Key,
     MeasuredOperation,
     Origin,

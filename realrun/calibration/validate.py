@@ -53,10 +53,8 @@ from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
 
 from ..lab import Lab
-from ..launch.cells import RankPool, Result, RunRequest, check_fixed
-from ..launch.length import with_length
-from ..launch.lives import check_faults
-from ..launch.processes import Processes, check_processes
+from ..launch.cells import RankPool, Result, RunRequest, check_fixed, with_length
+from ..launch.processes import Processes, check_faults, check_processes
 from . import cluster_probes
 
 Say = Callable[[str], None]

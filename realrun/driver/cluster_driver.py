@@ -25,14 +25,12 @@ from paceline.sim.training.gradients import loss_given
 
 from ..group.job_store import POLL_S
 from ..group.store import Stopped
-from ..transport.connections import PeerGone
-from ..transport.threads import CallResult
+from ..transport.connections import CallResult, PeerGone
 from .clocks import TO_START_S
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
-from .rank_faults import Outages, saved_every
 from .rank_log import Exchange, Exposure, LoggedOperation
-from .rank_state import ClusterPending, Rank
+from .rank_state import ClusterPending, Outages, Rank, saved_every
 from .watchdog import Heartbeat
 
 _GRACE_S = 0.5

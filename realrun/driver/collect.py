@@ -23,10 +23,9 @@ from paceline.sim.training.scoring import Fetch
 from paceline.sim.training.snapshots import Published, Snapshots, WorkerLost
 
 from ..group.store import Control
-from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
-from ..transport.threads import ThreadPool
-from .rank_faults import Life
+from ..transport.connections import REPORT_TAG, PeerGone, ThreadPool, finish, receive, send
 from .rank_log import FINAL, LEADER, Exchange, ModelRef, RankLog, Timing, decode, encode
+from .rank_state import Life
 
 _RESUMPTIONS: Final = frozenset({"wait", "wait_any", "poll", "segment"})
 """Rows of a coroutine's resumption after a started operation, which has a row of its own."""

@@ -20,8 +20,8 @@ from paceline.sim.errors import SchemeError
 from paceline.sim.program import operations as ops
 from paceline.sim.workloads.workload import Evaluated
 
+from ..transport.connections import CallResult
 from ..transport.device import CPU, SideStream
-from ..transport.threads import CallResult
 from .rank_state import ClusterPending, Rank
 
 _OVERRUN: Final = 1.01

@@ -17,18 +17,16 @@ from paceline.sim.training.scoring import digest
 from ..group.group import Group
 from ..group.hosts import software
 from ..group.store import Stopped
-from ..lab import kernel, start
+from ..lab import kernel, protocol
 from ..transport.connections import COLLECTIVES_AT_ONCE, PeerGone
 from ..transport.device import SideStream
 from ..transport.rank_transport import Transport
 from . import clocks
 from .cluster_driver import ClusterDriver
 from .collect import RankResult, collect, hand_in
-from .drain import PostedCounts, plan_drains
-from .loop import Loop
-from .rank_faults import Life, Standing
+from .exchanges import PostedCounts, plan_drains
 from .rank_log import RankLog
-from .rank_state import Rank
+from .rank_state import Life, Loop, Rank, Standing
 from .watchdog import Watchdog
 
 
@@ -92,8 +90,8 @@ def run_job(
     begun = clocks.start(group.gloo, control)
     if life.zero_s is not None:
         begun = replace(begun, zero_s=life.zero_s)
-    if group.rank == 0 and job.transfer.network.varies and start.in_lab():
-        start.tell(begun.zero_s, job.transfer.seed)
+    if group.rank == 0 and job.transfer.network.varies and protocol.in_lab():
+        protocol.tell(begun.zero_s, job.transfer.seed)
     machines = clocks.unaligned(begun)
     loop = Loop(begun.zero_s)
     log.away[-1:] = [(since_s, min(until_s, loop.now)) for since_s, until_s in log.away[-1:]]
@@ -210,7 +208,7 @@ def _collect(
     except PeerGone as lost:
         first = f"{reason}; then " if reason else ""
         raise RunError(f"{first}worker {lost.rank} was lost while the records were handed in") from lost
-    kind = "lab" if start.in_lab() else "cluster"
+    kind = "lab" if protocol.in_lab() else "cluster"
     hosts = {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}
     run = replace(run, machines=machines, hosts=hosts)
     return RankResult(run, error, log.final, tuple(each.timing for each in logs))

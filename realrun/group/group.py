@@ -20,13 +20,9 @@ from torch._C._distributed_c10d import Store
 
 from paceline.sim.errors import InputError, RunError
 
-from ..transport.backend import Backend
-from ..transport.connections import connect
-from ..transport.gloo import Gloo, LazyGroup, lazy_group
-from ..transport.nccl import OrderedBackend
-from ..transport.threads import ThreadPool
-from .life import SignsOfLife
-from .store import Control
+from ..transport.backend import Backend, Gloo, LazyGroup, OrderedBackend, lazy_group
+from ..transport.connections import ThreadPool, connect
+from .store import Control, SignsOfLife
 
 _T = TypeVar("_T")
 

@@ -19,7 +19,7 @@ from paceline.sim.network.network import Link, Network
 from paceline.sim.network.stock_tcp import TcpSettings
 
 from . import enter, kernel
-from .namespaces import INTERFACE, address
+from .kernel import INTERFACE, address
 from .protocol import PLAN, Discipline, Statistics, plan_of
 
 _ANSWER_S = 60.0

@@ -39,9 +39,9 @@ from paceline.sim.errors import InputError
 from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.network.variation import AddedLatencies, Factors, LinkChanges, bandwidth_changes
 
-from . import kernel, start
-from .namespaces import INTERFACE, Host, address, make_host
-from .protocol import PLAN, Forwarding, Statistics
+from . import kernel
+from .kernel import INTERFACE, Host, address, make_host
+from .protocol import ADDRESS, CONTENTS, CUT_ADDRESS, PLAN, Forwarding, Statistics, parse
 from .queues import Fair, Fifo
 
 HEADER_BYTES = 10  # virtio_net_hdr
@@ -230,11 +230,11 @@ class Switch:
             route = self._routes.get(head[22:30])
             if route is None or head[10] >> 4 != 4:
                 self._buffers.append(buffer)
-                if head[26:30] == start.ADDRESS:
-                    self._start(*start.parse(head[HEADER_BYTES:][start.CONTENTS]))
+                if head[26:30] == ADDRESS:
+                    self._start(*parse(head[HEADER_BYTES:][CONTENTS]))
                     return  # later packets are to be read with a later time
-                if head[26:30] == start.CUT_ADDRESS:
-                    self._cuts[head[22:26]] = start.parse(head[HEADER_BYTES:][start.CONTENTS])
+                if head[26:30] == CUT_ADDRESS:
+                    self._cuts[head[22:26]] = parse(head[HEADER_BYTES:][CONTENTS])
                 else:
                     self._unroutable += 1
                 continue

@@ -1,8 +1,8 @@
 """The ranks of a job started by torchrun or Slurm: they do one run after another.
 
 Worker 0 gives orders and takes part itself; the others obey. Orders and answers (see
-``paceline.realrun.launch.serve``) go through the job's control store. An idle connection between worker 0 and
-each other worker reveals the death of a process, whatever it was doing.
+``paceline.realrun.launch.cells``) go through the job's control store. An idle connection between worker 0
+and each other worker reveals the death of a process, whatever it was doing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,9 @@ from paceline.sim.scenario.schema import Scenario, dump, parse
 from ..group.group import Group, join, leave, meet
 from ..group.hosts import host_name, workers_of
 from ..group.job_store import JobStore
-from ..group.life import SignsOfLife
-from ..group.store import Control, check_timeout, torchrun_store
+from ..group.store import Control, SignsOfLife, check_timeout, torchrun_store
 from ..transport.connections import PROBE_TAG, PeerGone, finish, receive
-from .cells import REQUEST, RankPool, Result, RunRequest
-from .run_state import RunState
-from .serve import error_answer, obey, run_order
+from .cells import REQUEST, RankPool, Result, RunRequest, RunState, error_answer, obey, run_order
 
 _IDLE_LOOK_S: Final = 0.1
 """Poll interval for orders on an idle rank."""

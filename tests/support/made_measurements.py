@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.realrun.calibration import calibration_data, cluster_probes, fit
+from paceline.realrun.calibration import cluster_probes, fit, probes
 from paceline.realrun.calibration.probes import plan_for
 from paceline.sim.network.transport import TransferModel
 from tests.support.factory import flat_network
@@ -42,7 +42,7 @@ def measurements(
     empty = cluster_probes.Measurements(
         version=cluster_probes.MEASUREMENTS_VERSION, made="2026-01-01T00:00:00+00:00",
         machine="test", software="test",
-        hosts=calibration_data.lab_hosts(), settings={"net.ipv4.tcp_wmem": "4096 33554432 33554432"},
+        hosts=probes.lab_hosts(), settings={"net.ipv4.tcp_wmem": "4096 33554432 33554432"},
         load=(0.0, 0.0),
         switch={}, network=nominal, plan=plan, steps_s=(1e-4, 2e-4, 3e-4),
         durations=(cluster_probes.Duration(trial=0, operation="send", worker=0, part=0, values_s=(1.0,)),),

@@ -24,7 +24,7 @@ import torch.distributed.run
 
 _PRELOAD = [
     "tests.support.cluster_pool", "tests.support.factory", "tests.contract.cases", "sklearn.datasets",
-    "paceline.commands.app", "paceline.realrun.attach.attach", "paceline.realrun.launch.serve",
+    "paceline.commands.app", "paceline.realrun.attach.attach", "paceline.realrun.launch.cells",
     "paceline.realrun.calibration.probes", "torch.distributed.run", "torch._dynamo",
     "paceline.reports.paper_files", "paceline.extras.replay.verify", "paceline.sim.topology.search",
     "networkx", "pyarrow.parquet", "paceline.reports.page", "tests.hostile.sandbox",

@@ -1,9 +1,15 @@
-"""What the files of other tools say, in common terms and SI units."""
+"""What the files of other tools say, in common terms and SI units; and how to read their parts.
+
+XML is read without entities: those can unfold without end.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, NamedTuple
+from xml.etree import ElementTree
 
 from paceline.sim.errors import InputError, quote
 
@@ -127,3 +133,70 @@ class Readings:
     averaging: float | None = None
     overhead_s: float | None = None
     notes: tuple[str, ...] = ()
+
+
+def refuse_entities(source: ForeignFile) -> None:
+    """Raise ``InputError`` for XML that declares entities."""
+    if match := re.search(r"<!ENTITY\b", source.text):
+        raise source.refuse(
+            "declares entities, which are not read", source.text.count("\n", 0, match.start()) + 1
+        )
+
+
+def parse_xml(source: ForeignFile) -> ElementTree.Element:
+    """The root; ``InputError`` for text that is no XML, or declares entities."""
+    refuse_entities(source)
+    try:
+        return ElementTree.fromstring(source.text)
+    except ElementTree.ParseError as error:
+        raise source.refuse(f"is no whole XML: {error.msg}", error.position[0]) from None
+
+
+Quantity = Literal["latency", "bandwidth"]
+
+_SECONDS: Final = {"ps": 1e-12, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
+_LONG: Final = {"msec": "ms", "millisecond": "ms", "sec": "s", "second": "s", "microsecond": "us"}
+_RATE: Final = re.compile(r"([kKMGT]?)(i?)(bit|b|Byte|B)s?(?:ps|/s|/sec)|([kmgt])bps")
+
+
+class Unit(NamedTuple):
+    """A unit as written, and its size in seconds, or in bytes per second."""
+
+    name: str
+    size: float
+    quantity: Quantity
+
+
+def read_unit(text: str) -> Unit | None:
+    """The unit; None where it is unknown, or may mean bits as well as bytes (``GBPS``)."""
+    short = _LONG.get(text.removesuffix("s"), text)
+    if short in _SECONDS:
+        return Unit(text, _SECONDS[short], "latency")
+    if not (match := _RATE.fullmatch(text)):
+        return None
+    power = " KMGT".index((match[1] or match[4] or " ").upper())
+    bits = 1 if match[3] in ("B", "Byte") else 8
+    return Unit(text, (1024 if match[2] else 1000) ** power / bits, "bandwidth")
+
+
+_LEAST_PACKETS: Final = 5
+"""From fewer a deviation says nothing."""
+
+
+def half_of(
+    source: ForeignFile,
+    trip_s: float,
+    what: str,
+    deviation_s: float,
+    packets: int,
+    loss: float | None,
+    lost: str,
+) -> Readings:
+    """Readings of ``what`` round trip; its two ways are alike, and vary independently."""
+    varies = packets >= _LEAST_PACKETS and deviation_s > 0
+    jitter_s = deviation_s / math.sqrt(2) if varies else None
+    jitter = f"jitter: round trips vary by {1000 * deviation_s:.3g} ms (standard deviation), each way alike"
+    return Readings(
+        paths=(PathReading(*source.ends, latency_s=trip_s / 2, jitter_s=jitter_s, loss=loss),),
+        notes=(f"latency: half of {what}, {1000 * trip_s:.4g} ms", *([jitter] if varies else []), lost),
+    )

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from paceline.realrun.attach import attach as attaching
 from paceline.realrun.attach.attach import _Loop, attach
-from paceline.realrun.attach.model_vector import check_wrappers
+from paceline.realrun.attach.loop_objects import check_wrappers
 from paceline.realrun.calibration import fit as calibrate
 from paceline.realrun.calibration import fit as measured
 from paceline.sim.compute.attached import load as load_run

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.realrun.calibration import calibration_data, cluster_probes
+from paceline.realrun.calibration import cluster_probes, probes
 from paceline.realrun.calibration import fit as calibrate
 from paceline.sim.config import files
 from paceline.sim.errors import InputError
@@ -52,7 +52,7 @@ def test_factors_come_back(**truth: float) -> None:
 @pytest.mark.slow
 def test_probes_of_stock_hosts_are_fitted_with_their_windows() -> None:
     nominal = {**NETWORK, "hosts": "stock", "tcp": {"congestion": "reno"}}
-    hosts = calibration_data.lab_hosts(TcpSettings(congestion="reno"))
+    hosts = probes.lab_hosts(TcpSettings(congestion="reno"))
     probed = measurements(TRUE, nominal=nominal, hosts=hosts)
     tuned = {d.key: d.median_s for d in measurements(TRUE).durations}
     assert max(d.median_s / tuned[d.key] for d in probed.durations) > 1.5
@@ -120,7 +120,7 @@ def test_several_files_count_together_and_must_be_of_one_kind() -> None:
     assert factor.high - factor.low >= 2 * 1.96 * spread_s * 0.98
     assert factor.high - factor.low < 2 * 1.96 * spread_s * 2
     with pytest.raises(InputError, match="fifo"):
-        calibrate.calibrate([fast, measurements(TRUE, hosts=calibration_data.lab_hosts(queue="fifo"))])
+        calibrate.calibrate([fast, measurements(TRUE, hosts=probes.lab_hosts(queue="fifo"))])
 
 
 def test_too_few_durations_are_refused() -> None:
@@ -279,7 +279,7 @@ def test_a_truncated_profile_is_refused(tmp_path: Path, profile: profiles.Profil
 
 
 def test_a_profile_of_other_hosts_is_refused(profile: profiles.Profile) -> None:
-    profiles.check_hosts(profile, calibration_data.lab_hosts(), "p.yaml")
+    profiles.check_hosts(profile, probes.lab_hosts(), "p.yaml")
     with pytest.raises(
         InputError, match="tuned hosts and fair queues over gloo, this is a cluster over gloo"
     ):

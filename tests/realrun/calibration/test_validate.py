@@ -12,7 +12,7 @@ import pytest
 from typing_extensions import override
 
 from paceline.commands.measure import compare, measure_hosts
-from paceline.realrun.calibration import calibration_data, validate
+from paceline.realrun.calibration import probes, validate
 from paceline.realrun.driver.rank_log import Timing
 from paceline.realrun.launch.cells import RankPool, Result, RunRequest, requested_job
 from paceline.sim.errors import InputError, RunError
@@ -120,7 +120,7 @@ def test_how_long_probes_take_is_said_before_they_begin(
         raise RunError("begun")
 
     monkeypatch.setattr("paceline.realrun.calibration.cluster_probes.measure", begin)
-    scenario, hosts = parse(SLOW_LINK), calibration_data.hosts_of(parse(SLOW_LINK), lab=False)
+    scenario, hosts = parse(SLOW_LINK), probes.hosts_of(parse(SLOW_LINK), lab=False)
     with pytest.raises(RunError, match="begun"):
         measure_hosts(scenario, hosts, nullcontext(), tmp_path / "m.json")  # type: ignore[arg-type]
     with pytest.raises(RunError, match="begun"):

@@ -14,10 +14,9 @@ from pydantic import TypeAdapter
 from paceline.extras.replay.replay_driver import replay
 from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group
-from paceline.realrun.transport import connections
-from paceline.realrun.transport import gloo as gloo_backend
+from paceline.realrun.transport import backend, connections
 from paceline.realrun.transport.connections import COLLECTIVES_AT_ONCE
-from paceline.realrun.transport.rank_collectives import Collectives
+from paceline.realrun.transport.rank_transport import Collectives
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.parity import Models, Recorder, combinations, compare_iterates, worst_difference
@@ -205,7 +204,7 @@ def bytes_handed_over(group: Group, **scheme: Any) -> int:
         return gather(self, own, members)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (connections, gloo_backend):
+        for module in (connections, backend):
             patch.setattr(module, "send", count_sent)
         patch.setattr(Collectives, "_gather", count_gathered)
         answer = run_scheme(group, **scheme)

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from paceline.realrun.driver.collect import StartTimes, joined_events, time_breakdown
 from paceline.realrun.driver.computing import compute_offset_s
-from paceline.realrun.driver.drain import Drain, PostedCounts, plan_drains
+from paceline.realrun.driver.exchanges import Drain, PostedCounts, plan_drains
 from paceline.realrun.driver.rank_log import (
     Exchange,
     Exposure,
@@ -28,8 +28,7 @@ from paceline.realrun.driver.rank_log import (
 )
 from paceline.realrun.driver.watchdog import Heartbeat, Watchdog
 from paceline.realrun.group.store import Control, Stopped
-from paceline.realrun.transport.connections import message_tag, operation_tag
-from paceline.realrun.transport.threads import ThreadPool
+from paceline.realrun.transport.connections import ThreadPool, message_tag, operation_tag
 from paceline.sim.errors import Deadlock, InputError, PeerLost, RunError
 from paceline.sim.records.run import Counts
 from paceline.sim.training.scoring import iterate_digest

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.realrun.lab import Lab, start
+from paceline.realrun.lab import Lab, protocol
 from paceline.realrun.lab.protocol import PLAN, plan_of
 from paceline.realrun.lab.queues import Path
 from paceline.realrun.lab.switch import HEADER_BYTES, _flow, _has_contents
@@ -134,8 +134,8 @@ def test_what_is_not_tcp_has_contents() -> None:
 
 def test_the_start_of_a_run_is_parsed() -> None:
     sent = packet() + bytes(4)
-    contents = start._START.pack(12.5, 2**63 + 1)
-    assert start.parse((sent[: HEADER_BYTES + 28] + contents)[HEADER_BYTES:][start.CONTENTS]) == (
+    contents = protocol._START.pack(12.5, 2**63 + 1)
+    assert protocol.parse((sent[: HEADER_BYTES + 28] + contents)[HEADER_BYTES:][protocol.CONTENTS]) == (
         12.5,
         2**63 + 1,
     )
@@ -143,6 +143,6 @@ def test_the_start_of_a_run_is_parsed() -> None:
 
 def test_only_a_worker_in_a_lab_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert not start.in_lab()
+    assert not protocol.in_lab()
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", Lab.interface)
-    assert start.in_lab()
+    assert protocol.in_lab()

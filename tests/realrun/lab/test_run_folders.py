@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.realrun.calibration import calibration_data, cluster_probes, fit, validate
+from paceline.realrun.calibration import cluster_probes, fit, probes, validate
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import measure_runs
 from paceline.sim.network.profile import Profile
@@ -33,15 +33,15 @@ LOOPBACK = "{latency: 20 us, bandwidth: 20 Gbit/s}"
 
 def profiles_of(scenario: Scenario, lab: bool, folder: Path) -> tuple[Profile, Profile]:
     """From probes, and from the folder of real runs; both on the same hosts."""
-    hosts = calibration_data.hosts_of(scenario, lab)
+    hosts = probes.hosts_of(scenario, lab)
     with validate.processes_for(scenario, lab, probing=False) as pool:
-        probes = cluster_probes.measure(pool, hosts, scenario)
+        probed = cluster_probes.measure(pool, hosts, scenario)
         runs = [result.run for result in measure_runs(scenario, run_requests(scenario), pool)]
     write_results(folder, dump(scenario), scenario.name, runs)
     lines: list[str] = []
     from_folder = fit.calibrate(fit.load_all(folder, None, lines.append)).profile
     assert lines == []
-    return fit.calibrate([probes]).profile, from_folder
+    return fit.calibrate([probed]).profile, from_folder
 
 
 @pytest.mark.slow  # over three minutes

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.validation.campaign import measure_cell, predict_cell, row_of
 from benchmarks.validation.design import DesignPoint
-from paceline.realrun.calibration import calibration_data, cluster_probes, fit, validate
+from paceline.realrun.calibration import cluster_probes, fit, probes, validate
 from paceline.realrun.calibration.validate import with_step_limit
 from paceline.realrun.launch.cells import RunRequest
 from paceline.sim.devices import one_thread
@@ -37,7 +37,7 @@ repeats: 3
 def test_prediction_and_measurement_agree() -> None:
     scenario = parse(SCENARIO)
     said: list[str] = []
-    hosts = calibration_data.hosts_of(scenario, lab=True)
+    hosts = probes.hosts_of(scenario, lab=True)
     with validate.processes_for(scenario, lab=True, probing=True) as pool:
         measured = cluster_probes.measure(pool, hosts, cluster_probes.standard(None), repeats=3)
         profile = fit.calibrate([measured]).profile

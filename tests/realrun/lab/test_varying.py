@@ -35,7 +35,7 @@ def pair(bandwidth: float = 100 * MBIT) -> Network:
 # this machine runs them.
 DATAGRAMS = """
 import json, socket, sys, time
-from paceline.realrun.lab import start
+from paceline.realrun.lab import protocol
 role, address, gaps = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 times = []
@@ -49,7 +49,7 @@ if role == "receive":
 else:
     for number, gap in enumerate(gaps):
         if number == 1:
-            start.tell(time.monotonic(), int(sys.argv[4]))
+            protocol.tell(time.monotonic(), int(sys.argv[4]))
         times.append((number, time.monotonic()))
         datagrams.sendto(str(number).encode(), (address, 7000))
         if gap is None:
@@ -103,7 +103,7 @@ def test_packets_of_a_burst_keep_their_order_and_their_latency() -> None:
 
 STREAM = """
 import json, socket, sys, time
-from paceline.realrun.lab import start
+from paceline.realrun.lab import protocol
 role, address, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 times = []
 if role == "receive":
@@ -119,7 +119,7 @@ else:
     connection = socket.create_connection((address, 7000))
     connection.sendall(b"x"), connection.recv(1)
     zero_s = time.monotonic() + 0.05
-    start.tell(zero_s, 0)
+    protocol.tell(zero_s, 0)
     time.sleep(max(0, zero_s - time.monotonic()))
     times.append((zero_s, 0))
     connection.sendall(bytes(size))

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.realrun.launch.cells import run_requests
-from paceline.realrun.launch.lives import check_faults
-from paceline.realrun.launch.processes import Processes
+from paceline.realrun.launch.processes import Processes, check_faults
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.parity import compare_iterates
 from paceline.sim.experiments.prepare import prepare

@@ -21,8 +21,16 @@ from paceline.realrun.calibration.probes import ProbePlan, ProbeTrial, probe_sce
 from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.driver.rank_log import Timing
 from paceline.realrun.group.job_store import SECRET_VARIABLE
-from paceline.realrun.launch.cells import REQUEST, RESULT, Result, RunRequest, run_requests, with_draws
-from paceline.realrun.launch.length import with_length, with_lengths
+from paceline.realrun.launch.cells import (
+    REQUEST,
+    RESULT,
+    Result,
+    RunRequest,
+    run_requests,
+    with_draws,
+    with_length,
+    with_lengths,
+)
 from paceline.realrun.launch.processes import Processes, measure_runs, popen_here
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.prepare import prepare

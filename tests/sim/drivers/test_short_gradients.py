@@ -13,8 +13,7 @@ from torch._C._distributed_c10d import FileStore
 from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group import group as groups
 from paceline.realrun.group.group import Group, meet
-from paceline.realrun.transport.connections import CollectiveWait, PeerGone
-from paceline.realrun.transport.threads import ThreadPool
+from paceline.realrun.transport.connections import CollectiveWait, PeerGone, ThreadPool
 from paceline.sim.errors import RunError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker

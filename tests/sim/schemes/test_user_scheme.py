@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.realrun.launch.cells import RunRequest
-from paceline.realrun.launch.length import with_length
+from paceline.realrun.launch.cells import RunRequest, with_length
 from paceline.sim.errors import InputError, SchemeError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job

@@ -9,11 +9,9 @@ import math
 import re
 from xml.etree.ElementTree import Element
 
-from paceline.extras.importers.readings import ForeignFile, PathReading, Readings
+from paceline.extras.importers.readings import ForeignFile, PathReading, Readings, parse_xml
 from paceline.sim.config.units import format_rate
 from paceline.sim.errors import quote
-
-from .xml_text import parse_xml
 
 
 def read(source: ForeignFile) -> Readings:

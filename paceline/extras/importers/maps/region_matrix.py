@@ -14,10 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import unescape
 from typing import Final, NamedTuple, TypeVar
 
-from paceline.extras.importers.readings import ForeignFile, PathReading, Readings
+from paceline.extras.importers.readings import ForeignFile, PathReading, Quantity, Readings, Unit, read_unit
 from paceline.sim.errors import quote
-
-from .tool_units import Quantity, Unit, read_unit
 
 _T = TypeVar("_T")
 _MISSING: Final = re.compile(r"(?i)[-\u2013\u2014\u2212.·*x\s]*|n/?a|nan|none|null|self")

@@ -15,11 +15,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from xml.etree.ElementTree import Element
 
-from paceline.extras.importers.readings import ForeignFile, LinkReading, Readings
+from paceline.extras.importers.readings import (
+    ForeignFile,
+    LinkReading,
+    Quantity,
+    Readings,
+    parse_xml,
+    read_unit,
+)
 from paceline.sim.errors import quote
-
-from .tool_units import Quantity, read_unit
-from .xml_text import parse_xml
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -11,11 +11,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree.ElementTree import ParseError
 
-from paceline.extras.importers.readings import ForeignFile, LinkReading, Readings
+from paceline.extras.importers.readings import ForeignFile, LinkReading, Readings, refuse_entities
 from paceline.sim.config.problems import one_line
 from paceline.sim.errors import quote
-
-from .xml_text import refuse_entities
 
 if TYPE_CHECKING:
     import networkx as nx

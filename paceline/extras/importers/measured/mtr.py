@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from paceline.extras.importers.readings import ForeignFile, Readings, parse_decimal
+from paceline.extras.importers.readings import ForeignFile, Readings, half_of, parse_decimal
 from paceline.sim.config.files import parse_json
-
-from .round_trips import half_of
 
 _HOP: Final = re.compile(r"\s*\d+\.\s*(?:\|--)?\s*(\S.*)")
 _COLUMNS: Final = ("Loss%", "Snt", "Avg", "StDev")

@@ -6,9 +6,7 @@ import re
 import statistics
 from typing import Final
 
-from paceline.extras.importers.readings import ForeignFile, Readings, parse_decimal
-
-from .round_trips import half_of
+from paceline.extras.importers.readings import ForeignFile, Readings, half_of, parse_decimal
 
 _TARGET: Final = re.compile(r"(?m)^(?:PING|Pinging|Ping wird ausgeführt für) (\S+)")
 _TRIP: Final = re.compile(r"(?i)\b(?:time|zeit|temps|tiempo|tempo|durata)\s*([=<])\s*([0-9.,]+)\s*([^\s,)]*)")

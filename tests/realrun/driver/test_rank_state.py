@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.realrun.driver.loop import Loop
-from paceline.realrun.driver.rank_faults import Life
 from paceline.realrun.driver.rank_log import Exchange, Exposure, RankLog
+from paceline.realrun.driver.rank_state import Life, Loop
 from paceline.sim.errors import SchemeError
 from paceline.sim.program.worker import State
 from paceline.sim.records.run import Counts

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import FileStore, Store
 
-from paceline.realrun.group.life import SignsOfLife
-from paceline.realrun.group.store import Control
+from paceline.realrun.group.store import Control, SignsOfLife
 from paceline.sim.errors import RunError
 
 PATIENCE_S = 0.8

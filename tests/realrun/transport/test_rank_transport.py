@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from paceline.realrun.transport.backend import Backend
-from paceline.realrun.transport.buffers import StagingBuffers
-from paceline.realrun.transport.rank_collectives import Collectives
+from paceline.realrun.transport.rank_transport import Collectives, StagingBuffers
 from paceline.sim.program import operations as ops
 
 

@@ -16,8 +16,8 @@ from benchmarks.nccl_contract import contract_on
 from paceline.extras.replay.replay_driver import replay
 from paceline.realrun.driver.one_run import run_job
 from paceline.realrun.group.group import Group, leave
-from paceline.realrun.transport.buffers import StagingBuffers, unpack
 from paceline.realrun.transport.device import CPU, device_of
+from paceline.realrun.transport.rank_transport import StagingBuffers, unpack
 from paceline.sim import topology
 from paceline.sim.errors import InputError, PeerLost
 from paceline.sim.program import operations as ops
