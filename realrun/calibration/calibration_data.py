@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.network.network_settings import QueueName
+from paceline.sim.network.network_settings import QueueName, TcpSettings, describe_hosts
 from paceline.sim.network.profile import HostKind, MeasuredRange
-from paceline.sim.network.stock_tcp import TcpSettings, describe_hosts
 from paceline.sim.records.run import Event
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.traffic.streams import Streams

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.sim.errors import InputError
-from paceline.sim.network.stock_tcp import TcpSettings
+from paceline.sim.network.network_settings import TcpSettings
 
 from . import kernel
 from .queues import MTU_BYTES
