@@ -52,7 +52,7 @@ _DECAY_STEPS: Final = 20, 300
 """The fewest and the most steps of the decay of disagreement."""
 _DECAY_STARTS: Final = 8
 """Random starts over which the decay of disagreement is averaged."""
-EXACT: Final = 1e-10
+_EXACT: Final = 1e-10
 """A norm below this is rounding: averaging is exact."""
 _NORM_ROUNDING: Final = 1e-13
 """Disagreement below this share of its start is rounding."""
@@ -194,9 +194,9 @@ def steps_until(matrices: list[Matrix], epsilon: float) -> int:
     ln(norm of the period's product).
     """
     norm = product_norm(matrices)
-    if norm <= epsilon or norm < EXACT:
+    if norm <= epsilon or norm < _EXACT:
         return next(
-            k for k in range(1, len(matrices) + 1) if product_norm(matrices[:k]) <= max(epsilon, EXACT)
+            k for k in range(1, len(matrices) + 1) if product_norm(matrices[:k]) <= max(epsilon, _EXACT)
         )
     return len(matrices) * math.ceil(math.log(epsilon) / math.log(norm) - 1e-12)
 
