@@ -17,7 +17,7 @@ def leave_alone(connection: Connection, start_s: float, num_bytes: float, bytes_
     Returns:
         When the last byte has left.
 
-    >>> from paceline.sim.network.stock_tcp import TcpSettings
+    >>> from paceline.sim.network.network_settings import TcpSettings
     >>> connection = Connection(TcpSettings(), rtt_s=0.1, peak_bytes_per_s=1e6)
     >>> round(leave_alone(connection, 0.0, 14_480 + 28_960 + 50_000, 1e6), 2)  # two round trips, then 50 ms
     0.26

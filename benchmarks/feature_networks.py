@@ -37,7 +37,7 @@ from paceline.sim.records.intervals import Interval, of_median
 from paceline.sim.scenario.schema import parse
 from paceline.sim.seeds import Floats
 from paceline.sim.topology import plan
-from paceline.sim.topology.spectra import second_modulus
+from paceline.sim.topology.matrix import second_modulus
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads.partition import Batches
 

@@ -29,8 +29,7 @@ from paceline.realrun.lab.self_test import ProbeProcess
 from paceline.sim.config.files import write_atomically
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
-from paceline.sim.network.network_settings import NetworkSettings
-from paceline.sim.network.stock_tcp import Congestion, TcpSettings
+from paceline.sim.network.network_settings import Congestion, NetworkSettings, TcpSettings
 from paceline.sim.traffic.tcp.windows import Connection
 
 PAGE: Final = Path("docs/tcp.md")

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 
-from paceline.extras.topology.described import exact_after
-from paceline.sim.topology import plan, spectra
+from paceline.extras.topology.topology_page import exact_after
+from paceline.sim.topology import plan
+from paceline.sim.topology.matrix import product_norm
 
 WORKERS = 100_000
 CASES = {
@@ -44,7 +45,7 @@ def measure(name: str) -> None:
     rate = mixing.rate
     if rate is None:
         exact = exact_after(matrices)
-        rate = 0.0 if exact is not None else spectra.product_norm(matrices) ** (1.0 / len(matrices))
+        rate = 0.0 if exact is not None else product_norm(matrices) ** (1.0 / len(matrices))
     done = time.perf_counter()
     peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(

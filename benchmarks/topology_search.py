@@ -15,10 +15,9 @@ import time
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from paceline.sim.topology.search import Request, alon_boppana, default_budget, modulus_bound, search
-from paceline.sim.topology.search.objective import laplacian_modulus
-from paceline.sim.topology.search.search_graph import lattice
-from paceline.sim.topology.search.spectrum import eigenvalues
+from paceline.sim.topology.search.find import Request, default_budget, search
+from paceline.sim.topology.search.objective import alon_boppana, laplacian_modulus, modulus_bound
+from paceline.sim.topology.search.spectrum import eigenvalues, lattice
 
 SIZES: dict[tuple[int, int], float | None] = {
     (8, 3): 0.4605,

@@ -272,7 +272,7 @@ def profile_layers(
     import torch
 
     from paceline import arguments
-    from paceline.sim.compute.layer_times import time_layers
+    from paceline.sim.compute.timing import time_layers
     from paceline.sim.config.files import write_atomically
     from paceline.sim.errors import InputError
 

@@ -19,7 +19,7 @@ from paceline.sim.config.units import parse_bytes
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.network.stock_tcp import RECEIVE_BUFFER_BYTES, WINDOW_SHARE
+from paceline.sim.network.network_settings import RECEIVE_BUFFER_BYTES, WINDOW_SHARE
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import Scenario, parse

@@ -51,9 +51,8 @@ from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
-from paceline.sim.network.network_settings import QueueName
+from paceline.sim.network.network_settings import Congestion, HostTuning, QueueName, TcpSettings
 from paceline.sim.network.profile import Profile
-from paceline.sim.network.stock_tcp import Congestion, HostTuning, TcpSettings
 from paceline.sim.records.comparison import error_pct
 from paceline.sim.records.intervals import of_runs
 from paceline.sim.records.run import SUM_TOLERANCE, Run, exact_exchanges, score_difference

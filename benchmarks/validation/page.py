@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from benchmarks.validation.bundles import committed, section, with_table
 from benchmarks.validation.design import MEETING_SCHEMES
-from paceline.sim.network.network_settings import QueueName
+from paceline.sim.network.network_settings import HostTuning, QueueName
 from paceline.sim.network.profile import Profile
-from paceline.sim.network.stock_tcp import HostTuning
 from paceline.sim.records.comparison import kendall_tau
 
 PageRow = dict[str, Any]

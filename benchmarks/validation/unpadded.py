@@ -16,9 +16,8 @@ from paceline.sim.config import yaml_file
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.build import build_network
-from paceline.sim.network.network_settings import QueueName
+from paceline.sim.network.network_settings import QueueName, TcpSettings
 from paceline.sim.network.profile import Profile
-from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, parse
 

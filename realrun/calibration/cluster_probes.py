@@ -27,9 +27,8 @@ from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError, shorten
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
-from paceline.sim.network.network_settings import NetworkSettings, QueueName
+from paceline.sim.network.network_settings import NetworkSettings, QueueName, TcpSettings
 from paceline.sim.network.profile import HostKind, MeasuredRange
-from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.network.transport import TransferModel
 from paceline.sim.program.encoding import Codec, Qsgd, TopK, decoded, encode
 from paceline.sim.records.run import Event, Run

@@ -23,9 +23,8 @@ from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.network.network import Network
-from paceline.sim.network.network_settings import QueueName
+from paceline.sim.network.network_settings import QueueName, TcpSettings, describe_hosts
 from paceline.sim.network.profile import HostKind, MeasuredRange
-from paceline.sim.network.stock_tcp import TcpSettings, describe_hosts
 from paceline.sim.program import operations as ops
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker

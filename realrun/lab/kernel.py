@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.sim.errors import InputError
-from paceline.sim.network.stock_tcp import TcpSettings
+from paceline.sim.network.network_settings import TcpSettings
 
 from .queues import MTU_BYTES
 

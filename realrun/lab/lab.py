@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Link, Network
-from paceline.sim.network.stock_tcp import TcpSettings
+from paceline.sim.network.network_settings import TcpSettings
 
 from . import enter, kernel
 from .kernel import INTERFACE, address

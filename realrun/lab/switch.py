@@ -36,7 +36,7 @@ from heapq import heappop, heappush
 import numpy.random  # noqa: F401 - else numpy loads it at a run's first draw: 8 ms in which no packet is read
 
 from paceline.sim.errors import InputError
-from paceline.sim.network.stock_tcp import TcpSettings
+from paceline.sim.network.network_settings import TcpSettings
 from paceline.sim.network.variation import AddedLatencies, Factors, LinkChanges, bandwidth_changes
 
 from . import kernel

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from ..errors import RunError
-from ..faults.timeline import with_faults
+from ..faults.outages import with_faults
 from ..network.network import bytes_carried
 from ..records.accounting import SMALL_WEIGHT_NOTE, TimeBreakdown, mean_share
 from ..records.run import (

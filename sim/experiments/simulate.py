@@ -18,7 +18,7 @@ from ..devices import one_thread
 from ..drivers.job import UNRECORDED, Job
 from ..drivers.outcome import run_record
 from ..errors import InputError, RunError, did_you_mean, shorten
-from ..faults.timeline import CutOff
+from ..faults.outages import CutOff
 from ..network.profile import Profile
 from ..records.intervals import FEWEST
 from ..records.run import Run

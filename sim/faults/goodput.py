@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from .outages import Churn
-from .timeline import follow
+from .outages import Churn, follow
 
 ENOUGH_OUTAGES: Final = 4_000
 """Outages in the run; their mean cost is then known to some 2 %."""

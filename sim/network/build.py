@@ -11,8 +11,7 @@ from typing import Any, Final
 from ..config.limits import MAX_TIME_S, MIN_RATE
 from ..config.user_code import call as user_code
 from ..errors import InputError, did_you_mean, quote, shorten
-from .forms.graph import Graph
-from .forms.varying import Variation
+from .forms import Graph, Variation
 from .network import Link, Network, Route
 from .network_settings import GpuHost, NetworkSettings
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import permutations
 
 from ..jitter import Jitter
-from .forms.varying import Variation
+from .forms import Variation
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from ..collectives.algorithm_registry import algorithms
 from ..collectives.pipelines import NEWEST_NCCL, NcclHosts
 from ..seeds import Floats, Integers
 from .network import Network, Route, rate_of
-from .network_settings import NetworkSettings
-from .stock_tcp import TcpSettings
+from .network_settings import NetworkSettings, TcpSettings
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from .. import seeds
 from ..jitter import Jitter
-from .forms.varying import LinkTrace, Outage, SlowPeriods, Variation
+from .forms import LinkTrace, Outage, SlowPeriods, Variation
 from .network import Link, Network
 
 

@@ -11,7 +11,7 @@ from ..compute.model import ComputeModel, steady_compute
 from ..config.problems import Mistake
 from ..errors import InputError, did_you_mean
 from ..network.build import build_network
-from ..network.forms.sites import DEFAULT
+from ..network.forms import DEFAULT
 from ..network.network import Network
 from ..schemes import find_scheme
 from ..schemes.common.local_steps import is_by_time

@@ -33,7 +33,7 @@ from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
 from ..faults.fault_settings import Fault, Heartbeats, read_faults
 from ..network.build import build_network
-from ..network.forms.graph import Graph
+from ..network.forms import Graph
 from ..network.network_settings import NetworkSettings
 from ..network.profile import Profile
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS

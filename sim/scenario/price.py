@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from ..config.problems import Mistake, mistake, place_errors
 from ..config.settings import Settings
 from ..errors import did_you_mean, quote
-from ..network.forms.sites import find_wrong_pairs
+from ..network.forms import find_wrong_pairs
 from ..records.money.cost import OTHERS, parse_money
 from .parts import count_gpus
 from .ready import price_tables

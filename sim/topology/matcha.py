@@ -17,8 +17,17 @@ from ..config.settings import Settings
 from ..errors import InputError
 from ..seeds import Floats
 from .entry import Graphs, Topology, TopologyEntry, topology_named
-from .matrix import Matrix, edges_of, in_degrees, is_symmetric, laplacian, undirected, with_diagonal
-from .spectra import DENSE, laplacian_ends
+from .matrix import (
+    DENSE,
+    Matrix,
+    edges_of,
+    in_degrees,
+    is_symmetric,
+    laplacian,
+    laplacian_ends,
+    undirected,
+    with_diagonal,
+)
 
 _DEFAULT_GRAPH: Final = "ring_lattice"
 _MAX_ROUNDS: Final = 200

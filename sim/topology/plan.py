@@ -22,16 +22,18 @@ from .matrix import (
     in_degrees,
     is_symmetric,
     keeping_rest,
+    laplacian_ends,
     need_connected,
     need_undirected,
     out_degrees,
     pairwise,
+    product_norm,
     row_sums,
+    second_modulus,
     support,
     union,
     with_diagonal,
 )
-from .spectra import laplacian_ends, product_norm, second_modulus
 
 AUTO: Final = "auto"
 GIVEN: Final = "given"

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.sudden_death import contents
 from paceline.extras.topology import topology_page as graph_pages
-from paceline.extras.topology.described import describe
+from paceline.extras.topology.topology_page import describe
 from paceline.reports import sweep_page
 from paceline.sim.experiments.sweep import sweep_folder
 from paceline.sim.records import unfinished

@@ -63,7 +63,7 @@ def test_gossip_imports_no_plots_and_no_tables(tmp_path: Path) -> None:
     modules = imported("simulate", str(scenario), "--engine", "event")
     assert not modules.intersection({"matplotlib", "seaborn", "pandas", "sklearn", "networkx", "scipy.stats"})
     own = {name.removeprefix("paceline.") for name in modules if name.startswith("paceline.")}
-    assert {"sim.schemes.gossip", "sim.drivers.event", "sim.topology.graphs.static"} <= own
+    assert {"sim.schemes.gossip", "sim.drivers.event", "sim.topology.graphs.named"} <= own
     assert not own & NOT_NAMED
 
 

@@ -26,7 +26,7 @@ _PRELOAD = [
     "tests.support.cluster_pool", "tests.support.factory", "tests.contract.cases", "sklearn.datasets",
     "paceline.commands.app", "paceline.realrun.attach.attach", "paceline.realrun.launch.cells",
     "paceline.realrun.calibration.probes", "torch.distributed.run", "torch._dynamo",
-    "paceline.reports.paper_files", "paceline.extras.replay.verify", "paceline.sim.topology.search",
+    "paceline.reports.paper_files", "paceline.extras.replay.verify", "paceline.sim.topology.search.find",
     "networkx", "pyarrow.parquet", "paceline.reports.page", "tests.hostile.sandbox",
 ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from benchmarks.board.runs import chosen, wall_clock_s
 from paceline.sim.config.units import parse_bandwidth
-from paceline.sim.network.stock_tcp import payload_share
+from paceline.sim.network.network_settings import payload_share
 
 TITLE: Final = "NCCL's all-reduce by hosts and cards, from public logs of nccl-tests"
 UNIT: Final = "ms"

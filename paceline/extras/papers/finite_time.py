@@ -1,4 +1,4 @@
-"""Sequences that average exactly after finitely many steps; builders as in ``sim/topology/graphs/static.py``.
+"""Sequences that average exactly after finitely many steps; builders as in ``sim/topology/graphs/named.py``.
 
 A step consists of pairs with weights of their own, symmetric and not negative; each worker keeps the rest.
 """
@@ -15,7 +15,7 @@ from pydantic import Field
 from paceline.sim.config.settings import Settings
 from paceline.sim.errors import InputError
 from paceline.sim.topology.entry import Graphs, NoOptions, Topology
-from paceline.sim.topology.graphs.static import nearest_workers, power_of_two
+from paceline.sim.topology.graphs.named import nearest_workers, power_of_two
 from paceline.sim.topology.matrix import pairwise
 
 Ranks = NDArray[np.int64]

@@ -41,7 +41,7 @@ from paceline.sim.schemes.scheme import Scheme
 from paceline.sim.seeds import Floats
 from paceline.sim.topology.matrix import undirected
 from paceline.sim.topology.plan import metropolis
-from paceline.sim.topology.search import EdgeArray
+from paceline.sim.topology.search.spectrum import EdgeArray
 
 TIMED_STEPS: Final = 60
 """Steps of the recursion, and of the event driver."""

@@ -14,7 +14,7 @@ from paceline.sim.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from paceline.sim.records.scenario_facts import TransportRecord
     from paceline.sim.topology import TopologyEntry
-    from paceline.sim.topology.search import StepTime
+    from paceline.sim.topology.search.objective import StepTime
 
 topology_app = plain_app("Who averages with whom.")
 
@@ -38,9 +38,8 @@ def show(
 ) -> None:
     """Show one topology: its degree, weights, eigenvalues and how fast it averages."""
     from paceline.extras.topology import topology_page as graph_pages
-    from paceline.extras.topology.described import describe
 
-    record = describe(_entry(topology), workers, weights, seed)
+    record = graph_pages.describe(_entry(topology), workers, weights, seed)
     if out is not None:
         graph_pages.write_topology(record, out, force)
         say(f"wrote {out}")
@@ -57,9 +56,8 @@ def compare(
 ) -> None:
     """Compare topologies at one number of workers, the fastest per step first."""
     from paceline.extras.topology import topology_page as graph_pages
-    from paceline.extras.topology.described import describe
 
-    records = [describe(_entry(name), workers, weights, seed) for name in topologies]
+    records = [graph_pages.describe(_entry(name), workers, weights, seed) for name in topologies]
     unknown = 2.0  # above all rates, so that these come last
     records.sort(
         key=lambda r: (unknown if r["rate_per_step"] is None else r["rate_per_step"], r["mean_degree"])
@@ -111,8 +109,7 @@ def search(
     """Look for a graph on which averaging is fast, with a fixed degree or number of edges."""
     from paceline.reports.assumptions import assumed
     from paceline.sim.config.files import check_out_file
-    from paceline.sim.topology.search import MADE_BY, Request, default_budget, describe, save
-    from paceline.sim.topology.search import search as find
+    from paceline.sim.topology.search import find
 
     if objective not in ("spectral", "wall-clock"):
         raise InputError(f"--objective {objective}: {did_you_mean(objective, ['spectral', 'wall-clock'])}")
@@ -121,17 +118,17 @@ def search(
         instead = out.with_suffix(".json") if out.name else "graph.json"
         raise InputError(f"--out {out}: the file is JSON; call it {instead}")
     if out is not None:
-        check_out_file(out, [MADE_BY.encode()], sources=[] if scenario is None else [scenario])
-    usual_moves, usual_restarts = default_budget(workers)
-    request = Request(
+        check_out_file(out, [find.MADE_BY.encode()], sources=[] if scenario is None else [scenario])
+    usual_moves, usual_restarts = find.default_budget(workers)
+    request = find.Request(
         workers, degree, edges, weights, seed,
         moves=usual_moves if moves is None else moves,
         restarts=usual_restarts if restarts is None else restarts,
     )  # fmt: skip
-    result = find(request, step_time)
-    document = describe(result, step_time) | {"transport": known}
+    result = find.search(request, step_time)
+    document = find.describe(result, step_time) | {"transport": known}
     if out is not None:
-        save(result, out, objective)
+        find.save(result, out, objective)
         say(f"wrote {out}; scenarios say topology: {{file: {out}}}, weights: {weights}")
     if as_json:
         print_json(document)

@@ -25,9 +25,8 @@ from ...config.units import format_rate
 from ...devices import one_thread
 from ...drivers.job import Job
 from ...network.network import Network, rate_of
-from ...network.network_settings import NetworkSettings
+from ...network.network_settings import NetworkSettings, payload_share
 from ...network.profile import Profile
-from ...network.stock_tcp import payload_share
 from ...network.transport import NCCL_CONNECT, TRANSPORTS
 from ...program.encoding import message_bytes
 from ...records.carry.outside import NAME_PLATES

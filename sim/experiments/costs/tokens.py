@@ -25,7 +25,7 @@ from ...config.tracking import track
 from ...devices import one_thread
 from ...errors import InputError, RunError
 from ...faults.goodput import best_checkpoints, goodput
-from ...network.forms.sites import DEFAULT
+from ...network.forms import DEFAULT
 from ...network.network_settings import NetworkSettings
 from ...records.money.cost import PriceRecord, billed_bytes, cost
 from ...records.scenario_facts import read_facts

@@ -18,7 +18,7 @@ from ...drivers.lockstep.exact import why_not
 from ...drivers.lockstep.lockstep_driver import LockstepDriver, same_mathematics
 from ...drivers.outcome import run_record
 from ...errors import RunError
-from ...faults.timeline import CutOff
+from ...faults.outages import CutOff
 from ...network.profile import Profile
 from ...records.run import Run
 from ...records.summary import Tuned

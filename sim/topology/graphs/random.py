@@ -1,6 +1,6 @@
 """Static random graphs, drawn from the run's seed until connected, so that all workers agree.
 
-Builders as in ``graphs.static``.
+Builders as in ``graphs.named``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...config.settings import Settings
 from ...errors import InputError
 from ..entry import Graphs, Topology, static
 from ..matrix import Matrix, from_networkx, refuse_too_many, undirected
-from .static import Degree, refuse_degree
+from .named import Degree, refuse_degree
 
 TRIES: Final = 100
 """Number of draws after which a graph without a connected draw is refused."""

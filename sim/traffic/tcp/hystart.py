@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import inf
 from typing import Final, NamedTuple
 
-from ...network.stock_tcp import SEGMENT_BYTES
+from ...network.network_settings import SEGMENT_BYTES
 
 _LEAST_ACKS: Final = 9
 """Acknowledgements of a round after which it is known that all are late."""

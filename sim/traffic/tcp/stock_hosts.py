@@ -13,8 +13,7 @@ from ..clock import Clock
 from ..fifo import FifoSharing
 from ..rendezvous import Transfer
 from ..sharing import FairSharing
-from .flight import Queues
-from .windows import Connection
+from .windows import Connection, Queues
 
 
 @dataclass(slots=True, eq=False)

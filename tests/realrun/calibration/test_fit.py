@@ -18,8 +18,7 @@ from paceline.sim.config import files
 from paceline.sim.errors import InputError
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
-from paceline.sim.network.network_settings import NetworkSettings
-from paceline.sim.network.stock_tcp import TcpSettings
+from paceline.sim.network.network_settings import NetworkSettings, TcpSettings
 from paceline.sim.traffic.sharing import FairSharing
 from tests.support.made_measurements import NETWORK, TRUE, TWO_SIZES, exact_fit, measurements
 

@@ -21,7 +21,7 @@ from paceline.realrun.lab.lab import python_environment
 from paceline.realrun.lab.self_test import LabCheck, check, render
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Link, Network
-from paceline.sim.network.stock_tcp import TcpSettings
+from paceline.sim.network.network_settings import TcpSettings
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 

@@ -15,7 +15,7 @@ import pytest
 from paceline.realrun.lab import Lab
 from paceline.realrun.lab.lab import python_environment
 from paceline.sim.jitter import Jitter
-from paceline.sim.network.forms.varying import Variation
+from paceline.sim.network.forms import Variation
 from paceline.sim.network.network import Link, Network
 from paceline.sim.network.variation import Factors
 

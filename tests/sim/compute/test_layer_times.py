@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 import paceline
-from paceline.sim.compute.layer_times import time_layers
+from paceline.sim.compute.timing import time_layers
 from paceline.sim.config.csv_tables import read_table
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.simulate import simulate
@@ -53,7 +53,7 @@ class Slow(nn.Module):
 
 
 def test_what_has_no_parameters_counts_with_the_layer_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.sim.compute.layer_times.RUNS", 5)
+    monkeypatch.setattr("paceline.sim.compute.timing.RUNS", 5)
     first, last = time_layers(Slow(), nn.functional.mse_loss, INPUTS, TARGETS)
     assert (first.name, first.parameters) == ("first", 72)
     assert (last.name, last.parameters) == ("last", 64)
@@ -62,7 +62,7 @@ def test_what_has_no_parameters_counts_with_the_layer_before_it(monkeypatch: pyt
 
 
 def test_parameters_that_a_parent_uses_itself_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.sim.compute.layer_times.RUNS", 1)
+    monkeypatch.setattr("paceline.sim.compute.timing.RUNS", 1)
     block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     layers = time_layers(block, nn.functional.mse_loss, INPUTS[None], TARGETS[None])
     assert sum(each.parameters for each in layers) == sum(each.numel() for each in block.parameters())
@@ -71,14 +71,14 @@ def test_parameters_that_a_parent_uses_itself_are_its_own(monkeypatch: pytest.Mo
 
 
 def test_shared_parameters_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.sim.compute.layer_times.RUNS", 1)
+    monkeypatch.setattr("paceline.sim.compute.timing.RUNS", 1)
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
     model[2].weight = model[0].weight
     assert [each.parameters for each in time_layers(model, nn.functional.mse_loss, INPUTS, TARGETS)] == [64]
 
 
 def test_hooks_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.sim.compute.layer_times.RUNS", 1)
+    monkeypatch.setattr("paceline.sim.compute.timing.RUNS", 1)
     model = nn.Linear(8, 8)
     time_layers(model, nn.functional.mse_loss, INPUTS, TARGETS)
     assert not model._forward_pre_hooks
@@ -95,7 +95,7 @@ def test_hooks_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_models_without_a_gradient_are_refused(
     model: nn.Module, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.sim.compute.layer_times.RUNS", 1)
+    monkeypatch.setattr("paceline.sim.compute.timing.RUNS", 1)
 
     class Unused(nn.Module):
         def __init__(self) -> None:
@@ -126,7 +126,7 @@ def test_a_loss_that_is_no_number_with_a_gradient_is_refused(loss: Any) -> None:
 def test_names_of_modules_with_commas_and_quotes_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.sim.compute.layer_times.RUNS", 1)
+    monkeypatch.setattr("paceline.sim.compute.timing.RUNS", 1)
     model = nn.Sequential()
     for name in ("a,b", 'c"d'):
         model.add_module(name, nn.Linear(8, 8))
@@ -135,7 +135,7 @@ def test_names_of_modules_with_commas_and_quotes_are_read_again(
 
 
 def test_a_timed_module_is_a_layer_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.sim.compute.layer_times.RUNS", 5)
+    monkeypatch.setattr("paceline.sim.compute.timing.RUNS", 5)
     seconds = paceline.profile_layers(Slow(), nn.functional.mse_loss, INPUTS, TARGETS, tmp_path / "mine.csv")
     assert seconds >= FORWARD_S + BACKWARD_S
     (tmp_path / "mine.yaml").write_text(f"""\

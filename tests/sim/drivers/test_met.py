@@ -20,7 +20,7 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.outcome import Outcome
 from paceline.sim.errors import PeerLost, RunError
 from paceline.sim.network.network import Network
-from paceline.sim.network.stock_tcp import TcpSettings
+from paceline.sim.network.network_settings import TcpSettings
 from paceline.sim.program import operations as ops
 from paceline.sim.program.groups import Groups
 from paceline.sim.program.pattern import Pattern

@@ -13,8 +13,7 @@ from scipy.special import lambertw
 
 from paceline.sim.faults.fault_settings import Checkpoint, Fault
 from paceline.sim.faults.goodput import best_checkpoints
-from paceline.sim.faults.outages import Churn
-from paceline.sim.faults.timeline import follow
+from paceline.sim.faults.outages import Churn, follow
 
 WRITE_S, RESTART_S, BETWEEN_S = 40.0, 20.0, 2000.0
 

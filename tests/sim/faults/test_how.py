@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.faults.fault_settings import Fault, How
-from paceline.sim.faults.outages import Churn, resumed_s
-from paceline.sim.faults.timeline import follow
+from paceline.sim.faults.outages import Churn, follow, resumed_s
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario
 

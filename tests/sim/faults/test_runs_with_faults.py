@@ -19,8 +19,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import churn_of, resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.faults.fault_settings import Checkpoint, Fault
-from paceline.sim.faults.outages import Churn
-from paceline.sim.faults.timeline import follow
+from paceline.sim.faults.outages import Churn, follow
 from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import Scenario

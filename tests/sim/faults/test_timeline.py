@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from paceline.sim.errors import RunError
 from paceline.sim.faults.fault_settings import Checkpoint, Fault, Policy
 from paceline.sim.faults.goodput import goodput
-from paceline.sim.faults.outages import Churn
-from paceline.sim.faults.timeline import Timeline, follow
+from paceline.sim.faults.outages import Churn, Timeline, follow
 
 STEPS = [float(k) for k in range(1, 21)]
 """Twenty steps of a second."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
-from paceline.sim.network.forms.graph import read_graph
+from paceline.sim.network.forms import read_graph
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import dump, load, parse
 from tests.sim.scenario.test_schema import FLAT

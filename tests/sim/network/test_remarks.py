@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.sim.experiments.costs.check import about_averages_inside, check, remarks
 from paceline.sim.network.build import build_network
-from paceline.sim.network.network_settings import NetworkSettings
-from paceline.sim.network.stock_tcp import SEGMENT_BYTES, payload_share
+from paceline.sim.network.network_settings import SEGMENT_BYTES, NetworkSettings, payload_share
 from paceline.sim.scenario.schema import parse
 from tests.support.gpu_hosts import hosts_scenario
 

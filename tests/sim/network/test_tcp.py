@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.alone import leave_alone
-from paceline.sim.network.stock_tcp import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
+from paceline.sim.network.network_settings import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
 from paceline.sim.network.transport import TransferModel
 from paceline.sim.program.worker import Worker
-from paceline.sim.traffic.tcp.flight import Queues
-from paceline.sim.traffic.tcp.windows import Connection
+from paceline.sim.traffic.tcp.windows import Connection, Queues
 from tests.support.factory import flat_network, make_job, make_scheme, run_events
 
 IW = 10 * SEGMENT_BYTES

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from paceline.sim.errors import Deadlock, InputError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
-from paceline.sim.network.stock_tcp import TcpSettings
+from paceline.sim.network.network_settings import TcpSettings
 from paceline.sim.network.variation import AddedLatencies, bandwidth_changes
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker

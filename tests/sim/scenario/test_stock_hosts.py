@@ -8,7 +8,7 @@ import torch
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare, resolve
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.network.stock_tcp import TcpSettings
+from paceline.sim.network.network_settings import TcpSettings
 from paceline.sim.scenario.schema import Scenario, dump, parse
 
 TEXT = """

@@ -9,8 +9,8 @@ import pytest
 
 from paceline.sim.errors import InputError
 from paceline.sim.topology import TopologyEntry, plan
+from paceline.sim.topology.graphs.named import Degree
 from paceline.sim.topology.graphs.random import Probability, erdos_renyi, random_regular
-from paceline.sim.topology.graphs.static import Degree
 from paceline.sim.topology.matrix import in_degrees, is_symmetric
 from tests.sim.topology.test_topology import matrices
 

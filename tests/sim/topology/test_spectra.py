@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
-from paceline.sim.topology import TopologyEntry, matcha, plan, spectra
+from paceline.sim.topology import TopologyEntry, matcha, plan
+from paceline.sim.topology import matrix as spectra
 from paceline.sim.topology.matrix import edges_of, from_networkx, in_degrees, laplacian, support
 from paceline.sim.topology.plan import RULES, lazy, metropolis
 

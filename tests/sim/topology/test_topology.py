@@ -18,8 +18,14 @@ from docs.make import topologies
 from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.topology import TOPOLOGIES, TopologyEntry, plan
-from paceline.sim.topology.matrix import circulant, in_degrees, off_diagonal, row_sums, support
-from paceline.sim.topology.spectra import second_modulus
+from paceline.sim.topology.matrix import (
+    circulant,
+    in_degrees,
+    off_diagonal,
+    row_sums,
+    second_modulus,
+    support,
+)
 from paceline.sim.training.scoring import digest
 from tests.support.factory import make_job, run_events
 from tests.support.lockstep import run_lockstep

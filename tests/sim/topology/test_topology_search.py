@@ -20,28 +20,35 @@ from paceline.sim.seeds import Floats
 from paceline.sim.topology import TopologyEntry
 from paceline.sim.topology.graphs.random import random_regular_edges
 from paceline.sim.topology.matrix import laplacian
-from paceline.sim.topology.search import (
+from paceline.sim.topology.search.find import (
     Request,
     SearchResult,
-    alon_boppana,
+    Tally,
+    anneal,
     check,
     describe,
-    modulus_bound,
     save,
     search,
 )
-from paceline.sim.topology.search import anneal as annealing
-from paceline.sim.topology.search.anneal import Tally, anneal
-from paceline.sim.topology.search.bound import ruled_out
-from paceline.sim.topology.search.objective import Objective, laplacian_modulus, metropolis_modulus
-from paceline.sim.topology.search.search_graph import (
+from paceline.sim.topology.search.objective import (
+    Objective,
+    alon_boppana,
+    laplacian_modulus,
+    metropolis_modulus,
+    modulus_bound,
+    ruled_out,
+)
+from paceline.sim.topology.search.spectrum import (
     EdgeArray,
     Moves,
     SearchGraph,
+    best_case,
+    eigenvalues,
+    ends_of,
     lattice,
+    move_ends,
     random_even,
 )
-from paceline.sim.topology.search.spectrum import best_case, eigenvalues, ends_of, move_ends
 from tests.paceline.test_command_line import run
 
 SPECTRAL = Objective(laplacian_modulus)
@@ -189,7 +196,7 @@ def test_bounds_change_nothing_but_the_work(monkeypatch: pytest.MonkeyPatch, rew
         return np.full(len(moves.pairs), 1.0), np.full(len(moves.pairs), 1.0)
 
     bounded, few = walk()
-    monkeypatch.setattr(annealing, "best_case", none)
+    monkeypatch.setattr("paceline.sim.topology.search.find.best_case", none)
     plain, many = walk()
     assert np.array_equal(bounded, plain)
     assert (few.moves, few.accepted) == (many.moves, many.accepted)
@@ -203,7 +210,7 @@ def test_large_graphs_walk_the_same_way_as_by_full_decompositions(monkeypatch: p
         return anneal(graph, SPECTRAL, 250, (1e-3, 1e-4), np.random.default_rng(4), Tally())
 
     krylov = walk()
-    monkeypatch.setattr(annealing, "MAX_DENSE_NODES", 200)
+    monkeypatch.setattr("paceline.sim.topology.search.find.MAX_DENSE_NODES", 200)
     monkeypatch.setattr("paceline.sim.topology.search.spectrum.MAX_DENSE_NODES", 200)
     assert np.array_equal(krylov, walk())
 

@@ -26,7 +26,7 @@ from paceline.sim.collectives.algorithms import (
 from paceline.sim.collectives.collective import CollectiveBlock, Schedule, of_blocks, of_rounds
 from paceline.sim.collectives.pipelines import exchange
 from paceline.sim.network.network import Network
-from paceline.sim.network.stock_tcp import TcpSettings
+from paceline.sim.network.network_settings import TcpSettings
 from paceline.sim.network.transport import TransferModel
 from paceline.sim.traffic.clock import Clock
 from paceline.sim.traffic.placing import Placed, place

@@ -10,8 +10,8 @@ import pytest
 from paceline.extras.topology.averaging_time import AveragingStepTime
 from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.topology.graphs.random import random_regular_edges
-from paceline.sim.topology.search import EdgeArray, Request, search
-from paceline.sim.topology.search.search_graph import lattice
+from paceline.sim.topology.search.find import Request, search
+from paceline.sim.topology.search.spectrum import EdgeArray, lattice
 
 HEAD = """
 name: step-times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.extras.topology.described import steps_until, transient_iterations
+from paceline.extras.topology.topology_page import steps_until, transient_iterations
 from paceline.sim.topology import TopologyEntry, plan
 
 

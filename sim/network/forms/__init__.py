@@ -1,1 +1,0 @@
-"""Forms of networks in a scenario, as settings: sites, graphs, varying links."""
