@@ -23,8 +23,7 @@ from paceline.sim.records.rows import Shares
 from paceline.sim.records.run import SUMS, Run
 from paceline.sim.records.summarise import summarise_resolved
 from paceline.sim.records.summary import SchemeFacts, Summary, Tuned, is_by_step, ranking
-from paceline.sim.records.sweeps.content import describe_sweep
-from paceline.sim.records.sweeps.runs import tabulate_runs
+from paceline.sim.records.sweeps.content import describe_sweep, tabulate_runs
 from paceline.sim.scenario.schema import Scenario, dump
 
 if TYPE_CHECKING:

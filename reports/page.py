@@ -33,13 +33,11 @@ from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
 from .figures.activities import draw_timeline
-from .figures.bars import draw_cost
+from .figures.bars import Gap, draw_cost, draw_waterfall, gap
 from .figures.cluster_map import draw_cluster_map
 from .figures.drawing import Picture
-from .figures.levels import draw_levels, runs_scored
+from .figures.levels import draw_break_even, draw_levels, runs_scored
 from .figures.metric_curves import By, draw_curves
-from .figures.ratio_map import draw_break_even
-from .figures.waterfall import Gap, draw_waterfall, gap
 from .folders import Repeat, ReportSources, SourceRuns, read_sources
 from .paper_files import write_files
 from .tables import (

@@ -21,7 +21,7 @@ from paceline.sim.records.formats.parquet import write_parquet
 from paceline.sim.records.intervals import FEWEST
 from paceline.sim.records.run import NO_METRICS
 from paceline.sim.records.summary import SchemeSummary, is_by_step
-from paceline.sim.records.sweeps.runs import RUNS_FILE
+from paceline.sim.records.sweeps.content import RUNS_FILE
 from paceline.sim.records.verdict import format_factor
 
 from . import words

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.reports.figures.bars import draw_waterfall, gap
 from paceline.reports.figures.drawing import own_style
-from paceline.reports.figures.waterfall import draw_waterfall, gap
 from paceline.reports.folders import SourceRuns, read_sources
 from paceline.reports.words import ranked
 from paceline.sim.records.folder import Results, write_results
