@@ -33,7 +33,7 @@ from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
 from .figures.activities import draw_timeline
-from .figures.bars import Gap, draw_cost, draw_waterfall, gap
+from .figures.bars import draw_cost, draw_waterfall, gap
 from .figures.cluster_map import draw_cluster_map
 from .figures.drawing import Picture
 from .figures.levels import draw_break_even, draw_levels, runs_scored
@@ -157,8 +157,8 @@ def breakable(label: str) -> Markup:
 
 def _view(study: ReportSources) -> dict[str, Any]:
     summary, measured, source = study.main.results.summary, study.measured, study.main.source
-    metric, between = second_metric(study), gap(study.main)
-    drawn = _figures(study, metric, between)
+    metric = second_metric(study)
+    drawn = _figures(study, metric)
     timelines = [
         (_SOURCES[part.source] if measured else "", draw_timeline(study, part, _WORKERS_SHOWN))
         for part in study.parts
@@ -187,7 +187,6 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "by_rates": any("settled_by_rates" in picture.data for picture in drawn.values()),
         "timelines": [(kind, Markup(picture.svg)) for kind, picture in timelines],
         "pictures": [*drawn.values(), *(picture for _, picture in timelines)],
-        "gap": between,
         "equal": equal_scores(study.main),
         "tuning": words.tuning(summary) + words.gradients(summary, source),
         "brackets": brackets(summary, study.scenario.get("evaluate", {}).get("keep")),
@@ -206,12 +205,12 @@ def _view(study: ReportSources) -> dict[str, Any]:
     }
 
 
-def _figures(study: ReportSources, metric: str | None, between: Gap | None) -> dict[str, Picture]:
+def _figures(study: ReportSources, metric: str | None) -> dict[str, Picture]:
     """The figures of the page but for the timelines, by name."""
     trained = _has(study, "train_loss")
     sent = bool((study.main.results.metrics["bytes_sent"] > 0).any())
     charts: dict[str, Callable[[], Picture | None]] = {}
-    if between is not None:
+    if (between := gap(study.main)) is not None:
         charts["waterfall"] = partial(draw_waterfall, study, between)
     axes: tuple[tuple[str, By], ...] = (("time", "time_s"), ("bytes", "bytes_sent"), ("step", "step"))
     for name, by in axes:

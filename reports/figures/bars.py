@@ -11,7 +11,7 @@ factors), and the parts add up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Final
 
@@ -120,22 +120,10 @@ _COLOURS: Final = {
 """The parts of a difference."""
 
 
-@dataclass(frozen=True)
-class Gap:
-    """The difference between the median times to target of two schemes, by labels, in seconds.
-
-    ``parts_s``: cost of more steps, or saving by fewer; likewise of longer or shorter phases of a step.
+def gap(part: SourceRuns) -> dict[str, float] | None:
+    """Decompose the seconds between the first two of a table: cost of more steps, or saving by fewer, and of
+    longer or shorter phases of a step; None without both medians and steps.
     """
-
-    first: str
-    second: str
-    first_s: float
-    second_s: float
-    parts_s: dict[str, float]
-
-
-def gap(part: SourceRuns) -> Gap | None:
-    """Decompose the gap between the best and the second of a table; None without both medians and steps."""
     costs = list(filter(None, map(_costs, part.rows[:2])))
     if len(costs) < 2:
         return None
@@ -143,13 +131,7 @@ def gap(part: SourceRuns) -> Gap | None:
     steps = (one[0] + two[0]) / 2
     both = (sum(one[1:]) + sum(two[1:])) / 2
     phases_s = ((b - a) * steps for a, b in zip(one[1:], two[1:], strict=True))
-    return Gap(
-        first=part.rows[0]["label"],
-        second=part.rows[1]["label"],
-        first_s=part.rows[0]["time_to_target_s"]["median"] or 0.0,
-        second_s=part.rows[1]["time_to_target_s"]["median"] or 0.0,
-        parts_s=dict(zip(_COLOURS, ((two[0] - one[0]) * both, *phases_s), strict=True)),
-    )
+    return dict(zip(_COLOURS, ((two[0] - one[0]) * both, *phases_s), strict=True))
 
 
 def _costs(row: SchemeSummary) -> list[float] | None:
@@ -162,13 +144,16 @@ def _costs(row: SchemeSummary) -> list[float] | None:
     return [steps, *(time_s / steps * part / wall_s for part in phases)]
 
 
-def draw_waterfall(study: ReportSources, of: Gap) -> Picture:
-    """Draw bars from the time of one scheme to that of the other, what saves time last: none is below 0."""
-    name, unit_s = words.time_unit([of.first_s])
-    parts_s = dict(sorted(of.parts_s.items(), key=lambda part: part[1] < 0))
-    ends_s = list(accumulate(parts_s.values(), initial=of.first_s))
+def draw_waterfall(study: ReportSources, parts_s: Mapping[str, float]) -> Picture:
+    """Draw a ``gap`` from one time to the other, what saves time last: none is below 0."""
+    (first, first_s), (second, second_s) = (
+        (row["label"], row["time_to_target_s"]["median"] or 0.0) for row in study.main.rows[:2]
+    )
+    name, unit_s = words.time_unit([first_s])
+    parts_s = dict(sorted(parts_s.items(), key=lambda part: part[1] < 0))
+    ends_s = list(accumulate(parts_s.values(), initial=first_s))
     parts = zip(parts_s, ends_s[:-1], ends_s[1:], strict=True)
-    bars = [(of.first, 0.0, of.first_s), *parts, (of.second, 0.0, of.second_s)]
+    bars = [(first, 0.0, first_s), *parts, (second, 0.0, second_s)]
     data = pd.DataFrame(bars, columns=["part", "from_s", "to_s"])
     colours = [INK, *(_COLOURS[part] for part in parts_s), INK]
     with figure(WIDTH_IN, 2.7) as drawn:
