@@ -76,12 +76,6 @@ def smallest_periods(scenario: Scenario) -> list[dict[str, Any]]:
     return [{"label": entry.label, **_smallest(scenario, entry)} for entry in entries]
 
 
-def at_its_period(entry: SchemeEntry, period: int) -> SchemeEntry:
-    """A scheme that averages that seldom, or as little more seldom as its fragments need."""
-    fragments = getattr(entry.options, "fragments", 1)
-    return _with_steps(entry, math.ceil(period / fragments) * fragments)
-
-
 def _with_steps(entry: SchemeEntry, steps: int) -> SchemeEntry:
     """A scheme with so long a period, by time where it was."""
     written = ByTime(by="time", steps=steps) if is_by_time(entry.options) else steps
@@ -110,7 +104,8 @@ def _advice(row: Mapping[str, Any]) -> str:
 
 
 def _smallest(scenario: Scenario, entry: SchemeEntry) -> dict[str, Any]:
-    period, least = 0, getattr(entry.options, "fragments", 1)
+    fragments = getattr(entry.options, "fragments", 1)
+    period, least = 0, fragments
     step_s = average_s = 0.0
     try:
         while period < least:
@@ -120,7 +115,7 @@ def _smallest(scenario: Scenario, entry: SchemeEntry) -> dict[str, Any]:
     except RunError as error:
         return {"problem": str(error)}
     share = average_s / (period * step_s + average_s)
-    own = at_its_period(entry, period)
+    own = _with_steps(entry, math.ceil(period / fragments) * fragments)
     to_run = ways_to_run(scenario, own)
     return {"step_s": step_s, "average_s": average_s, "period": period, "share": share, "to_run": to_run,
             "text": how_to_run(own, to_run, entry.label)}  # fmt: skip

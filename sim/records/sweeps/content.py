@@ -22,7 +22,6 @@ from ...config.units import Format, format_plain, format_rate, read_numbers
 from ..formats.parquet import WORDS
 from ..intervals import Interval, of_median
 from ..rows import RunRow, Shares
-from ..run import SUMS
 from ..summary import Summary, is_by_step, is_settled, main_source, race_times
 from .draws import describe_draws
 
@@ -258,7 +257,7 @@ _COLUMNS: Final = {
     "label": WORDS, "scheme": WORDS, "seed": pa.int64(), "status": WORDS, "reached_target": pa.bool_(),
     "time_to_target_s": pa.float64(), "steps_to_target": pa.int64(), "step_s": pa.float64(),
     "wall_clock_s": pa.float64(), "iterations": pa.float64(),
-    **dict.fromkeys(SUMS, pa.int64()), **{f"{part}_s": pa.float64() for part in Shares.__annotations__},
+    "bytes_sent": pa.int64(), **{f"{part}_s": pa.float64() for part in Shares.__annotations__},
 }  # fmt: skip
 
 
