@@ -39,7 +39,7 @@ from .figures.drawing import Picture
 from .figures.levels import draw_break_even, draw_levels, runs_scored
 from .figures.metric_curves import By, draw_curves
 from .folders import Repeat, ReportSources, SourceRuns, read_sources
-from .paper_files import write_files
+from .paper_files import STYLE_FILE, write_files
 from .tables import (
     amount_names,
     amounts,
@@ -54,7 +54,6 @@ from .tables import (
 )
 
 _HERE: Final = Path(__file__).parent
-STYLE_FILE: Final = _HERE / "style.css"
 _DEADLINES: Final = (0.25, 0.5, 1.0)
 """Shares of the equal time."""
 _LINES_OF_TRAFFIC: Final = 20

@@ -23,7 +23,8 @@ from markupsafe import Markup
 
 from paceline.reports.assumptions import assumed
 from paceline.reports.folders import styles_of
-from paceline.reports.page import STYLE_FILE, render_template
+from paceline.reports.page import render_template
+from paceline.reports.paper_files import STYLE_FILE
 from paceline.sim.collectives.pipelines import TREE_SEGMENT_BYTES, TREE_SEGMENTS
 from paceline.sim.compute.model import steady_compute
 from paceline.sim.config import yaml_file
