@@ -16,8 +16,7 @@ from typing import Final
 
 import torch
 
-from paceline.extras.explore.explore_page import build
-from paceline.extras.explore.export import export
+from paceline.extras.explore.export import build, export
 from paceline.sim.experiments import prepare
 from paceline.sim.scenario.schema import parse
 

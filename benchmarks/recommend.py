@@ -24,7 +24,7 @@ import torch
 from benchmarks.board.diloco_measured.mapping import COMPUTE_S, PAYLOAD_OF_FRAME, SCENARIO
 from benchmarks.board.tables import HERE
 from paceline.extras.recommend.candidates import with_candidates
-from paceline.extras.recommend.period import smallest_period, smallest_periods
+from paceline.extras.recommend.plan import smallest_period, smallest_periods
 from paceline.extras.recommend.recommend import run_race, tune_of
 from paceline.sim.config.csv_tables import read_table
 from paceline.sim.config.units import parse_bandwidth

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline import arguments
 from paceline.commands.console import say, say_middle, watching
+from paceline.sim.errors import InputError
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     import torch
     from torch import Tensor, nn
     from torch.distributed import ProcessGroup
@@ -35,7 +36,6 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
     Raises:
         InputError: names the mistake, its line, and the nearest valid choice.
     """
-    from paceline import arguments
     from paceline.sim.scenario import schema as scenario
 
     arguments.check_changes(changes)
@@ -95,7 +95,6 @@ def attach(
     """
     import torch
 
-    from paceline import arguments
     from paceline.realrun.attach import attach as attaching
 
     arguments.check_is("attach: model", model, torch.nn.Module, "a module of torch's")
@@ -128,7 +127,6 @@ def topology_plan(
     ``topology`` and ``weights`` are as in scenarios; a scheme's parameters ``topology: TopologyEntry`` and
     ``weights: str`` are checked before a run. ``seed``: ``worker.seed``. Raises ``InputError``.
     """
-    from paceline import arguments
     from paceline.sim import topology as topologies
 
     workers, seed = arguments.read_whole("workers", workers), arguments.read_whole("seed", seed, 0)
@@ -187,9 +185,6 @@ def simulate(
     Raises:
         InputError: the scenario or the task is wrong, or lockstep is asked for where it is not exact.
     """
-    from contextlib import nullcontext
-
-    from paceline import arguments
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.jobs import JobProcesses
@@ -226,9 +221,7 @@ def _checked(
 
     import torch
 
-    from paceline import arguments
     from paceline.sim.config.problems import format_value
-    from paceline.sim.errors import InputError
     from paceline.sim.experiments.jobs import check_jobs
     from paceline.sim.scenario.schema import Scenario
 
@@ -271,10 +264,8 @@ def profile_layers(
     import pandas as pd
     import torch
 
-    from paceline import arguments
     from paceline.sim.compute.timing import time_layers
     from paceline.sim.config.files import write_atomically
-    from paceline.sim.errors import InputError
 
     arguments.check_is("model", model, torch.nn.Module, "a module of torch's")
     if not callable(loss):
@@ -339,9 +330,6 @@ def sweep(
     Raises:
         InputError: the scenario, the task, or a key or value of the grid is wrong.
     """
-    from contextlib import nullcontext
-
-    from paceline import arguments
     from paceline.sim.config.tracking import track
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses

@@ -10,15 +10,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.sim.config.problems import format_value
-from paceline.sim.config.yaml_file import as_plain
 from paceline.sim.errors import InputError
+
+
+def _wrong(name: str, value: object, wanted: str) -> InputError:
+    from paceline.sim.config.problems import format_value  # slow to import
+
+    return InputError(f"{name}: must be {wanted}, not {format_value(value)}")
 
 
 def check_is(name: str, value: object, kinds: type | tuple[type, ...], wanted: str) -> None:
     """Raise ``InputError`` unless ``value`` is of one of these kinds; ``wanted`` describes them."""
     if not isinstance(value, kinds):
-        raise InputError(f"{name}: must be {wanted}, not {format_value(value)}")
+        raise _wrong(name, value, wanted)
 
 
 def read_path(name: str, value: object) -> Path:
@@ -33,21 +37,23 @@ def read_whole(name: str, value: object, least: float = -math.inf) -> int:
         if not isinstance(value, bool) and operator.index(value) >= least:  # type: ignore[arg-type]
             return operator.index(value)  # type: ignore[arg-type]
     start = "" if least < 0 else f" from {least}"
-    raise InputError(f"{name}: must be a whole number{start}, not {format_value(value)}")
+    raise _wrong(name, value, f"a whole number{start}")
 
 
 def check_changes(changes: object) -> None:
     """Raise ``InputError`` unless these are ``dotted.key=value`` texts in a list."""
     if isinstance(changes, str) or not isinstance(changes, Sequence):
-        raise InputError(f"changes: must be a list, for example ['seed=3'], not {format_value(changes)}")
+        raise _wrong("changes", changes, "a list, for example ['seed=3']")
     for change in changes:
         check_is("changes", change, str, "texts such as 'seed=3'")
 
 
 def read_grid(grid: object) -> dict[str, Sequence[Any]]:
     """A grid with lists as values, also from arrays; ``InputError`` unless a mapping with keys of text."""
+    from paceline.sim.config.yaml_file import as_plain  # slow to import
+
     if not isinstance(grid, Mapping):
-        raise InputError(f"grid: must be a mapping of dotted keys to lists, not {format_value(grid)}")
+        raise _wrong("grid", grid, "a mapping of dotted keys to lists")
     for key in grid:
         check_is("grid", key, str, "dotted keys as text")
     return {key: as_plain(values) for key, values in grid.items()}

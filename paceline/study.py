@@ -20,11 +20,10 @@ from paceline.sim.experiments.sweep.sweep_folder import folder_names
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.formats import parquet
 from paceline.sim.records.rows import Shares
-from paceline.sim.records.run import SUMS, Run
+from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise_resolved
 from paceline.sim.records.summary import SchemeFacts, Summary, Tuned, is_by_step, ranking
-from paceline.sim.records.sweeps.content import describe_sweep
-from paceline.sim.records.sweeps.runs import tabulate_runs
+from paceline.sim.records.sweeps.content import describe_sweep, tabulate_runs
 from paceline.sim.scenario.schema import Scenario, dump
 
 if TYPE_CHECKING:
@@ -242,7 +241,7 @@ def _frame_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "time_to_target_low_s": time["low"],
         "time_to_target_high_s": time["high"],
         **{name: row[name]["median"] for name in ("step_s", "ratio_to_best")},
-        **{name: row[name] for name in ("wall_clock_s", "iterations", *SUMS)},
+        **{name: row[name] for name in ("wall_clock_s", "iterations", "bytes_sent")},
         **{f"{part}_s": row["time_s"].get(part, 0.0) for part in Shares.__annotations__},
         **{name: row[name] for name in ("runs", "reached", "diverged", "partial")},
         **({"cost": row["cost"]["median"]} if "cost" in row else {}),

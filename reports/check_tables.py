@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
@@ -128,7 +129,11 @@ def _schemes(answer: Mapping[str, Any]) -> RenderableType:
 def _memory(answer: Mapping[str, Any], why: bool) -> Iterator[RenderableType]:
     """Memory of each device of a worker: as a sum where it is tight, else the least and the most of it."""
     known = [row for row in answer["schemes"] if row["memory"] is not None]
-    tight = [row for row in known if why or _is_tight(row["memory"])]
+    tight = [
+        row
+        for row in known
+        if why or row["memory"]["total_bytes"] > TIGHT * (row["memory"]["limit_bytes"] or math.inf)
+    ]
     if tight:
         table = schemes_table()
         table.add_column("memory of each device of a worker", overflow="fold")
@@ -142,11 +147,6 @@ def _memory(answer: Mapping[str, Any], why: bool) -> Iterator[RenderableType]:
         limit = known[0]["memory"]["limit_bytes"]
         of_limit = "" if limit is None else f", of {format_bytes(limit)}"
         yield Text(f"Memory of a device: {' to '.join(dict.fromkeys(held))}{of_limit}; --why has its parts.")
-
-
-def _is_tight(memory: Mapping[str, Any]) -> bool:
-    limit: float | None = memory["limit_bytes"]
-    return limit is not None and memory["total_bytes"] > TIGHT * limit
 
 
 def _effort(answer: Mapping[str, Any], why: bool) -> str:

@@ -34,15 +34,13 @@ from paceline.sim.records.verdict import format_factor
 from . import assumptions, words
 from .card import card
 from .figures.activities import draw_timeline
-from .figures.bars import draw_cost
+from .figures.bars import draw_cost, draw_waterfall, gap
 from .figures.cluster_map import draw_cluster_map
 from .figures.drawing import Picture
-from .figures.levels import draw_levels, runs_scored
+from .figures.levels import draw_break_even, draw_levels, runs_scored
 from .figures.metric_curves import By, draw_curves
-from .figures.ratio_map import draw_break_even
-from .figures.waterfall import Gap, draw_waterfall, gap
 from .folders import Repeat, ReportSources, SourceRuns, read_sources
-from .paper_files import write_files
+from .paper_files import STYLE_FILE, write_files
 from .tables import (
     amount_names,
     amounts,
@@ -57,7 +55,6 @@ from .tables import (
 )
 
 _HERE: Final = Path(__file__).parent
-STYLE_FILE: Final = _HERE / "style.css"
 _DEADLINES: Final = (0.25, 0.5, 1.0)
 """Shares of the equal time."""
 _LINES_OF_TRAFFIC: Final = 20
@@ -160,8 +157,8 @@ def breakable(label: str) -> Markup:
 
 def _view(study: ReportSources) -> dict[str, Any]:
     summary, measured, source = study.main.results.summary, study.measured, study.main.source
-    metric, between = second_metric(study), gap(study.main)
-    drawn = _figures(study, metric, between)
+    metric = second_metric(study)
+    drawn = _figures(study, metric)
     timelines = [
         (_SOURCES[part.source] if measured else "", draw_timeline(study, part, _WORKERS_SHOWN))
         for part in study.parts
@@ -191,7 +188,6 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "by_rates": any("settled_by_rates" in picture.data for picture in drawn.values()),
         "timelines": [(kind, Markup(picture.svg)) for kind, picture in timelines],
         "pictures": [*drawn.values(), *(picture for _, picture in timelines)],
-        "gap": between,
         "equal": equal_scores(study.main),
         "tuning": words.tuning(summary) + words.gradients(summary, source),
         "brackets": brackets(summary, study.scenario.get("evaluate", {}).get("keep")),
@@ -210,12 +206,12 @@ def _view(study: ReportSources) -> dict[str, Any]:
     }
 
 
-def _figures(study: ReportSources, metric: str | None, between: Gap | None) -> dict[str, Picture]:
+def _figures(study: ReportSources, metric: str | None) -> dict[str, Picture]:
     """The figures of the page but for the timelines, by name."""
     trained = _has(study, "train_loss")
     sent = bool((study.main.results.metrics["bytes_sent"] > 0).any())
     charts: dict[str, Callable[[], Picture | None]] = {}
-    if between is not None:
+    if (between := gap(study.main)) is not None:
         charts["waterfall"] = partial(draw_waterfall, study, between)
     axes: tuple[tuple[str, By], ...] = (("time", "time_s"), ("bytes", "bytes_sent"), ("step", "step"))
     for name, by in axes:

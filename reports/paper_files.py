@@ -21,7 +21,7 @@ from paceline.sim.records.formats.parquet import write_parquet
 from paceline.sim.records.intervals import FEWEST
 from paceline.sim.records.run import NO_METRICS
 from paceline.sim.records.summary import SchemeSummary, is_by_step
-from paceline.sim.records.sweeps.runs import RUNS_FILE
+from paceline.sim.records.sweeps.content import RUNS_FILE
 from paceline.sim.records.verdict import format_factor
 
 from . import words
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _KEY_LINE_IN, _KEY_LETTER_IN, _KEY_ROW_IN = 0.6, 0.06, 0.18
 """Widths of a line and of a letter in a figure's key, and the height of a row, in letters of 8 points."""
-_STYLE: Final = Path(__file__).parent / "style.css"
+STYLE_FILE: Final = Path(__file__).parent / "style.css"
 _PARTS: Final = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _MARK: Final = "table.csv"
 _MIX: Final = re.compile(r"color-mix\(in srgb, (?P<one>\S+), (?P<other>\S+) (?P<percent>[\d.]+)%\)")
@@ -185,7 +185,7 @@ def _save(picture: Picture, folder: Path) -> None:
 
 def finish_figure(picture: Picture) -> Figure:
     """Give a picture's figure its key, and the colours of the light theme, on white; once only."""
-    variables = _variables(_STYLE.read_text(encoding="utf-8"))
+    variables = _variables(STYLE_FILE.read_text(encoding="utf-8"))
     table = {stand_in: colour(css, variables) for stand_in, css in {**CSS, **picture.colours}.items()}
     _add_key(picture)
     recolour(picture.figure, table)

@@ -23,7 +23,7 @@ from benchmarks.board.tables import lines_of, names, predictions_in, score_of
 from docs.make.page import renewed, save_picture
 from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError
-from paceline.sim.records.carry.outside import DATA
+from paceline.sim.records.scenario_facts import DATA
 
 PAGE: Final = Path("docs/board.md")
 PICTURE: Final = Path("docs/images/board.svg")

@@ -59,7 +59,7 @@ _GROUPS: Final = {
         "report": "paceline.extras.report.command:report",
     },
     "Compare": {
-        "sweep": ".sweep:sweep", "recommend": "paceline.extras.recommend.command:recommend",
+        "sweep": ".predict:sweep", "recommend": "paceline.extras.recommend.command:recommend",
         "explore": "paceline.extras.explore.command:explore",
         "topology": "paceline.extras.topology.command:topology_app",
     },

@@ -87,8 +87,9 @@ def _name(ax: Axes, places: Mapping[str, Point], graph: nx.Graph[str], node: str
     far = 4 + size**0.5 / 2
     ha = {-1: "right", 0: "center", 1: "left"}[round(right)]
     va = {-1: "top", 0: "center", 1: "bottom"}[round(up)]
-    about = graph.nodes[node]
-    text = about.get("text") or (_node_text(node, about["hosts"]) if about["hosts"] else node)
+    hosts, text = graph.nodes[node]["hosts"], graph.nodes[node].get("text", node)
+    if hosts:
+        text = f"{cut(node, 18)}\n{hosts} worker{'s' if hosts != 1 else ''}"
     annotate(ax, text, (x, y), (far * right, far * up), ha=ha, va=va, zorder=4)
 
 
@@ -135,10 +136,6 @@ def _links(description: Mapping[str, Any], gpus: int) -> nx.Graph[str]:
     graph.add_nodes_from(description["hosts"])
     nx.set_node_attributes(graph, {each: gpus * description["hosts"].count(each) for each in graph}, "hosts")
     return graph
-
-
-def _node_text(name: str, workers: int) -> str:
-    return f"{cut(name, 18)}\n{workers} worker{'s' if workers != 1 else ''}"
 
 
 def _slow(cluster: Mapping[str, Any]) -> str:

@@ -23,7 +23,6 @@ from ..records.run import (
     Source,
     Status,
     exact_exchanges,
-    sum_up,
 )
 from ..training.scoring import Scorer, digest
 from .job import Job
@@ -117,7 +116,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         time_to_target_s=scorer.reached_s,
         wall_clock_s=outcome.wall_s,
         iterations=iterations,
-        **sum_up(outcome.breakdowns),
+        bytes_sent=sum(each.bytes_sent for each in outcome.breakdowns),
         time_s=mean_share(outcome.counted or outcome.breakdowns, until_s, outcome.wall_s),
         evaluations=tuple(scorer.evaluations),
         digest=digest(outcome.finals),

@@ -28,7 +28,7 @@ from ..program import operations as ops
 from ..program.operations import Operation
 from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
-from ..records.run import FaultCost, Pace, sum_up
+from ..records.run import FaultCost, Pace
 from ..training.scoring import Scorer
 from .event import EventDriver
 from .job import Job
@@ -334,7 +334,7 @@ class Views:
             whole.breakdowns[rank].down_s += whole.now_s - since_s
         lost = whole.absent_s.keys() if len(whole.absent_s) < whole.job.workers else frozenset[int]()
         steps = tuple(float(each.steps) for each in whole.breakdowns)
-        sent = sum_up(whole.breakdowns)["bytes_sent"]
+        sent = sum(each.bytes_sent for each in whole.breakdowns)
         return Outcome(
             wall_s=whole.now_s,
             breakdowns=whole.breakdowns,

@@ -15,16 +15,13 @@ from .carry.noise import NoisePoint
 from .carry.score_error import ScoreSlices
 from .intervals import finite
 from .run import (
-    SUMS,
     Evaluation,
     Event,
     FaultCost,
-    MeanSums,
     PaceRecord,
     Run,
     Source,
     Status,
-    Sums,
     untimed,
 )
 
@@ -74,9 +71,10 @@ class RowFacts(TypedDict):
     step_shares: NotRequired[list[float | None]]
     average_s: NotRequired[list[float | None]]
     leaves_out: NotRequired[list[str]]
+    bytes_sent: int | float
 
 
-class RunRow(RowFacts, Sums):
+class RunRow(RowFacts):
     """One run.
 
     ``final``: the last scores, None for a metric that the task lacks; ``steps_to_target``: at the evaluation
@@ -158,8 +156,3 @@ def mean_shares(group: Sequence[Run]) -> Shares:
     """Time shares of a worker, the mean over runs."""
     parts = {part: fmean([getattr(run.time_s, part) for run in group]) for part in Shares.__annotations__}
     return cast(Shares, {part: s for part, s in parts.items() if s or part not in ("idle", "down")})
-
-
-def mean_sums(group: Sequence[Run]) -> MeanSums:
-    """Sums over workers, the mean over runs."""
-    return cast(MeanSums, {name: fmean([getattr(run, name) for run in group]) for name in SUMS})

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Final, Literal, NotRequired, cast
+from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -141,7 +141,7 @@ class Evaluation:
 
 @dataclass(slots=True)
 class Counts:
-    """What is counted of one worker; ``Sums`` are over all of them.
+    """What is counted of one worker.
 
     Attributes:
         steps: published.
@@ -163,26 +163,6 @@ class Counts:
         """Take over what was counted before; sets and mappings are shared."""
         for each in fields(Counts):
             setattr(self, each.name, getattr(before, each.name))
-
-
-class Sums(TypedDict):
-    """Sums of ``Counts`` over the workers of a run; each is a field of ``Run``, too."""
-
-    bytes_sent: int
-
-
-class MeanSums(TypedDict):
-    """Means of ``Sums`` over the runs of a scheme."""
-
-    bytes_sent: float
-
-
-SUMS: Final = tuple(Sums.__annotations__)
-
-
-def sum_up(workers: Sequence[Counts]) -> Sums:
-    """Add up over workers."""
-    return cast(Sums, {name: sum(getattr(each, name) for each in workers) for name in SUMS})
 
 
 @dataclass(frozen=True, slots=True)

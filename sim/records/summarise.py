@@ -14,7 +14,7 @@ from .carry.break_even import Scope
 from .carry.noise import describe_gradients, hint
 from .intervals import ENOUGH_DRAWS, FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio, or_inf
 from .money.cost import CostInterval, PriceRecord, add_costs, race_cost
-from .rows import left_out_of, mean_shares, mean_sums, row_of
+from .rows import left_out_of, mean_shares, row_of
 from .run import Evaluation, Run, Source, falls
 from .scenario_facts import Goal, TransportRecord, facts_of, read_facts
 from .summary import (
@@ -164,7 +164,7 @@ def _row(group: Sequence[Run], facts: SchemeFacts) -> SchemeSummary:
         score_at_equal_bytes=None,
         wall_clock_s=fmean([run.wall_clock_s for run in group]),
         iterations=fmean([run.iterations for run in group]),
-        **mean_sums(group),  # type: ignore[typeddict-item]  # it may hold no other key
+        bytes_sent=fmean([run.bytes_sent for run in group]),
         time_s=mean_shares(group),
     )
     paces = [run.pace for run in group if run.pace is not None]

@@ -25,7 +25,7 @@ from .intervals import Interval, or_inf
 from .money.cost import CostInterval, PriceRecord, race_cost
 from .rates import RATE, RateOrders, find_orders
 from .rows import RowFacts, RunRow
-from .run import OTHER_CLOCK, MeanSums, Source
+from .run import OTHER_CLOCK, Source
 from .scenario_facts import CURVES, OF_RECIPE, Goal, TransportRecord
 from .verdict import BreakEven, Tried, Value, Verdict, find_verdict, find_winner
 
@@ -103,7 +103,7 @@ class SchemeFacts(TypedDict, total=False):
     random: bool
 
 
-class SchemeSummary(RowFacts, MeanSums, SchemeFacts):
+class SchemeSummary(RowFacts, SchemeFacts):
     """One scheme, over its repeats.
 
     Attributes:

@@ -32,7 +32,6 @@ from ..network.build import build_network
 from ..network.network_settings import TransportName
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
-from ..records.verdict import Value
 from ..schemes import find_scheme
 from ..schemes.common.inside import count_units
 from ..schemes.scheme import Scheme
@@ -129,12 +128,6 @@ class Scenario(Settings):
             return None
         return price(curves, labels, self.cluster.workers, self.evaluate.on, self.stop)
 
-    def _conditions(self) -> dict[str, dict[str, Value]]:
-        """Label -> conditions of each scheme here, as ``curves`` have those of their measurement."""
-        workload = self.workload.model_copy(update={"curves": None})
-        here = self.model_copy(update={"workload": workload}).model_dump(mode="json")
-        return conditions_of(here)
-
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, data: Any) -> Any:
@@ -205,7 +198,9 @@ class Scenario(Settings):
             self.workload.batch_size, self.cluster.workers, self.cluster.network.sites or {}
         )
         if (priced := self.priced) is not None:
-            here, seeds = self._conditions(), range(self.seed, self.seed + max_repeats(self.repeats))
+            workload = self.workload.model_copy(update={"curves": None})
+            here = conditions_of(self.model_copy(update={"workload": workload}).model_dump(mode="json"))
+            seeds = range(self.seed, self.seed + max_repeats(self.repeats))
             runs = itertools.product(enumerate(here), seeds)
             problems = (
                 Mistake(("schemes", number), text)

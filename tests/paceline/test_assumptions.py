@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from paceline.commands.app import COMMANDS, app
 from paceline.reports.assumptions import assumed, assumed_in
-from paceline.sim.records.carry.outside import Outside
-from paceline.sim.records.scenario_facts import TransportRecord, read_facts
+from paceline.sim.records.scenario_facts import Outside, TransportRecord, read_facts
 from paceline.sim.scenario.schema import dump, parse
 from tests.paceline.extras.explore.test_command import content_of
 

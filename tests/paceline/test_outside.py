@@ -240,7 +240,7 @@ def test_the_wheel_has_everything_under_one_name(wheel: Path) -> None:
         for path in (above / home).rglob(f"*.{kind}")
     }
     data |= {f"paceline/sim/scenario/prices/{name}.csv" for name in ("aws", "azure", "google")}
-    data |= {"paceline/sim/records/carry/outside.json", "paceline/sim/scenario/paceline-schema.json"}
+    data |= {"paceline/sim/records/outside.json", "paceline/sim/scenario/paceline-schema.json"}
     scenarios = [path for path in (ROOT / "scenarios").rglob("*") if path.is_file()]
     documents = [
         *ROOT.glob("docs/*.ipynb"),

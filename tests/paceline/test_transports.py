@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.extras.report.reprice import price_again
+from paceline.extras.report.beside import price_again
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results, read_studies, write_results

@@ -18,7 +18,7 @@ from benchmarks.board.decent_dp.scheme import alternating_exponential_ring, expo
 from benchmarks.board.tables import HERE, Line, lines_of, mapping_of, names, score_of
 from paceline.sim.config.csv_tables import read_table
 from paceline.sim.experiments.simulate import simulate
-from paceline.sim.records.carry.outside import DATA
+from paceline.sim.records.scenario_facts import DATA
 from paceline.sim.scenario.schema import parse
 from tests.support.critical_path import critical_path_s
 

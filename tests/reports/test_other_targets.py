@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.reports.figures.levels import draw_levels, rank_levels
-from paceline.reports.figures.ratio_map import draw_break_even
+from paceline.reports.figures.levels import draw_break_even, draw_levels, rank_levels
 from paceline.reports.folders import ReportSources, read_sources
 from paceline.reports.page import by_other_models, render
 from paceline.sim.records.folder import write_results

@@ -20,8 +20,7 @@ def explore(
 
     SCENARIO may be a result folder. Each scheme is trained once; the page computes its clock anew.
     """
-    from paceline.extras.explore.explore_page import build
-    from paceline.extras.explore.export import export
+    from paceline.extras.explore.export import build, export
     from paceline.reports.page import check_page
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.jobs import JobProcesses

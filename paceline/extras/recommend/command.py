@@ -53,7 +53,7 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Say which scheme to run. Schemes, topologies, periods and codes race here, equally tuned."""
-    from paceline.extras.recommend import candidates, period, plan
+    from paceline.extras.recommend import candidates, plan
     from paceline.extras.recommend import recommend as recommending
     from paceline.reports.assumptions import assumed
     from paceline.sim.experiments import prepare
@@ -71,15 +71,15 @@ def recommend(
         if loaded.workload.timing_only and loaded.workload.curves is None:
             if tokens is not None:
                 answer = plan.plan(loaded, tokens, hours or math.inf, amount)
-                lines = [*answer["text"], period.NOTE, *assumed(answer["transport"])]
+                lines = [*answer["text"], plan.NOTE, *assumed(answer["transport"])]
             else:
                 timed = prepare.resolve(loaded, where)
-                rows, known = period.smallest_periods(timed), read_facts(dump(timed)).transport
+                rows, known = plan.smallest_periods(timed), read_facts(dump(timed)).transport
                 answer = {
-                    "scenario": loaded.name, "transport": known, "share": period.SHARE, "schemes": rows
+                    "scenario": loaded.name, "transport": known, "share": plan.SHARE, "schemes": rows
                 }  # fmt: skip
                 steps_s = {row["label"]: row.get("step_s") for row in rows}
-                lines = [*period.describe(rows), period.NOTE, *assumed(known, steps_s=steps_s)]
+                lines = [*plan.describe(rows), plan.NOTE, *assumed(known, steps_s=steps_s)]
             if as_json:
                 print_json(answer)
             else:

@@ -65,19 +65,21 @@ def ways_to_run(scenario: Scenario, entry: SchemeEntry) -> list[dict[str, Any]]:
         given["on_fault"] = entry.on_fault
     values = {**given, **entry.options.model_dump(mode="json"), **_facts(scenario, entry)}
     known = {**given, "inner": values["inner"]}
-    ways = [way for way in WAYS if way.scheme == entry.name and _applies(way, known)]
+    ways = [
+        way
+        for way in WAYS
+        if way.scheme == entry.name
+        and all(
+            key in known and (forms == "any" or _form(known[key]) in forms)
+            for key, forms in way.needs.items()
+        )
+    ]
     rows = sorted((_filled(way, given, values) for way in ways), key=_num_lacking, reverse=True)
     return sorted({row["framework"]: row for row in rows}.values(), key=_num_lacking)
 
 
 def _num_lacking(row: Mapping[str, Any]) -> int:
     return len(row["lacks"])
-
-
-def _applies(way: Way, known: Mapping[str, Any]) -> bool:
-    return all(
-        key in known and (forms == "any" or _form(known[key]) in forms) for key, forms in way.needs.items()
-    )
 
 
 def _form(value: Any) -> Any:

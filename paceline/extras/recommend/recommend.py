@@ -212,12 +212,13 @@ _COSTS: Final = ("time_to_target_s", "bytes_to_target", "cost")
 def _front(rows: Sequence[SchemeSummary]) -> list[SchemeSummary]:
     """Schemes that no other beats in time, bytes and money to the target, fastest first; equals once."""
     costs = {row["label"]: _costs(row) for row in rows}
-
-    def is_beaten(mine: tuple[float, ...]) -> bool:
-        return any(x != mine and all(map(operator.le, x, mine)) for x in costs.values())
-
     distinct = {costs[row["label"]]: row for row in reversed(rows)}
-    return [row for mine, row in sorted(distinct.items()) if math.isfinite(mine[0]) and not is_beaten(mine)]
+    return [
+        row
+        for mine, row in sorted(distinct.items())
+        if math.isfinite(mine[0])
+        and not any(x != mine and all(map(operator.le, x, mine)) for x in costs.values())
+    ]
 
 
 def _costs(row: SchemeSummary) -> tuple[float, ...]:

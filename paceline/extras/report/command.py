@@ -32,7 +32,7 @@ def report(
     and users, and without paths.
     """
     from paceline.extras.report import bundle as bundles
-    from paceline.extras.report.sweeps import is_sweep, read_sweep
+    from paceline.extras.report.beside import is_sweep, price_again, read_sweep
     from paceline.reports import page, sweep_page
     from paceline.reports.tables import render_comparison
     from paceline.sim.config.files import is_file, make_temporary_folder
@@ -66,11 +66,7 @@ def report(
             if path not in own
         }
         shown = [opened[path][0] if path in opened else path for path in folders]
-        repeat = None
-        if len(own) > 1:
-            from paceline.extras.report.reprice import price_again
-
-            repeat = partial(price_again, scratch=Path(scratch), say=say)
+        repeat = partial(price_again, scratch=Path(scratch), say=say) if len(own) > 1 else None
         incomplete = page.build(shown, out, files, repeat)
         for comparison in filter(None, map(read_validation, shown)):
             terminal().print(render_comparison(comparison))

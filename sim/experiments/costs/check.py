@@ -29,9 +29,8 @@ from ...network.network_settings import NetworkSettings, payload_share
 from ...network.profile import Profile
 from ...network.transport import NCCL_CONNECT, TRANSPORTS
 from ...program.encoding import message_bytes
-from ...records.carry.outside import NAME_PLATES
 from ...records.run import Run, metric_name
-from ...records.scenario_facts import read_facts
+from ...records.scenario_facts import NAME_PLATES, read_facts
 from ...scenario.device_memory import device_memory
 from ...scenario.entries import SchemeEntry
 from ...scenario.repeats import max_repeats

@@ -23,8 +23,7 @@ from ...records import folder as result_folder
 from ...records.formats.parquet import write_parquet
 from ...records.run import Run
 from ...records.summary import Tuned
-from ...records.sweeps.content import SWEEP_FILE, describe_sweep
-from ...records.sweeps.runs import RUNS_FILE, tabulate_runs
+from ...records.sweeps.content import RUNS_FILE, SWEEP_FILE, describe_sweep, tabulate_runs
 from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, keep_or_forget
 from ...scenario.schema import Scenario, dump
 from ..costs.bounds import describe_schemes

@@ -1,4 +1,4 @@
-"""The content of ``sweep.json``: changes and verdict of each setting, and what holds between them.
+"""What a sweep keeps: ``sweep.json``, with what holds between settings, and a table of all runs.
 
 Crossovers are values of a key from which on another scheme is first. Schemes are paired by seed. On each seed
 the difference of two schemes' times is interpolated between the settings on either side of its change of
@@ -8,16 +8,20 @@ crossover is the median over seeds, with an interval for chance and for the bend
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+import pyarrow as pa
 from typing_extensions import TypedDict
 
 from ...config.problems import short_keys, show_value
-from ...config.units import Format, format_rate, read_numbers
+from ...config.units import Format, format_plain, format_rate, read_numbers
+from ..formats.parquet import WORDS
 from ..intervals import Interval, of_median
+from ..rows import RunRow, Shares
 from ..summary import Summary, is_by_step, is_settled, main_source, race_times
 from .draws import describe_draws
 
@@ -245,3 +249,48 @@ def crossing(
     high = min((end for end in ends if end >= part), default=part)
     least, median, most = (at[k] + each * width for each in (low, part, high))
     return (1 / least, 1 / median, 1 / most) if inverse else (least, median, most)
+
+
+RUNS_FILE: Final = "runs.parquet"
+
+_COLUMNS: Final = {
+    "label": WORDS, "scheme": WORDS, "seed": pa.int64(), "status": WORDS, "reached_target": pa.bool_(),
+    "time_to_target_s": pa.float64(), "steps_to_target": pa.int64(), "step_s": pa.float64(),
+    "wall_clock_s": pa.float64(), "iterations": pa.float64(),
+    "bytes_sent": pa.int64(), **{f"{part}_s": pa.float64() for part in Shares.__annotations__},
+}  # fmt: skip
+
+
+def tabulate_runs(
+    folders: Sequence[str], settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]
+) -> pa.Table:
+    """Tabulate each run beside the folder of its setting and the values set; docs/records.md has the columns.
+
+    Numbers and quantities of one kind are in SI; other values are text, or JSON where they are neither.
+    """
+    rows = [(number, run) for number, summary in enumerate(summaries) for run in summary["runs"]]
+    columns = {"setting": pa.array([folders[number] for number, _ in rows], pa.string())}
+    for key in settings[0]:
+        values = _plain([setting[key] for setting in settings])
+        name = key if key not in _COLUMNS else f"set.{key}"
+        columns[name] = pa.array([values[number] for number, _ in rows])
+    cells = [dict(_cells(run)) for _, run in rows]
+    metrics = dict.fromkeys(name for each in cells for name in each if name not in _COLUMNS)
+    for name in (*_COLUMNS, *metrics):
+        columns[name] = pa.array([each.get(name) for each in cells], _COLUMNS.get(name, pa.float64()))
+    return pa.table(columns)
+
+
+def _plain(values: Sequence[Any]) -> list[float] | list[int] | list[str]:
+    numbers = read_numbers(values)
+    if numbers is None:
+        return [value if isinstance(value, str) else json.dumps(value) for value in values]
+    if numbers[1] is format_plain and all(isinstance(value, int) for value in values):
+        return list(values)
+    return numbers[0]
+
+
+def _cells(run: RunRow) -> Iterator[tuple[str, Any]]:
+    yield from ((name, value) for name, value in run.items() if name in _COLUMNS)
+    yield from ((f"{name}_s", value) for name, value in {"idle": 0.0, "down": 0.0, **run["time_s"]}.items())
+    yield from ((f"final.{name}", value) for name, value in run["final"].items())

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
-from paceline.sim.records.run import SUMS, Counts, MeanSums, Pace, Run, sum_up
+from paceline.sim.records.run import Pace
 from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summarise import summarise
 from paceline.sim.records.summary import SchemeFacts, SchemeSummary, ranking
@@ -236,12 +236,6 @@ def test_laws_of_any_summary(columns: list[tuple[float | None, ...]], order: lis
     # The order in which the repeats of a scheme were run says nothing.
     shuffled = [runs[3 * i + k] for i in range(len(columns)) for k in order]
     assert summarise("s", shuffled, TARGET)["summary"] == found["summary"]
-
-
-def test_what_is_added_up_is_counted_of_each_worker_and_shown_of_each_run() -> None:
-    assert tuple(MeanSums.__annotations__) == SUMS
-    assert {each.name for each in fields(Counts)} & {each.name for each in fields(Run)} >= {*SUMS}
-    assert sum_up([Counts(bytes_sent=number) for number in (1, 20, 300)])["bytes_sent"] == 321
 
 
 def test_one_repeat_settles_no_order_that_faults_have_made() -> None:

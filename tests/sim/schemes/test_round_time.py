@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.extras.recommend.period import smallest_periods
+from paceline.extras.recommend.plan import smallest_periods
 from paceline.extras.replay.verify import verify_replay
 from paceline.realrun.attach.attach import attach
 from paceline.realrun.calibration.training_run import round_s

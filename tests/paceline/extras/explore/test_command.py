@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from paceline.commands.app import app
-from paceline.extras.explore.explore_page import build
+from paceline.extras.explore.export import build
 from tests.support.browser import browse, found_in, in_a_browser
 
 LABEL = "</script><img src=x onerror=alert(1)>&"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.extras.explore import explore_page
+from paceline.extras.explore import export as exporting
 from paceline.extras.explore.export import export
 from paceline.sim.drivers.lockstep.lockstep_driver import LockstepDriver
 from paceline.sim.errors import InputError
@@ -28,7 +28,7 @@ from paceline.sim.scenario.schema import Scenario, parse
 from tests.support.browser import browse, found_in, in_a_browser
 
 HERE = torch.device("cpu")
-LAW = (Path(explore_page.__file__).parent / "law.js").read_text(encoding="utf-8")
+LAW = (Path(exporting.__file__).parent / "law.js").read_text(encoding="utf-8")
 
 FLAT = """
 name: flat

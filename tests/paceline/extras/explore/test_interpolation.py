@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from paceline.extras.explore import explore_page
 from paceline.extras.explore import export as exporting
 from paceline.extras.explore.export import export, interpolate, scaled
 from paceline.sim.errors import InputError
@@ -148,7 +147,7 @@ def test_the_stated_error_covers_nine_of_ten_fresh_simulations(tmp_path: Path) -
     ]
     rng = random.Random(42)
     settings = [(rng.uniform(-2, 2), rng.uniform(-2, 2)) for _ in range(40)]
-    law = (Path(explore_page.__file__).parent / "law.js").read_text(encoding="utf-8")
+    law = (Path(exporting.__file__).parent / "law.js").read_text(encoding="utf-8")
     values = [{"latency": 10**latency, "bandwidth": 10**bandwidth} for latency, bandwidth in settings]
     probe = tmp_path / "grid.html"
     probe.write_text(

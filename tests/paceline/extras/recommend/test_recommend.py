@@ -21,7 +21,7 @@ from benchmarks.recommend import BARS, periods
 from benchmarks.validation.design import CELLS
 from paceline.commands.app import app
 from paceline.extras.recommend.candidates import impossible, outdone, with_candidates
-from paceline.extras.recommend.period import SHARE, smallest_period, smallest_periods
+from paceline.extras.recommend.plan import SHARE, smallest_period, smallest_periods
 from paceline.extras.recommend.recommend import (
     FINALISTS,
     PATIENT,

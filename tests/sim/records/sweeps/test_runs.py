@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paceline
-from paceline.sim.records.sweeps.runs import tabulate_runs
+from paceline.sim.records.sweeps.content import tabulate_runs
 from tests.paceline.test_command_line import TINY, run
 
 SAME = (

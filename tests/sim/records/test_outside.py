@@ -6,8 +6,7 @@ from typing import Final
 
 import pytest
 
-from paceline.sim.records.carry.outside import outside_of
-from paceline.sim.records.scenario_facts import read_facts
+from paceline.sim.records.scenario_facts import outside_of, read_facts
 from paceline.sim.scenario.schema import dump, parse
 
 SCENARIO: Final = """\
