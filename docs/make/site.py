@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import shutil
+from collections.abc import Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any, Final
@@ -59,6 +60,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", _lead_outside)
     app.connect("html-page-context", _mend_markup, priority=900)
     app.connect("build-finished", _copy_pages)
+    app.connect("build-finished", _write_markdown)
     app.connect("build-finished", _check_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -134,6 +136,33 @@ def _breakable(code: re.Match[str]) -> str:
 def _copy_pages(app: Sphinx, error: Exception | None) -> None:
     """Pages that are complete in themselves."""
     shutil.copytree(DOCS / "explore", Path(app.outdir) / "explore", dirs_exist_ok=True)
+
+
+def _write_markdown(app: Sphinx, error: Exception | None) -> None:
+    """Each page as Markdown beside its HTML, and ``llms.txt``, which names them all (https://llmstxt.org)."""
+    if error is not None:
+        return
+    out, titles = Path(app.outdir), {}
+    for page in sorted(app.env.found_docs):
+        source = DOCS / f"{page}.md"
+        if source.exists():
+            (out / page).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, out / f"{page}.md")
+            titles[page] = app.env.titles[page].astext()
+    text = llms_text((DOCS / "index.md").read_text(encoding="utf-8"), titles)
+    (out / "llms.txt").write_text(text, encoding="utf-8")
+
+
+def llms_text(index: str, titles: Mapping[str, str]) -> str:
+    """The list of pages for programs that read: what Paceline is, then a link and a title for each.
+
+    Args:
+        index: Markdown of the first page; its first paragraph is taken.
+        titles: page -> title.
+    """
+    about = " ".join(index.split("\n\n")[1].split())
+    lines = [f"- [{title}]({page}.md)" for page, title in titles.items()]
+    return "\n".join(["# Paceline", "", f"> {about}", "", "## Pages", "", *lines, ""])
 
 
 def _check_links(app: Sphinx, error: Exception | None) -> None:

@@ -19,7 +19,7 @@ from docs.make.commands import commands_page
 from docs.make.formulas import latex
 from docs.make.pairs import pairs_of
 from docs.make.scheme_pages import scheme_page
-from docs.make.site import mended_markup
+from docs.make.site import llms_text, mended_markup
 from paceline.commands.app import COMMANDS
 from paceline.sim.schemes import SCHEMES
 
@@ -136,3 +136,9 @@ def test_functions_of_ones_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [(run.label, run.status, run.iterations) for run in study.runs] == [
         ("alone", "completed", 6), ("gossip", "completed", 6),
     ]  # fmt: skip
+
+
+def test_programs_find_every_page() -> None:
+    text = llms_text((ROOT / "docs" / "index.md").read_text(encoding="utf-8"), {"start": "First", "a/b": "B"})
+    assert text.startswith("# Paceline\n\n> Which averaging scheme of distributed SGD reaches")
+    assert text.endswith("## Pages\n\n- [First](start.md)\n- [B](a/b.md)\n")
