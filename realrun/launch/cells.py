@@ -319,11 +319,11 @@ def run_order(
             reported_s = now_s
             report({"progress": steps})
 
-    asked = REQUEST.validate_python(request)
+    parsed = REQUEST.validate_python(request)
     ended = run_job(
         group,
-        requested_job(asked, group.rank) if group.standing is None else group.standing.job,
-        backend=_parsed(asked.scenario).cluster.backend,
+        requested_job(parsed, group.rank) if group.standing is None else group.standing.job,
+        backend=_parsed(parsed.scenario).cluster.backend,
         timeout_s=timeout_s,
         faults={int(rank): number for rank, number in faults.items()},
         progress=progress,

@@ -60,7 +60,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_transport_is_named_everywhere(scenario: Path, tmp_path: Path, run: Command) -> None:
     out, page = tmp_path / "out", tmp_path / "report.html"
     over_nccl = ["--set", "cluster.network.transport=nccl"]
-    status, text = run("simulate", scenario, *over_nccl, "--out", out)
+    status, text = run("simulate", scenario, *over_nccl, "--why", "--out", out)
     assert status == 0
     assert "The transport is NCCL, hosts are tuned; its all-reduce is nccl ring." in text
     assert "ad_psgd pays for that" in text
@@ -101,7 +101,7 @@ def test_what_nccls_choice_between_two_hosts_assumes_is_said_with_the_other(
     form = f"{{latency: 30 us, bandwidth: 10 Gbit/s, transport: nccl, nccl: {version}, host: {{{host}}}}}"
     changes = ("--set", "workload.payload=100 MB", "--set", f"cluster.network={form}")
     for command in ("check", "simulate"):
-        text = run(command, scenario, *changes)[1]
+        text = run(command, scenario, *changes, "--why")[1]
         assert said in text
         assert "write" in said or re.search(r"a model takes [\d.]+ m?s, by nccl (ring|tree) [\d.]+ m?s", text)
     status, text = run("check", scenario, "--set", "cluster.network.nccl='2.4'")
