@@ -219,11 +219,15 @@ def moves(rows: Sequence[Mapping[str, Any]], along: str) -> list[float]:
 def _over_all_reduce(
     rows: Sequence[Mapping[str, Any]], level: str
 ) -> Iterator[tuple[Mapping[str, Any], float]]:
-    """Each row of a scheme, and its steps over all-reduce's at its best rate on the same seed."""
-    best: dict[int, float] = {}
+    """Each row of a scheme, and its steps over all-reduce's at its best rate on the same seed.
+
+    Seeds on which all-reduce does not have all three rates yet are left out.
+    """
+    known: dict[int, list[float]] = {}
     for row in rows:
         if row["outer"] == "all_reduce":
-            best[row["seed"]] = min(best.get(row["seed"], math.inf), row[level])
+            known.setdefault(row["seed"], []).append(row[level])
+    best = {seed: min(steps) for seed, steps in known.items() if len(steps) == len(RATES)}
     for row in rows:
         if row["outer"] != "all_reduce" and row["seed"] in best:
             yield row, row[level] / best[row["seed"]]

@@ -203,8 +203,8 @@ def _learning() -> str:
         raise ValueError("docs/learning-board.md has lost its summary: python -m benchmarks.learning")
     sources, ours, rule = regret.groups()
     return (
-        "| [who ends lowest](docs/learning-board.md), without curves of the model; "
-        f"{sources} sources of others | {float(ours):.2f} nats "
+        "| [who ends lowest](docs/learning-board.md), without curves; "
+        f"{sources} sources of others, own trainings | {float(ours):.2f} nats "
         f"| {pairs[2]} of {pairs[1]} settled orders wrong | a rule of two lines {float(rule):.2f} nats |"
     )
 

@@ -50,6 +50,8 @@ def row(workers: int, outer: str, period: int, rate: float, steps: float, seed: 
 def test_a_ratio_is_over_all_reduce_at_its_best_rate() -> None:
     rows = [row(1, "all_reduce", 0, 0.003, 300), row(1, "all_reduce", 0, 0.006, 200)]
     rows += [row(8, "1/0", 20, 0.003, 600), row(8, "1/0", 20, 0.006, math.inf)]
+    assert ratios(rows, "95 %") == {}  # a third rate might be better
+    rows += [row(1, "all_reduce", 0, 0.012, 250)]
     assert ratios(rows, "95 %") == {(8, "1/0", 20): {0.003: 3.0, 0.006: math.inf}}
 
 
@@ -58,7 +60,7 @@ def of_levels(row: dict[str, object], *steps: float) -> dict[str, object]:
 
 
 def test_a_move_is_between_ratios_that_differ_in_one_thing() -> None:
-    rows = [of_levels(row(1, "all_reduce", 0, 0.006, 0), 100, 200, 400)]
+    rows = [of_levels(row(1, "all_reduce", 0, rate, 0), 100, 200, 400) for rate in RATES]
     rows += [of_levels(row(8, "1/0", 20, 0.003, 0), 200, 400, math.inf)]
     rows += [of_levels(row(8, "1/0", 20, 0.006, 0), 100, 200, math.inf)]
     rows += [of_levels(row(8, "1/0", 500, 0.006, 0), 300, 200, 400)]
