@@ -71,7 +71,6 @@ class RowFacts(TypedDict):
     step_shares: NotRequired[list[float | None]]
     average_s: NotRequired[list[float | None]]
     leaves_out: NotRequired[list[str]]
-    bytes_sent: int | float
 
 
 class RunRow(RowFacts):
@@ -82,6 +81,7 @@ class RunRow(RowFacts):
     absent in older folders, ``rows`` also in bundles.
     """
 
+    bytes_sent: int
     seed: int
     reached_target: bool
     time_to_target_s: float | None

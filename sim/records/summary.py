@@ -132,6 +132,7 @@ class SchemeSummary(RowFacts, SchemeFacts):
             in older folders that are no ``SchemeFacts`` are computed when they are read.
     """
 
+    bytes_sent: float
     runs: int
     reached: int
     diverged: int
