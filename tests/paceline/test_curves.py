@@ -216,7 +216,7 @@ def test_no_command_says_of_curves_that_they_are_something_else(
 ) -> None:
     scenario = write({"a.csv": THREE_SEEDS}, "a.csv")
     out, three = scenario.parent / "out", ("--set", "repeats=3")
-    said = run(monkeypatch, capsys, "simulate", scenario, "--out", out, *three)[1]
+    said = run(monkeypatch, capsys, "simulate", scenario, "--why", "--out", out, *three)[1]
     assert "(loss 1 in a.csv, noise smoothed)" in " ".join(said.split())  # three seeds are not one
     for command, page in (("report", out), ("explore", scenario)):
         file = scenario.parent / f"{command}.html"
