@@ -33,8 +33,8 @@ LINES: Final = ("First", "How sure", "Turned by", "Rests on")
 def card(summary: Summary, source: Source | None = None) -> list[tuple[str, str]]:
     """Name and text of each line, for the runs of one source (by default of the first run)."""
     wanted = source or main_source(summary)
-    if wanted is None:
-        return [(LINES[0], summary["verdict"]["text"])] if "verdict" in summary else []
+    if wanted is None or not ranked(summary, wanted):
+        return [(LINES[0], summary["verdict"]["text"])]
     known = verdict_of(summary, wanted)
     texts = known["text"], _sure(summary, wanted, known), _turned(summary, known), _rests(summary, wanted)
     return list(zip(LINES, texts, strict=True))
