@@ -32,7 +32,7 @@ RARE: Final = 100
 """Slow periods of each kind behind a mean step, and averages of each worker."""
 WITHOUT_CHANCE: Final = 1e-12
 """Relative standard error of a mean step without chance, but for rounding."""
-BEFORE_REPEATS: Final = 1_000
+BEFORE_REPEATS: Final = 2_000
 """Messages and steps of workers after which a run that repeats itself ends."""
 
 
