@@ -44,6 +44,11 @@ class Span:
     last: int
 
 
+def _after_start(last: int) -> Span:
+    """All cycles up to ``last`` but for the start-up."""
+    return Span(math.ceil(last / START_SHARE) if last > 1 else 0, last)
+
+
 Enough = Callable[[int, int], bool]
 """Given the number of complete cycles and the work done, in messages and steps of workers: whether to end."""
 
@@ -151,9 +156,9 @@ class Watch:
             last = self._last(complete, work + behind)
             if not last:
                 return last is not None
-            start = math.ceil(last / START_SHARE) if last > 1 else 0
-            span = Span(start, last)
-            self._span = self.wanted if isinstance(self.wanted, Span) and self.wanted.last == last else span
+            self._span = _after_start(last)
+            if isinstance(self.wanted, Span) and self.wanted.last == last:
+                self._span = self.wanted
             self._most_work = 2 * work
         return self.marks.is_known(self._span.last) or work >= self._most_work
 
@@ -163,8 +168,11 @@ class Watch:
         if isinstance(wanted, Span):
             if complete >= wanted.last or (self.repeats and self.marks.repeat()):
                 return wanted.last
+            if complete < self.next_look:  # so it is after almost every step
+                return None
             known = next(each for each in range(complete, -1, -1) if self.marks.is_known(each))
-            return known if self._is_time(known) and self._error(known) <= WITHOUT_CHANCE else None
+            is_alike = self._is_time(known) and self._error(_after_start(known)) <= WITHOUT_CHANCE
+            return known if is_alike else None
         if wanted(complete, work) or self._is_precise(complete):
             return complete
         if self.repeats and work >= BEFORE_REPEATS and self.marks.repeat():
@@ -175,7 +183,7 @@ class Watch:
     def _is_precise(self, complete: int) -> bool:
         if self.repeats or not self._is_time(complete):
             return False
-        if self._error(complete) > STANDARD_ERROR:
+        if self._error(_after_start(complete)) > STANDARD_ERROR:
             return False
         return self.marks.in_step or min(self.marks.at(complete).averages) >= RARE
 
@@ -186,11 +194,10 @@ class Watch:
         self.next_look = 1.125 * complete
         return True
 
-    def _error(self, last: int, first: int | None = None) -> float:
-        """Relative standard error of a step between these ends; without the first, after the start-up."""
-        if first is None:
-            first = math.ceil(last / START_SHARE)
-        length = (last - first) // BATCH_MEANS
+    def _error(self, span: Span) -> float:
+        """Relative standard error of a step over these cycles."""
+        last = span.last
+        length = (last - span.first) // BATCH_MEANS
         if not length:
             return math.inf
         ends = [self.marks.at(each) for each in range(last - BATCH_MEANS * length, last + 1, length)]
@@ -213,7 +220,6 @@ class Watch:
             raise RunError("no worker came through a step")
         pace = self.marks.at(self._span.last).since(self.marks.at(self._span.first))
         ends = self.marks.seen(self._span.first, self._span.last)
-        known = self.repeats and self.marks.repeat()
         start_s, (first, last) = self.marks.at(ends[0]).time_s, (self.marks.cycle * each for each in ends)
         return Followed(
             span=self._span,
@@ -222,7 +228,7 @@ class Watch:
             ends_s=[each - start_s for each in self._ends_s[first:last]]
             if self.marks.in_step
             else [pace.time_s / max(min(pace.steps), 1.0)],
-            error=0.0 if known else self._error(self._span.last, self._span.first),
+            error=0.0 if self.repeats and self.marks.repeat() else self._error(self._span),
             work=work,
             here_s=(time.process_time() - self._begin_s) * self.marks.workers / self.published,
         )
