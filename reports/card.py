@@ -13,7 +13,7 @@ from rich.text import Text
 
 from paceline.sim.records.carry.score_error import SPOKEN
 from paceline.sim.records.run import Source
-from paceline.sim.records.scenario_facts import CURVES
+from paceline.sim.records.scenario_facts import CURVES, TIME_ALONE
 from paceline.sim.records.summary import (
     Summary,
     chance_known,
@@ -24,7 +24,7 @@ from paceline.sim.records.summary import (
 )
 from paceline.sim.records.verdict import Verdict, format_factor
 
-from .words import listed, percent, ranked
+from .words import encoded_for_nothing, listed, percent, ranked
 
 LINES: Final = ("First", "How sure", "Turned by", "Rests on")
 """Names of the lines."""
@@ -52,15 +52,17 @@ def _sure(summary: Summary, source: Source, known: Verdict) -> str:
     rows, races = ranked(summary, source), num_paired(summary, source)
     if known["first"] is None or known["second"] is None:
         parts = ["one repeat" if races == 1 else f"{races} repeats"]
-    elif races < 2:
-        parts = ["nothing is random" if chance_known(summary, source) else "one repeat: chance is not known"]
-    else:
+    elif races >= 2:
         parts = [f"first in {rows[0]['wins']:g} of {races} repeats"]
+    elif chance_known(summary, source):
+        parts = ["nothing in the simulation is random"]
+    else:
+        parts = ["one repeat: chance is not known"]
     if "rates" in known:
         rates = known["rates"]["first"]
         parts = [f"{parts[0]}, {rates.count(known['first'])} of {len(rates)} rates"]
     if "score_error" in known and known["score_error"]["of_time"] > SPOKEN:
-        parts.append(f"scores ± {percent(known['score_error']['of_ratio'])}")
+        parts.append(f"factor ± {percent(known['score_error']['of_ratio'])} by scores")
     if "few_rounds" in known:
         parts.append("too few rounds")
     failed = [row["label"] for row in rows if row["diverged"] or row["partial"]]
@@ -74,8 +76,12 @@ def _turned(summary: Summary, known: Verdict) -> str:
         return "not known"
     even = known["break_even"]
     limit, here = even["examples"]["median"], even["here"]["median"]
-    texts = [f"over {format_factor(limit)} {known['second']}'s examples"] if limit else []
-    texts = [f"{each} (here {format_factor(here)})" if here else each for each in texts]
+    texts = []
+    if limit:
+        now = f" (here {format_factor(here)})" if here else ""
+        texts.append(
+            f"{known['first']} needing over {format_factor(limit)} {known['second']}'s examples{now}"
+        )
     if even["equal_first"] != known["first"]:
         texts.append(f"equal examples: {even['equal_first']} is first")
     return "; ".join(texts) or "not known"
@@ -86,13 +92,18 @@ def _rests(summary: Summary, source: Source) -> str:
     clock = "measured" if source == "measured" else "simulated"
     if transport is not None and transport["name"]:
         hosts = f", {transport['hosts']} hosts" if "hosts" in transport else ""
-        clock += f" ({transport['name'].replace('nccl', 'NCCL')}{hosts})"
+        clock += f" ({transport['name'].replace('nccl', 'NCCL')} transport{hosts})"
     parts = [clock]
     if summary.get("proxy") == CURVES:
         parts.append("measured curves")
+    elif summary.get("proxy") == TIME_ALONE:
+        parts.append("nothing trained")
     elif summary["target"] is not None:
-        parts.append("a small proxy" if "proxy" in summary else "the model itself")
+        parts.append("a proxy" if "proxy" in summary else "no proxy")
         parts.append("rates tuned" if "tuning" in summary else "rates as given")
+    rows = ranked(summary, source)
+    if free := [row["label"] for row in rows if encoded_for_nothing(row["label"], rows)]:
+        parts.append(f"encoding not timed ({listed(free)})")
     if transport is not None and transport["not_validated"]:
         parts.append("in part not validated")
     if transport is not None and "outside" in transport:

@@ -175,6 +175,8 @@ def describe_proxy(document: Any) -> str | None:
 
 CURVES: Final = "Nothing was trained: scores are those of measured curves, and only time was simulated."
 """The sentence about runs that are scored by curves."""
+TIME_ALONE: Final = "Nothing was trained: only time was simulated. What a step teaches differs by scheme."
+"""The sentence about runs without scores."""
 
 
 OF_RECIPE: Final = "A small proxy (text-mlp,"
@@ -187,7 +189,7 @@ def _proxy(document: Any) -> str | None:
     if workload.get("curves"):
         return CURVES
     if workload.get("timing_only"):
-        return "Nothing was trained: only time was simulated. What a step teaches differs by scheme."
+        return TIME_ALONE
     if profile is None and payload is None:
         return None
     if profile is None:

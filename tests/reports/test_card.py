@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from paceline.reports.card import LINES, card
-from paceline.sim.records.scenario_facts import CURVES, Goal, TransportRecord
+from paceline.sim.records.run import UNTIMED_ENCODING, untimed
+from paceline.sim.records.scenario_facts import CURVES, TIME_ALONE, Goal, TransportRecord
 from paceline.sim.records.summarise import summarise
 from tests.support.made_runs import made_run
 
@@ -25,8 +26,8 @@ def test_a_settled_order() -> None:
     assert of() == {
         "First": "a first, 1.83x as fast as b (1.71 to 2.0)",
         "How sure": "first in 5 of 5 repeats",
-        "Turned by": "over 3.7x b's examples (here 2.0x)",
-        "Rests on": "simulated; the model itself; rates as given",
+        "Turned by": "a needing over 3.7x b's examples (here 2.0x)",
+        "Rests on": "simulated; no proxy; rates as given",
     }
 
 
@@ -37,11 +38,12 @@ def test_one_repeat_is_chance() -> None:
 @pytest.mark.parametrize(
     ("known", "rests"),
     [
-        ({"proxy": "A small proxy was trained."}, "simulated; a small proxy; rates as given"),
+        ({"proxy": "A small proxy was trained."}, "simulated; a proxy; rates as given"),
         ({"proxy": CURVES}, "simulated; measured curves"),
+        ({"proxy": TIME_ALONE}, "simulated; nothing trained"),
         (
             {"transport": NCCL},
-            "simulated (NCCL, stock hosts); the model itself; rates as given; in part not validated",
+            "simulated (NCCL transport, stock hosts); no proxy; rates as given; in part not validated",
         ),
     ],
 )
@@ -55,6 +57,13 @@ def test_without_a_target_steps_are_missing() -> None:
         dict(card(summarise("s", runs)))["Turned by"]
         == "how many steps each scheme needs: give a target, or curves"
     )
+
+
+def test_encoding_that_takes_no_time_is_named() -> None:
+    summary = summarise("s", [made_run("a"), made_run("b")], TARGET)
+    assert "encoding" not in dict(card(summary))["Rests on"]
+    summary["summary"][1]["leaves_out"] = untimed([UNTIMED_ENCODING])
+    assert dict(card(summary))["Rests on"].endswith("; encoding not timed (b)")
 
 
 def test_failed_schemes_are_named() -> None:

@@ -45,8 +45,9 @@ def test_golden() -> None:
         "",
         "First     local [b]x[/b] first, 2.7x as fast as sync (2.4 to 3.0)",
         "How sure  first in 5 of 5 repeats; gone failed",
-        "Turned by over 0.89x sync's examples (here 0.33x); equal examples: gone is first",
-        "Rests on  simulated; the model itself; rates as given",
+        "Turned by local [b]x[/b] needing over 0.89x sync's examples (here 0.33x); equal examples: gone is",
+        "          first",
+        "Rests on  simulated; no proxy; rates as given",
         "",
         "local [b]x[/b] is first as long as it needs fewer than 0.89 times sync's examples; these runs say",
         "0.33. If all needed equally many: gone first, 1.07x as fast as sync.",
@@ -69,7 +70,7 @@ def test_two_sources_are_told_apart() -> None:
             f"First     {source}: a reaches the target after {seconds} s",
             "How sure  one repeat",
             "Turned by not known",
-            f"Rests on  {source}; the model itself; rates as given",
+            f"Rests on  {source}; no proxy; rates as given",
         )
     ]
 
